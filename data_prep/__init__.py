@@ -1,0 +1,1 @@
+"""Text in, owned sentences out: corpora, entities, users, and the prepared folder they are kept in."""

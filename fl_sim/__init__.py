@@ -1,0 +1,3 @@
+"""fl_sim: federated-learning simulation with user-entity differential privacy."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The verbs of the ``fl-sim`` command, one module each."""
