@@ -1,0 +1,152 @@
+"""What server and nodes say to each other in a round, read and written in one place.
+
+A request carries the model once, the ids of the node's sampled users, the round's seed and the local rule; a reply
+carries the sum of those users' bounded updates and counts. Nothing of a single user leaves a node.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+TRAIN_MESSAGE = "train.bounded_sum"
+TRAIN_ACTION = "bounded_sum"
+_ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
+_VECTOR = "vector"
+
+Vector = npt.NDArray[np.float32]
+
+
+class MessageError(ValueError):
+    """A message whose content is not what this module writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """How a node turns a user's sentences into one bounded vector.
+
+    Attributes:
+        update: ``gradients`` (the sum of clipped per-sentence gradients at the round's model) or ``steps``
+            (several local SGD steps from it; the difference to it).
+        q_e: entity rate. q_s: sentence rate.
+        sentence_clip: c, infinite where sentences are not clipped.
+        user_clip: β, infinite where users are not clipped.
+        local_epochs, batch_size, learning_rate: of the local steps.
+    """
+
+    update: str
+    q_e: float
+    q_s: float
+    sentence_clip: float
+    user_clip: float
+    local_epochs: int = 1
+    batch_size: int = 8
+    learning_rate: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """One node's work in a round.
+
+    Attributes:
+        server_round: the round, from 1.
+        round_seed: the seed of the round's entity and sentence coins and local draws.
+        users: the node's sampled users as runs of consecutive ids, int64 (R, 2): first, one past the last.
+        rule: the local rule.
+        workspace: JSON that names the corpus and the model every node keeps open.
+        vector: the trainable parameters, float32 (d,).
+    """
+
+    server_round: int
+    round_seed: int
+    users: npt.NDArray[np.int64]
+    rule: LocalRule
+    workspace: str
+    vector: Vector
+
+    def to_record(self) -> RecordDict:
+        """The record of a Flower message."""
+        config = ConfigRecord(
+            {
+                "server_round": self.server_round,
+                "round_seed": hex(self.round_seed),
+                "users": [int(u) for u in self.users.ravel()],
+                "rule": json.dumps(asdict(self.rule)),
+                "workspace": self.workspace,
+            }
+        )
+        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _CONFIG: config})
+
+    @classmethod
+    def from_message(cls, message: Message) -> TrainRequest:
+        """Read what :meth:`to_record` wrote."""
+        config = message.content[_CONFIG]
+        return cls(
+            server_round=int(config["server_round"]),
+            round_seed=int(config["round_seed"], 16),
+            users=np.asarray(config["users"], dtype=np.int64).reshape(-1, 2),
+            rule=LocalRule(**json.loads(config["rule"])),
+            workspace=str(config["workspace"]),
+            vector=arrays_to_vector(message.content[_ARRAYS]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReply:
+    """One node's answer: the sum over its sampled users of their bounded updates, and what the owner may look at.
+
+    Attributes:
+        vector: Σ_u v_u, float32 (d,).
+        users: how many users contributed. sentences: how many sentences did.
+        clipped: how many sentences (gradients) or users (steps) were clipped.
+        nonfinite: how many contributions were not finite and counted as zero.
+        loss_sum: the sum over sentences of their mean token loss, before the update.
+    """
+
+    vector: Vector
+    users: int
+    sentences: int
+    clipped: int
+    nonfinite: int
+    loss_sum: float
+
+    def to_record(self) -> RecordDict:
+        """The record of a Flower message."""
+        counts: dict[str, Any] = asdict(self)
+        counts.pop("vector")
+        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts)})
+
+    @classmethod
+    def from_message(cls, message: Message) -> TrainReply:
+        """Read what :meth:`to_record` wrote; :class:`MessageError` for anything else."""
+        try:
+            metrics = dict(message.content[_METRICS])
+            vector = arrays_to_vector(message.content[_ARRAYS])
+            return cls(vector=vector, **metrics)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError) as error:
+            raise MessageError(f"reply of node {message.metadata.src_node_id} is malformed: {error}") from error
+
+
+def vector_to_arrays(vector: Vector) -> ArrayRecord:
+    """The flat trainable parameters as Flower arrays."""
+    return ArrayRecord({_VECTOR: Array(vector)})
+
+
+def arrays_to_vector(arrays: ArrayRecord) -> Vector:
+    """The flat trainable parameters of Flower arrays, float32 (d,)."""
+    return np.asarray(arrays[_VECTOR].numpy(), dtype=np.float32)
+
+
+def runs_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ascending ids as runs of consecutive ids, (R, 2); everybody is one run, however many they are."""
+    if len(ids) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
+    firsts = ids[np.concatenate(([0], breaks))]
+    lasts = ids[np.concatenate((breaks - 1, [len(ids) - 1]))]
+    return np.stack([firsts, lasts + 1], axis=1)

@@ -1,0 +1,271 @@
+"""The server's side of a round, shared by every strategy: sample, collect bounded sums, add noise once, step.
+
+This is Algorithm 3 of docs/privacy.md as a Flower strategy. The strategies differ only in the local rule by which a
+node bounds what a user sends (:mod:`strategies.uedp`, :mod:`strategies.baselines`) and in their :class:`PrivacyPlan`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from strategies import clipping, sampling
+from strategies.messages import (
+    TRAIN_MESSAGE,
+    LocalRule,
+    MessageError,
+    TrainReply,
+    TrainRequest,
+    arrays_to_vector,
+    runs_of,
+    vector_to_arrays,
+)
+from strategies.noise import gaussian_noise
+from strategies.plan import PrivacyPlan
+from strategies.server_optimizer import ServerOptimizer
+
+log = logging.getLogger(__name__)
+
+# A sum of float32 vectors may exceed the sum of their bounds by rounding, never by more than this share.
+_NORM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Where the users are: the workspace that every node opens and the load that each user brings.
+
+    Attributes:
+        workspace: JSON that names the corpus and the model (``clients.workspace``).
+        sentences_per_user: how many sentences user ``u`` owns, int64 (U,); it only balances the nodes.
+        seed: the run's root seed.
+    """
+
+    workspace: str
+    sentences_per_user: npt.NDArray[np.int64]
+    seed: int
+
+    @property
+    def num_users(self) -> int:
+        """U, how many users hold data."""
+        return len(self.sentences_per_user)
+
+
+@dataclass(slots=True)
+class RoundTally:
+    """What the owner of the simulation sees of a round besides the model. No ε covers these numbers."""
+
+    cohort_users: int
+    cohort_sentences: int = 0
+    clipped: int = 0
+    nonfinite: int = 0
+    loss_sum: float = 0.0
+    failed_nodes: int = 0
+    update_norm: float = 0.0
+    noise_norm: float = 0.0
+
+    def add(self, reply: TrainReply) -> None:
+        """Count one node's accepted reply."""
+        self.cohort_sentences += reply.sentences
+        self.clipped += reply.clipped
+        self.nonfinite += reply.nonfinite
+        self.loss_sum += reply.loss_sum
+
+    def metrics(self) -> dict[str, float | int]:
+        """The tally as one flat row; a mean over nothing is NaN."""
+        sentences = self.cohort_sentences
+        return {
+            "cohort_users": self.cohort_users,
+            "cohort_sentences": sentences,
+            "clipped_fraction": self.clipped / sentences if sentences else math.nan,
+            "train_loss": self.loss_sum / sentences if sentences else math.nan,
+            "update_norm": self.update_norm,
+            "noise_norm": self.noise_norm,
+            "failed_nodes": self.failed_nodes,
+            "nonfinite": self.nonfinite,
+        }
+
+
+@dataclass
+class _OpenRound:
+    """What was asked of the nodes in the round under way."""
+
+    vector: npt.NDArray[np.float32]
+    tally: RoundTally
+    users_asked: dict[int, int] = field(default_factory=dict)
+
+
+class BoundedSumStrategy(Strategy):
+    """Federated averaging in which a round releases one noisy sum of bounded user vectors.
+
+    Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
+    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the local rule (a reply whose norm shows that
+    it did not is discarded), and that vocabulary, initial model, N and all rates are public.
+
+    Args:
+        plan: the promise; decides rates, clips, noise and denominator.
+        federation: where the users are.
+        optimizer: the server's step, post-processing of the noisy average.
+        should_stop: asked after every round; a true answer ends the run there.
+    """
+
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        federation: Federation,
+        optimizer: ServerOptimizer,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.plan = plan
+        self.federation = federation
+        self.optimizer = optimizer
+        self.tally = RoundTally(cohort_users=0)
+        self._should_stop = should_stop
+        self._open = _OpenRound(np.empty(0, np.float32), self.tally)
+
+    @abstractmethod
+    def local_rule(self) -> LocalRule:
+        """How a node turns a sampled user's sentences into one bounded vector."""
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run the rounds ``first_round`` to ``num_rounds``; ``evaluate_fn`` sees the model after each of them."""
+        result = Result()
+        arrays = initial_arrays
+        if evaluate_fn is not None and first_round == 1:
+            evaluate_fn(0, arrays)
+        for server_round in range(first_round, num_rounds + 1):
+            requests = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
+            replies = grid.send_and_receive(requests, timeout=timeout)
+            arrays, metrics = self.aggregate_train(server_round, replies)
+            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+            if evaluate_fn is not None:
+                evaluate_fn(server_round, arrays)
+            if self._should_stop():
+                break
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample the round's users and ask every node that hosts one of them for its bounded sum."""
+        federation, plan = self.federation, self.plan
+        cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, plan.q_u)
+        self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
+        nodes = sorted(grid.get_node_ids())
+        shards = partition_users(federation.sentences_per_user, len(nodes))
+        requests = []
+        for node, (first, stop) in zip(nodes, shards, strict=False):
+            users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
+            if len(users):
+                self._open.users_asked[node] = len(users)
+                requests.append(self._request(node, server_round, users))
+        return requests
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
+        plan, model, self.tally = self.plan, self._open.vector, self._open.tally
+        total = self._sum(replies)
+        noise = gaussian_noise(self.federation.seed, server_round, len(total), plan.noise_std)
+        average = (total + noise) / plan.expected_cohort
+        self.tally.update_norm = float(np.linalg.norm(total)) / plan.expected_cohort
+        self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.expected_cohort
+        stepped = model + self.optimizer.step(average)
+        return vector_to_arrays(stepped.astype(np.float32)), MetricRecord(self.tally.metrics())
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: held-out text is evaluated on the server."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing: held-out text is evaluated on the server."""
+        return None
+
+    def summary(self) -> None:
+        """Log what the strategy promises."""
+        log.info("%s: %s", type(self).__name__, self.plan)
+
+    def _request(self, node: int, server_round: int, users: npt.NDArray[np.int64]) -> Message:
+        request = TrainRequest(
+            server_round=server_round,
+            round_seed=sampling.round_seed(self.federation.seed, server_round),
+            users=runs_of(users),
+            rule=self.local_rule(),
+            workspace=self.federation.workspace,
+            vector=self._open.vector,
+        )
+        return Message(content=request.to_record(), dst_node_id=node, message_type=TRAIN_MESSAGE)
+
+    def _sum(self, replies: Iterable[Message]) -> npt.NDArray[np.float64]:
+        """The sum over all accepted replies, in the order of node ids so that arrival does not matter."""
+        total = np.zeros(len(self._open.vector))
+        waiting = dict(self._open.users_asked)
+        for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
+            users = waiting.pop(message.metadata.src_node_id, None)
+            try:
+                reply = self._checked(message, users)
+            except MessageError as error:
+                log.warning("round's reply discarded: %s", error)
+                self.tally.failed_nodes += 1
+                continue
+            total += reply.vector
+            self.tally.add(reply)
+        self.tally.failed_nodes += len(waiting)
+        return total
+
+    def _checked(self, message: Message, users: int | None) -> TrainReply:
+        """The reply of a node that was asked for ``users`` users, if it is what the guarantee allows."""
+        node = message.metadata.src_node_id
+        if message.has_error():
+            raise MessageError(f"node {node} failed: {message.error.reason}")
+        if users is None:
+            raise MessageError(f"node {node} was not asked, or answered twice")
+        reply = TrainReply.from_message(message)
+        if reply.users != users or reply.vector.shape != self._open.vector.shape:
+            raise MessageError(
+                f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "
+                f"asked for {users} users, shape {self._open.vector.shape}"
+            )
+        bound = users * self.plan.user_clip
+        length = clipping.norm(reply.vector)
+        if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
+            raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}")
+        return reply
+
+
+def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:
+    """Cut the users into one run of consecutive ids per node, with about equally many sentences each.
+
+    Returns:
+        At most ``num_nodes`` runs (first, one past the last), each with at least one user; with as many nodes as
+        users, or more, exactly one user per run.
+    """
+    users = len(sentences_per_user)
+    shards = min(num_nodes, users)
+    load = np.cumsum(sentences_per_user)
+    targets = load[-1] * np.arange(1, shards) / shards if shards else np.empty(0)
+    cuts = [0, *np.searchsorted(load, targets, side="left").tolist(), users]
+    for k in range(1, shards):  # at least one user on each side of every cut
+        cuts[k] = min(max(cuts[k], cuts[k - 1] + 1), users - (shards - k))
+    return list(zip(cuts[:-1], cuts[1:], strict=True)) if shards else []
