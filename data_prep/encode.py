@@ -1,0 +1,109 @@
+"""Text to tokens: every sentence alone, kept in two memory-mapped arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_prep.atomic import folder_appearing_at
+from data_prep.records import CorpusError
+
+_TOKENS = "tokens.npy"
+_OFFSETS = "offsets.npy"
+_BATCH = 4096
+
+Tokenizer = Callable[..., Any]
+"""A ``transformers`` fast tokenizer, or whatever answers ``tokenizer(texts, add_special_tokens=False)`` alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSplit:
+    """Sentence s is ``tokens[offsets[s]:offsets[s+1]]``; tokens int32 (total,), offsets int64 (S+1,)."""
+
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """int64 (S,): tokens per sentence, the added ones included."""
+        return np.diff(self.offsets)
+
+    def sentence(self, s: int) -> NDArray[np.int32]:
+        """The tokens of sentence ``s``, a view."""
+        if not 0 <= s < len(self.offsets) - 1:
+            raise CorpusError(f"sentence {s} must lie in [0, {len(self.offsets) - 1})")
+        return self.tokens[self.offsets[s] : self.offsets[s + 1]]
+
+
+def encode_split(
+    texts: Iterable[str] | pa.ChunkedArray,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    out_dir: Path,
+    *,
+    bos_id: int,
+    eos_id: int,
+) -> EncodedSplit:
+    """Encode each text as ``[bos] + tokens + [eos]``, cut to its first ``max_tokens``, into the folder ``out_dir``.
+
+    A sentence that is cut has no eos: it did not end there. Sentences are never packed together, so that a
+    gradient can depend on one alone. The folder appears whole or not at all; whoever caches it must name it by
+    all that made it (corpus fingerprint, tokenizer, ``max_tokens``). Raises :class:`CorpusError` for
+    ``max_tokens`` < 2 and a folder that is taken.
+    """
+    if max_tokens < 2:
+        raise CorpusError(f"max_tokens {max_tokens} must be at least 2: one token to read, one to predict")
+    with folder_appearing_at(out_dir) as folder:
+        parts: list[NDArray[np.int32]] = []
+        lengths: list[int] = []
+        for batch in _batches(texts):
+            encoded = tokenizer(batch, add_special_tokens=False)["input_ids"]
+            rows = [[bos_id, *ids, eos_id][:max_tokens] for ids in encoded]
+            lengths.extend(map(len, rows))
+            parts.append(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32))
+        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        np.save(folder / _OFFSETS, offsets.astype(np.int64), allow_pickle=False)
+        _save_parts(parts, int(offsets[-1]), folder / _TOKENS)
+    return open_encoded(out_dir)
+
+
+def open_encoded(out_dir: Path) -> EncodedSplit:
+    """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` where it is absent or damaged."""
+    try:
+        tokens = np.load(out_dir / _TOKENS, mmap_mode="r", allow_pickle=False)
+        offsets = np.load(out_dir / _OFFSETS, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CorpusError(f"{out_dir}: not an encoded split: {error}") from error
+    fits = tokens.dtype == np.int32 and offsets.dtype == np.int64 and tokens.ndim == offsets.ndim == 1
+    if not fits or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(tokens):
+        raise CorpusError(f"{out_dir}: not an encoded split: {_TOKENS} and {_OFFSETS} do not fit together")
+    return EncodedSplit(tokens=tokens, offsets=offsets)
+
+
+def _batches(texts: Iterable[str] | pa.ChunkedArray) -> Iterator[list[str]]:
+    if isinstance(texts, pa.ChunkedArray):
+        for start in range(0, len(texts), _BATCH):
+            yield texts.slice(start, _BATCH).to_pylist()
+        return
+    remaining = iter(texts)
+    while batch := list(itertools.islice(remaining, _BATCH)):
+        yield batch
+
+
+def _save_parts(parts: list[NDArray[np.int32]], total: int, path: Path) -> None:
+    if total == 0:
+        np.save(path, np.empty(0, dtype=np.int32), allow_pickle=False)
+        return
+    tokens = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(total,))
+    position = 0
+    for part in parts:
+        tokens[position : position + len(part)] = part
+        position += len(part)
+    tokens.flush()

@@ -1,0 +1,90 @@
+"""The manifest of a prepared corpus: where it came from, how it was made, and what its files must be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from data_prep.records import CorpusError
+from data_prep.textfiles import sha256_of
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = "fl-sim corpus"
+FORMAT_VERSION = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(_Strict):
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class SplitCounts(_Strict):
+    """How much one split holds."""
+
+    users: int = Field(ge=1)
+    sentences: int = Field(ge=1)
+    entities: int = Field(ge=0)
+    mentions: int = Field(ge=0)
+
+
+class Manifest(_Strict):
+    """What ``manifest.json`` says.
+
+    sources: name (never the path) of each file read → its record. settings: how it was read. tagger: what found
+    the entities. tools: versions. files: the corpus's own data files. fingerprint: checksum over all of them.
+    """
+
+    format: Literal["fl-sim corpus"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    name: str
+    sources: dict[str, FileRecord]
+    settings: dict[str, Any]
+    tagger: dict[str, str]
+    tools: dict[str, str]
+    splits: dict[str, SplitCounts]
+    files: dict[str, FileRecord]
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check ``folder``'s manifest.
+
+    Raises :class:`CorpusError` where the folder is absent, is no prepared corpus, or is of another format version.
+    """
+    path = folder / MANIFEST_FILE
+    if not folder.is_dir():
+        raise CorpusError(f"{folder}: no such folder; make a corpus with fl-sim prepare")
+    if not path.is_file():
+        raise CorpusError(f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare")
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CorpusError(f"{path}: not a manifest of this version: {place}: {first['msg']}".replace(": : ", ": ")) from error
+
+
+def record_of(path: Path) -> FileRecord:
+    """Size and checksum of ``path`` as it lies on disk."""
+    return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def fingerprint_of(files: Mapping[str, FileRecord]) -> str:
+    """One SHA-256 over names and checksums of all files, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name} {files[name].sha256}\n".encode())
+    return digest.hexdigest()

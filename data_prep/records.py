@@ -1,0 +1,52 @@
+"""The records every reader produces: a sentence, who owns it, and where its entities stand in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class CorpusError(ValueError):
+    """The text, the folder or the setting at fault, in one line that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """One place where a sentence names an entity: characters ``[start, end)`` of its text, and a label."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of one user.
+
+    ``mentions`` may overlap; each must lie inside ``text`` and cover something other than white space.
+    Raises :class:`CorpusError` otherwise.
+    """
+
+    split: str
+    user: str
+    text: str
+    mentions: tuple[Mention, ...]
+
+    def __post_init__(self) -> None:
+        for mention in self.mentions:
+            if not 0 <= mention.start < mention.end <= len(self.text):
+                raise CorpusError(
+                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} lies outside its sentence "
+                    f"of {len(self.text)} characters"
+                )
+            if not self.surface(mention).strip():
+                raise CorpusError(
+                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} covers only white space"
+                )
+            if not mention.label:
+                raise CorpusError(
+                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} has an empty label"
+                )
+
+    def surface(self, mention: Mention) -> str:
+        """The very characters that ``mention`` covers."""
+        return self.text[mention.start : mention.end]

@@ -1,0 +1,59 @@
+"""Lines of plain, .xz and .gz files, with the file and the line in every error."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from data_prep.records import CorpusError
+
+_READ_BYTES = 1 << 20
+
+
+def decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line with its line end)`` of a UTF-8 file; a byte-order mark is dropped.
+
+    Raises :class:`CorpusError` for an empty file, a line that is not UTF-8 and a broken compressed stream,
+    and :class:`OSError` where the system refuses the file.
+    """
+    number = 0
+    try:
+        with _open_binary(path) as stream:
+            for number, raw in enumerate(stream, start=1):
+                yield number, _decode(raw, path, number)
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise CorpusError(f"{path}: the compressed file is damaged after line {number}: {error}") from error
+    if number == 0:
+        raise CorpusError(f"{path}: the file is empty")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes as they lie on disk, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _open_binary(path: Path) -> IO[bytes]:
+    if path.suffix == ".xz":
+        return lzma.open(path)
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    return path.open("rb")
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start}); "
+            f"convert the file first"
+        ) from error

@@ -1,0 +1,29 @@
+"""Print what a prepared corpus holds: users, sentences, entities and their reach."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+NAME = "stats"
+HELP = "users, sentences, entities and entity reach of a prepared corpus"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--verify", action="store_true", help="check the checksum of every file first")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from data_prep.corpus import Corpus
+    from data_prep.stats import corpus_stats, stats_table
+
+    stats = corpus_stats(Corpus.open(args.corpus, verify=args.verify))
+    if args.json:
+        print(json.dumps(stats, ensure_ascii=False))
+    else:
+        Console().print(stats_table(stats))
+    return 0
