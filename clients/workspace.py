@@ -1,0 +1,53 @@
+"""What a worker process keeps open between rounds: the corpus, its tokens and the model, each loaded once."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from clients.models import LanguageModel, ModelSpec, load_model
+from data_prep.corpus import Corpus
+from data_prep.encode import EncodedSplit, open_encoded
+from data_prep.ownership import Ownership
+
+
+class WorkspaceSpec(BaseModel):
+    """Names what a worker opens; small enough to travel with every request.
+
+    Attributes:
+        corpus: the prepared corpus, a folder or ``bundled``.
+        split: the split whose users train.
+        encoded: the folder with that split's tokens, readable by every worker.
+        model: the model to build or load.
+        seed: the seed of the model's initial weights.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: str
+    split: str
+    encoded: str
+    model: ModelSpec
+    seed: int
+
+
+class Workspace:
+    """The opened corpus and the resident model of one worker process."""
+
+    def __init__(self, spec: WorkspaceSpec) -> None:
+        self.ownership: Ownership = Corpus.open(spec.corpus).ownership(spec.split)
+        self.encoded: EncodedSplit = open_encoded(Path(spec.encoded))
+        self.model: LanguageModel = load_model(spec.model, spec.seed)
+
+
+@functools.lru_cache(maxsize=1)
+def open_workspace(spec: str) -> Workspace:
+    """The workspace of a :class:`WorkspaceSpec` in JSON; the last one asked for stays open in this process.
+
+    One thread per worker: several threads in processes that share the cores slow each other down many times over.
+    """
+    torch.set_num_threads(1)
+    return Workspace(WorkspaceSpec.model_validate_json(spec))

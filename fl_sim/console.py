@@ -1,0 +1,60 @@
+"""A run as the terminal shows it: what is promised, a progress bar, the summary. Everything but results is on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fl_sim import report
+from fl_sim.cli import EXIT_INTERRUPTED
+from fl_sim.experiment import Experiment, Row
+from fl_sim.results import encode
+from fl_sim.simulate import execute
+
+
+def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
+    """Run ``experiment`` under a progress bar and print its summary, or its result as one JSON object.
+
+    Returns:
+        The exit code: 0, or 130 where the run was interrupted (and can be resumed).
+    """
+    console = Console(stderr=True, quiet=quiet)
+    for warning in experiment.planned.warnings:
+        console.print(f"[yellow]note[/yellow] {warning}")
+    with _progress(console) as progress:
+        rounds = experiment.planned.rounds
+        task = progress.add_task("starting", total=rounds, completed=max(experiment.folder.last_round or 0, 0))
+
+        def show(row: Row) -> None:
+            progress.update(task, completed=row["round"], description=_describe(row))
+
+        folder = execute(experiment, show)
+    result = folder.result or {}
+    if as_json:
+        print(json.dumps(encode({"folder": str(folder.path), **result}), ensure_ascii=False))
+    else:
+        print(report.summary(folder))
+        print(f"\nResults are in {folder.path}", file=sys.stdout)
+    if result.get("stopped") == "interrupted":
+        console.print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _describe(row: Row) -> str:
+    perplexity = f"perplexity {row['perplexity']:.1f}, " if "perplexity" in row else ""
+    return f"{perplexity}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"

@@ -1,0 +1,65 @@
+"""Simulating a private training run from Python: :func:`run` is what ``fl-sim run`` calls."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from fl_sim.config import RunConfig
+from fl_sim.engines import run_experiment
+from fl_sim.experiment import Experiment, Row
+from fl_sim.results import RunFolder
+
+Observer = Callable[[Row], None]
+
+
+def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
+    """Run a configuration from its first round to its end.
+
+    Args:
+        config: the run.
+        observer: called with the metrics of every round (round 0 is the initial model).
+
+    Returns:
+        The finished run folder.
+
+    Raises:
+        ValueError: (one of the project's own subclasses) for a configuration that cannot be run.
+    """
+    return execute(Experiment.create(config), observer)
+
+
+def resume(folder: str | Path, observer: Observer | None = None) -> RunFolder:
+    """Go on with a run that was interrupted or killed; the end is the same as without the interruption."""
+    return execute(Experiment.resume(folder), observer)
+
+
+def execute(experiment: Experiment, observer: Observer | None = None) -> RunFolder:
+    """Run a prepared experiment on its engine. The first Ctrl-C stops after the round under way, the second at once."""
+    if observer is not None:
+        experiment.observers.append(observer)
+    with _stop_on_interrupt(experiment):
+        run_experiment(experiment)
+    return experiment.folder
+
+
+@contextmanager
+def _stop_on_interrupt(experiment: Experiment) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if experiment.stop_requested:
+            raise KeyboardInterrupt
+        experiment.stop_requested = True
+
+    before = signal.signal(signal.SIGINT, request_stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
