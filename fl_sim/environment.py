@@ -19,8 +19,8 @@ _GIT_SECONDS = 10
 def describe() -> dict[str, Any]:
     """A JSON-ready description of this installation and machine.
 
-    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel. ``dirty`` speaks
-    of the files that can change a result. A library that is not installed has the version None.
+    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` is
+    about the files that can change a result. A library that is not installed has the version None.
     """
     return {
         "fl_sim": _version("fl-sim"),
@@ -35,8 +35,8 @@ def describe() -> dict[str, Any]:
 def git_state(source: Path) -> dict[str, Any] | None:
     """The commit of the checkout whose root is ``source``; None if it is none (or git is not installed).
 
-    A virtual environment may lie inside somebody else's repository, whose commit says nothing about fl_sim: so
-    the root has to be ``source`` itself, and fl_sim has to be tracked in it.
+    A virtual environment may lie inside somebody else's repository, whose commit says nothing about fl_sim:
+    so the root has to be ``source`` itself, and fl_sim has to be tracked in it.
     """
     root = _git(source, "rev-parse", "--show-toplevel")
     if root is None or Path(root).resolve() != source.resolve():

@@ -10,10 +10,24 @@
     model/             the trained model
     checkpoint/        what a resumed run needs
 
-Files are replaced whole (written beside, synced, renamed); metrics.jsonl alone is appended, line by line, synced.
+Files are replaced whole (written beside, synced, renamed); metrics.jsonl alone is appended, a synced line a
+round.
 
-JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan
-are stored as the strings "inf", "-inf" and "nan", and come back from this module as floats. ``None`` is null.
+A metrics row has ``round`` (0 is the initial model), ``perplexity``, ``loss`` (nats per token), ε so far as
+``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
+entity of ``reach`` median, p95 or max, ``epsilon_user_entity_<reach>`` and
+``epsilon_user_entity_robust_<reach>``; and what the round did: ``cohort_users``, ``cohort_sentences``,
+``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``, ``failed_nodes``, ``nonfinite``,
+``seconds``. Without noise every ε is inf.
+
+result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
+``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
+``reach`` (median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity``
+and ``warnings`` (a list of texts). Readers do without what is missing.
+
+JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and
+nan are stored as the strings "inf", "-inf" and "nan", and come back from this module as floats. ``None`` is
+null.
 """
 
 from __future__ import annotations
@@ -139,6 +153,18 @@ class RunFolder:
         """Where the last line of the metrics is half written (the run was killed); None if it is whole."""
         return _read_rows(self.metrics_file)[1]
 
+    def setting(self, name: str) -> Any:
+        """What the run used for ``name``, from the result or else the config; None if in neither.
+
+        The result comes first, because a setting may be solved for (``noise_multiplier`` by a target ε). Of
+        several keys of that name in one file, the one nearest to the root counts.
+        """
+        for tree in (self.result or {}, self.config):
+            value = _nearest(tree, name)
+            if value is not None:
+                return value
+        return None
+
     @property
     def result(self) -> dict[str, Any] | None:
         """What :meth:`finish` was given; None for a run that has not finished."""
@@ -148,7 +174,7 @@ class RunFolder:
         """Add one round's row and sync it to disk. ``row["round"]`` rises (0 is the initial model).
 
         Raises:
-            ResultsError: ``round`` is missing, no integer, or not above the last; or JSON cannot hold a value.
+            ResultsError: ``round`` is missing, no integer, or not above the last; or a value is no JSON.
         """
         number: Any = row.get("round")
         lowest = 0 if self._last_round is None else self._last_round + 1
@@ -254,6 +280,17 @@ def decode(value: Any) -> Any:
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value
+
+
+def _nearest(tree: Mapping[str, Any], name: str) -> Any:
+    """The value of the shallowest key ``name`` that is not None, in nested mappings."""
+    level: list[Mapping[str, Any]] = [tree]
+    while level:
+        for section in level:
+            if section.get(name) is not None:
+                return section[name]
+        level = [value for section in level for value in section.values() if isinstance(value, Mapping)]
+    return None
 
 
 def _dump(value: Mapping[str, Any], path: Path, indent: int | None = None) -> bytes:
