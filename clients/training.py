@@ -13,40 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.gradients import ClippedSum, clipped_gradient_sum
+from clients.gradients import clipped_gradient_sum
 from clients.models import LanguageModel, sentence_losses
 from clients.selection import Selection
 from data_prep.encode import EncodedSplit
 from strategies import clipping, streams
 from strategies.messages import LocalRule, TrainReply
 
-Vector = npt.NDArray[np.float32]
-
-
-class _Tally:
-    """The running sum of bounded vectors and the counts that go with it."""
-
-    def __init__(self, size: int, users: int) -> None:
-        self.vector: Vector = np.zeros(size, dtype=np.float32)
-        self.users = users
-        self.sentences = self.clipped = self.nonfinite = 0
-        self.loss_sum = 0.0
-
-    def count(self, part: ClippedSum) -> None:
-        self.sentences += part.sentences
-        self.clipped += part.clipped
-        self.nonfinite += part.nonfinite
-        self.loss_sum += part.loss_sum
-
-    def reply(self) -> TrainReply:
-        return TrainReply(
-            vector=self.vector,
-            users=self.users,
-            sentences=self.sentences,
-            clipped=self.clipped,
-            nonfinite=self.nonfinite,
-            loss_sum=self.loss_sum,
-        )
+_COUNTS = ("sentences", "clipped", "nonfinite", "loss_sum")
 
 
 def bounded_sum(
@@ -69,46 +43,52 @@ def bounded_sum(
 def _sum_of_gradients(
     model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule
 ) -> TrainReply:
-    tally = _Tally(model.num_parameters, len(selection.users))
-    owners = selection.counts > 0
-    counts = selection.counts[owners]
-    parts = np.split(selection.sentences, np.cumsum(counts)[:-1])
-    within_cap = counts * rule.sentence_clip <= rule.user_clip
-    pooled = [part for part, within in zip(parts, within_cap, strict=False) if within]
-    if pooled:
-        shared = clipped_gradient_sum(model, _tokens(encoded, np.concatenate(pooled)), rule.sentence_clip)
-        tally.vector += shared.vector
-        tally.count(shared)
-    for part, within in zip(parts, within_cap, strict=False):
-        if not within:
+    users = [part for part in _by_user(selection) if len(part)]
+    pooled = [part for part in users if _cannot_reach(len(part), rule)]
+    shared = np.concatenate(pooled) if pooled else np.empty(0, dtype=np.int64)
+    total = clipped_gradient_sum(model, _tokens(encoded, shared), rule.sentence_clip)
+    counts = {name: getattr(total, name) for name in _COUNTS}
+    for part in users:
+        if not _cannot_reach(len(part), rule):
             own = clipped_gradient_sum(model, _tokens(encoded, part), rule.sentence_clip)
             clipping.project(own.vector, rule.user_clip)
-            tally.vector += own.vector
-            tally.count(own)
-    return tally.reply()
+            total.vector[:] += own.vector
+            counts = {name: value + getattr(own, name) for name, value in counts.items()}
+    return TrainReply(vector=total.vector, users=len(selection.users), **counts)
+
+
+def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
+    """Whether the sum of that many clipped gradients lies within β whatever they are."""
+    return sentences * rule.sentence_clip <= rule.user_clip
 
 
 def _sum_of_local_training(
     model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
     theta = model.get_vector()
-    tally = _Tally(model.num_parameters, len(selection.users))
-    parts = np.split(selection.sentences, np.cumsum(selection.counts)[:-1])
-    for user, part in zip(selection.users.tolist(), parts, strict=True):
+    total = np.zeros_like(theta)
+    clipped = nonfinite = 0
+    loss_sum = 0.0
+    for user, part in zip(selection.users.tolist(), _by_user(selection), strict=True):
         if len(part) == 0:
             continue
         model.set_vector(theta)
         rng = streams.generator(round_seed, "local", user)
-        loss = local_steps(model, _tokens(encoded, part), rule, rng)
+        loss_sum += local_steps(model, _tokens(encoded, part), rule, rng)
         update = model.get_vector() - theta
         length = clipping.project(update, rule.user_clip)
-        tally.vector += update
-        tally.sentences += len(part)
-        tally.clipped += len(part) if length > rule.user_clip else 0
-        tally.nonfinite += not math.isfinite(length)
-        tally.loss_sum += loss
+        total += update
+        clipped += len(part) if length > rule.user_clip else 0
+        nonfinite += not math.isfinite(length)
     model.set_vector(theta)
-    return tally.reply()
+    return TrainReply(
+        vector=total,
+        users=len(selection.users),
+        sentences=len(selection.sentences),
+        clipped=clipped,
+        nonfinite=nonfinite,
+        loss_sum=loss_sum,
+    )
 
 
 def local_steps(
@@ -133,6 +113,11 @@ def local_steps(
             if epoch == 0:
                 first_pass += float(torch.nan_to_num(losses.detach(), posinf=0.0).sum())
     return first_pass
+
+
+def _by_user(selection: Selection) -> list[npt.NDArray[np.int64]]:
+    """The eligible sentences of each sampled user."""
+    return np.split(selection.sentences, np.cumsum(selection.counts)[:-1]) if len(selection.users) else []
 
 
 def _tokens(encoded: EncodedSplit, sentences: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int32]]:

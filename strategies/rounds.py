@@ -265,7 +265,7 @@ def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -
     shards = min(num_nodes, users)
     load = np.cumsum(sentences_per_user)
     targets = load[-1] * np.arange(1, shards) / shards if shards else np.empty(0)
-    cuts = [0, *np.searchsorted(load, targets, side="left").tolist(), users]
+    cuts = [0, *(np.searchsorted(load, targets) + 1).tolist(), users]
     for k in range(1, shards):  # at least one user on each side of every cut
         cuts[k] = min(max(cuts[k], cuts[k - 1] + 1), users - (shards - k))
     return list(zip(cuts[:-1], cuts[1:], strict=True)) if shards else []

@@ -1,0 +1,91 @@
+"""A federation without language models: nodes whose users send given vectors, on the inline grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fl_sim.engines import run_inline
+from strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
+from strategies.plan import PrivacyPlan
+from strategies.rounds import BoundedSumStrategy, Federation
+from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
+from strategies.uedp import UserEntityDP
+
+Answer = Callable[[TrainRequest, np.ndarray], TrainReply]
+
+PLAIN_SGD = ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0)
+
+
+def plan(**changes: object) -> PrivacyPlan:
+    """A small uedp plan with the given changes."""
+    values: dict = {
+        "strategy": "uedp",
+        "population": 10,
+        "q_u": 1.0,
+        "q_e": 1.0,
+        "q_s": 1.0,
+        "clip_norm": 1.0,
+        "user_cap": 1.0,
+        "noise_multiplier": 1e-12,
+        "rounds": 1,
+        "delta": 1e-5,
+    }
+    return PrivacyPlan(**(values | changes))
+
+
+def user_ids(request: TrainRequest) -> np.ndarray:
+    """The sampled users of a request."""
+    return np.concatenate([np.arange(first, stop) for first, stop in request.users])
+
+
+def ones(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    """Every user sends 0.5 on the coordinate that its id names, modulo the model's size."""
+    vector = np.zeros(len(request.vector), dtype=np.float32)
+    np.add.at(vector, users % len(vector), np.float32(0.5))
+    return TrainReply(vector, users=len(users), sentences=len(users), clipped=0, nonfinite=0, loss_sum=0.0)
+
+
+def zeros(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    """Nobody moves the model."""
+    return TrainReply(np.zeros_like(request.vector), len(users), len(users), 0, 0, 0.0)
+
+
+def run_rounds(
+    privacy: PrivacyPlan,
+    *,
+    size: int = 4,
+    users: int = 10,
+    nodes: int = 3,
+    seed: int = 0,
+    answer: Answer = ones,
+    rounds: int = 1,
+) -> tuple[list[np.ndarray], BoundedSumStrategy]:
+    """The models after each round (the initial one is zero), and the strategy that made them."""
+    client = ClientApp()
+
+    @client.train(TRAIN_ACTION)
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        return Message(answer(request, user_ids(request)).to_record(), reply_to=message)
+
+    federation = Federation("{}", np.full(users, 3, dtype=np.int64), seed)
+    strategy = UserEntityDP(privacy, federation, build_optimizer(PLAIN_SGD, size))
+    models: list[np.ndarray] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy.start(
+            grid,
+            vector_to_arrays(np.zeros(size, dtype=np.float32)),
+            num_rounds=rounds,
+            evaluate_fn=lambda _, arrays: models.append(arrays_to_vector(arrays)),
+        )
+
+    run_inline(server, client, nodes)
+    return models[1:], strategy

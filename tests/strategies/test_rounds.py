@@ -1,0 +1,173 @@
+"""The server's side of a round on a federation of given vectors: sum, noise once, public denominator, nothing else."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from scipy import stats
+
+from strategies import sampling
+from strategies.messages import TrainReply, TrainRequest, runs_of
+from strategies.rounds import partition_users
+from tests.strategies.federation import ones, plan, run_rounds, zeros
+
+
+def test_the_sum_is_divided_by_the_public_expected_cohort() -> None:
+    # 7 of 10 enrolled users hold data and are sampled at 0.5: the denominator is 5, whoever came.
+    models, strategy = run_rounds(plan(q_u=0.5, population=10), users=7, size=1)
+    assert 0 < strategy.tally.cohort_users < 7
+    assert models[0][0] == pytest.approx(0.5 * strategy.tally.cohort_users / 5)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 10, 13])
+def test_the_number_of_nodes_does_not_matter(nodes: int) -> None:
+    reference, _ = run_rounds(plan(q_u=0.4, noise_multiplier=1.0), nodes=1, rounds=4)
+    models, _ = run_rounds(plan(q_u=0.4, noise_multiplier=1.0), nodes=nodes, rounds=4)
+    np.testing.assert_allclose(models, reference, rtol=1e-6)
+
+
+def test_every_sampled_user_is_asked_exactly_once_and_nobody_else() -> None:
+    asked: list[np.ndarray] = []
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        asked.append(users)
+        return ones(request, users)
+
+    run_rounds(plan(q_u=0.5), users=50, nodes=7, answer=answer)
+    cohort = sampling.sample_users(0, 1, 50, 0.5)
+    np.testing.assert_array_equal(np.sort(np.concatenate(asked)), cohort)
+
+
+def noise_of_zero_rounds(rounds: int, size: int = 2_000, **changes: float) -> np.ndarray:
+    """The released sums of rounds in which nobody moves the model, (rounds, size)."""
+    privacy = plan(population=10, **changes)
+    models, _ = run_rounds(privacy, size=size, rounds=rounds, answer=zeros)
+    return np.diff(np.vstack([np.zeros(size), models]), axis=0) * privacy.expected_cohort
+
+
+def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov on all coordinates, and a chi-square test of the scale; level 1e-4 each."""
+    flat = noise.ravel() / std
+    variance = stats.chi2.cdf((flat**2).sum(), len(flat))
+    return stats.kstest(flat, "norm").pvalue > 1e-4 and 5e-5 < variance < 1 - 5e-5
+
+
+def test_a_round_of_zero_updates_releases_gaussian_noise_of_the_stated_scale() -> None:
+    noise = noise_of_zero_rounds(10, noise_multiplier=2.0, clip_norm=0.5, user_cap=3.0)
+    std = 2.0 * 3.0 * 0.5  # z · ŵ · c
+    assert is_gaussian_of(std, noise)
+    for wrong in (0.95, 1.05, 0.5, 2.0):
+        assert not is_gaussian_of(std * wrong, noise)
+    assert not is_gaussian_of(std, np.zeros_like(noise))
+
+
+def test_noise_is_independent_across_coordinates_and_rounds() -> None:
+    noise = noise_of_zero_rounds(20, size=500, noise_multiplier=1.0)
+    between_rounds = np.corrcoef(noise)[np.triu_indices(20, 1)]
+    assert np.abs(between_rounds).max() < 5 / np.sqrt(500)
+    neighbours = np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]
+    assert abs(neighbours) < 5 / np.sqrt(noise.size)
+
+
+def test_an_empty_cohort_still_releases_noise() -> None:
+    models, strategy = run_rounds(plan(q_u=1e-9, noise_multiplier=1.0), size=100)
+    assert strategy.tally.cohort_users == 0
+    assert np.count_nonzero(models[0]) == 100
+
+
+def test_noise_is_added_once_whatever_the_number_of_nodes() -> None:
+    one, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=1, answer=zeros)
+    many, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=10, answer=zeros)
+    np.testing.assert_array_equal(one[0], many[0])
+
+
+def test_noiseless_rounds_release_the_average_itself() -> None:
+    privacy = plan(strategy="noiseless", clip_norm=np.inf, noise_multiplier=0.0)
+    models, _ = run_rounds(privacy, users=10, size=1)
+    assert models[0][0] == pytest.approx(0.5)
+
+
+def too_long(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    """A node that does not clip: twice what its users may send together."""
+    vector = np.zeros(len(request.vector), dtype=np.float32)
+    vector[0] = 2.0 * len(users)
+    return TrainReply(vector, len(users), len(users), 0, 0, 0.0)
+
+
+def not_finite(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.full_like(request.vector, np.nan), len(users), len(users), 0, 0, 0.0)
+
+
+def wrong_shape(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.zeros(1, dtype=np.float32), len(users), len(users), 0, 0, 0.0)
+
+
+def wrong_users(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.zeros_like(request.vector), len(users) + 1, len(users), 0, 0, 0.0)
+
+
+def crash(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("misbehave", [too_long, not_finite, wrong_shape, wrong_users, crash])
+def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave) -> None:  # noqa: ANN001
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        return misbehave(request, users) if 0 in users else ones(request, users)
+
+    models, strategy = run_rounds(plan(), users=10, nodes=5, size=4, answer=answer)
+    expected = np.zeros(4)
+    np.add.at(expected, np.arange(2, 10) % 4, 0.5)  # users 0 and 1 share the failed node
+    np.testing.assert_allclose(models[0], expected / 10, atol=1e-9)
+    assert strategy.tally.failed_nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "nodes"),
+    [([1] * 10, 3), ([100, 1, 1, 1], 3), ([1, 1, 1, 100], 3), ([5], 4), ([0, 0, 0], 2), ([3, 1, 2], 3), ([1] * 7, 7)],
+)
+def test_partition_covers_every_user_once(load: list[int], nodes: int) -> None:
+    shards = partition_users(np.array(load), nodes)
+    assert len(shards) == min(nodes, len(load))
+    assert shards[0][0] == 0
+    assert shards[-1][1] == len(load)
+    assert all(first < stop for first, stop in shards)
+    assert all(a[1] == b[0] for a, b in zip(shards, shards[1:], strict=False))
+
+
+def test_partition_balances_sentences() -> None:
+    load = np.random.default_rng(0).integers(1, 40, 1000)
+    sums = [load[first:stop].sum() for first, stop in partition_users(load, 8)]
+    assert max(sums) < 1.05 * load.sum() / 8
+
+
+@pytest.mark.parametrize(
+    ("ids", "runs"), [([], []), ([3], [[3, 4]]), ([0, 1, 2], [[0, 3]]), ([0, 2, 3, 7], [[0, 1], [2, 4], [7, 8]])]
+)
+def test_runs_of_ids(ids: list[int], runs: list[list[int]]) -> None:
+    np.testing.assert_array_equal(runs_of(np.array(ids, dtype=np.int64)), np.array(runs).reshape(-1, 2))
+
+
+def test_a_malformed_reply_is_refused() -> None:
+    client = ClientApp()
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        return Message(message.content, reply_to=message)  # echoes the request: no metrics
+
+    from fl_sim.engines import InlineGrid, _identity
+    from strategies.messages import MessageError
+
+    with _identity():
+        grid = InlineGrid(client, 1)
+        request = TrainRequest(1, 5, np.array([[0, 1]]), plan_rule(), "{}", np.zeros(3, np.float32))
+        message = Message(request.to_record(), next(iter(grid.get_node_ids())), "train.bounded_sum")
+        (reply,) = grid.send_and_receive([message])
+        with pytest.raises(MessageError, match="malformed"):
+            TrainReply.from_message(reply)
+
+
+def plan_rule():  # noqa: ANN201
+    from strategies.messages import LocalRule
+
+    return LocalRule("gradients", 1.0, 1.0, 1.0, 1.0)
