@@ -1,0 +1,258 @@
+"""ε or δ after many rounds: one round's privacy loss convolved with itself on a circle, errors charged to δ.
+
+The loss of T rounds is the sum of T independent losses. The discrete Fourier transform of one round's masses,
+raised to the T-th power, gives the masses of that sum wrapped around a circle of grid points. Added to δ, so
+that the result stays an upper bound:
+
+* the mass above the window (bounded by Chernoff's inequality), which the circle moves to small losses; mass
+  below it moves to large losses and needs no charge;
+* infinite losses and the discretisation's floating-point error, once per round;
+* the floating-point error of the transforms (Higham 2002, section 24.1, entry by entry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.signal import lfilter
+
+from strategies.privacy_loss import Floats, GridLoss, ShiftMixture, discretize, loss_range
+
+_ORDERS = np.geomspace(1e-4, 1e4, 97)
+# ln max_y (1 − e^−y)·e^−λy, so that δ(ε) ≤ exp(moment(λ) − λ·ε + this) (Canonne, Kamath, Steinke 2020)
+_CONVERSION = _ORDERS * np.log(_ORDERS) - (1 + _ORDERS) * np.log1p(_ORDERS)
+_FFT_ROUND_OFF = 8 * 2.0**-53  # per stage of a transform, relative to the sum of its absolute inputs
+_BLOCK_CELLS = 1 << 20
+_CURVE_GRID = 1 << 13
+_SINGLE_GRID = 1 << 14
+_COARSE_POINTS = 1 << 11
+_BAND = 16  # numbers of rounds that share a grid differ by at most this factor
+_TAIL_SHARE = 1e-4  # of δ that each kind of truncation may take
+DELTA_IN_SEARCH = 1e-12  # stands for δ in the truncations when δ itself is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Losses between which nearly all of a composed loss lies."""
+
+    low: float
+    high: float
+
+
+Counts = NDArray[np.int64]
+
+
+def epsilon_curve(
+    mixtures: tuple[ShiftMixture, ...],
+    noise_multiplier: float,
+    counts: Counts,
+    delta: float,
+) -> Floats:
+    """The smallest provable ε after each of the ascending numbers of rounds; inf where none can be proven.
+
+    Args:
+        mixtures: what one round is dominated by, shifts in units of β.
+        noise_multiplier: z, the noise's standard deviation in the same units.
+        counts: ascending numbers of rounds.
+        delta: the δ that must not be exceeded.
+    """
+    result: Floats = np.zeros(len(counts))
+    if not _moves(mixtures):
+        return result
+    size = _CURVE_GRID if len(counts) > 16 else _SINGLE_GRID
+    for band in _bands(counts):
+        some = counts[band]
+        both, windows = _grid_losses(mixtures, noise_multiplier, int(some[-1]), delta, size)
+        for loss, window in zip(both, windows, strict=True):
+            result[band] = np.maximum(result[band], epsilons(loss, some, delta, window, size))
+    return result
+
+
+def delta_at(
+    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, epsilon: float
+) -> float:
+    """An upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
+    if not _moves(mixtures):
+        return 0.0
+    both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, _SINGLE_GRID)
+    return max(
+        delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID)
+        for loss, window in zip(both, windows, strict=True)
+    )
+
+
+def tail_share(delta: float, rounds: int) -> float:
+    """The mass that each truncation of one round's law may take."""
+    return _TAIL_SHARE * delta / rounds
+
+
+def moments(loss: GridLoss, orders: Floats) -> Floats:
+    """ln Σ mass · exp(order · loss) over the finite losses, for every order."""
+    kept = loss.masses > 0
+    log_masses = np.log(loss.masses[kept])
+    losses = loss.width * (loss.first + np.flatnonzero(kept))
+    result = np.empty(len(orders))
+    for i, order in enumerate(orders):
+        exponents = log_masses + order * losses
+        top = exponents.max()
+        result[i] = top + np.log(np.exp(exponents - top).sum())
+    return result
+
+
+def chernoff_window(loss: GridLoss, rounds: int, tail: float) -> Window:
+    """Losses beyond which at most ``tail`` of the sum of ``rounds`` losses lies on either side."""
+    above = rounds * moments(loss, _ORDERS) - np.log(tail)
+    below = rounds * moments(loss, -_ORDERS) - np.log(tail)
+    return Window(float(-(below / _ORDERS).min()), float((above / _ORDERS).min()))
+
+
+def epsilons(loss: GridLoss, counts: Counts, delta: float, window: Window, size: int) -> Floats:
+    """The smallest provable ε at ``delta`` for each number of rounds; inf where none can be proven.
+
+    Args:
+        loss: one round's loss.
+        counts: ascending numbers of rounds, each at least 1.
+        delta: the δ that must not be exceeded.
+        window: where the composed losses lie; ``size`` grid points must span it.
+        size: points on the circle, a power of two.
+    """
+    circle = _Circle.around(loss, window, size)
+    per_round = loss.infinite + loss.round_off
+    left = np.asarray(delta - counts * per_round, dtype=np.float64)
+    result = _chernoff_epsilons(loss, counts, left)
+    for rows, masses, transform_error in circle.composed(counts):
+        on_grid = left[rows] - transform_error - circle.mass_above(counts[rows])
+        result[rows] = np.minimum(result[rows], _epsilons_on_grid(masses, circle.low, loss.width, on_grid))
+    return result
+
+
+def delta_of_loss(loss: GridLoss, rounds: int, epsilon: float, window: Window, size: int) -> float:
+    """An upper bound on δ(ε) after ``rounds`` rounds in the direction of ``loss``."""
+    count = np.array([rounds])
+    circle = _Circle.around(loss, window, size)
+    _, masses, transform_error = next(circle.composed(count))
+    losses = loss.width * (circle.low + np.arange(size))
+    beyond = losses > epsilon
+    inside = float((masses[0, beyond] * -np.expm1(epsilon - losses[beyond])).sum())
+    on_circle = max(inside, 0.0) + float(transform_error[0] + circle.mass_above(count)[0])
+    exponents = rounds * circle.order_moments - _ORDERS * epsilon + _CONVERSION
+    by_moments = float(np.exp(np.minimum(exponents, 0.0)).min())
+    return min(1.0, rounds * (loss.infinite + loss.round_off) + min(on_circle, by_moments))
+
+
+def _grid_losses(
+    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, delta: float, size: int
+) -> tuple[tuple[GridLoss, GridLoss], tuple[Window, Window]]:
+    """Both directions on a grid just wide enough for ``rounds`` rounds; a coarse grid finds how wide."""
+    tail = tail_share(delta, rounds)
+    low, high = loss_range(mixtures, noise_multiplier, tail)
+    coarse = discretize(mixtures, noise_multiplier, (high - low) / _COARSE_POINTS, tail)
+    windows = [chernoff_window(loss, rounds, _TAIL_SHARE * delta) for loss in coarse]
+    length = max(window.high - window.low for window in windows)
+    fine = discretize(mixtures, noise_multiplier, length / (size - 2), tail)
+    return fine, (windows[0], windows[1])
+
+
+def _bands(counts: Counts) -> list[slice]:
+    """Runs of ascending numbers of rounds that may share a grid."""
+    bands, end = [], len(counts)
+    while end > 0:
+        start = int(np.searchsorted(counts, counts[end - 1] / _BAND, side="right"))
+        bands.append(slice(start, end))
+        end = start
+    return bands
+
+
+def _moves(mixtures: tuple[ShiftMixture, ...]) -> bool:
+    return any(mixture.shifts[-1] > 0 for mixture in mixtures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """``size`` grid points from index ``low`` on; the transform of one round's masses wrapped around them."""
+
+    loss: GridLoss
+    low: int
+    size: int
+    transform: np.ndarray
+    orders: Floats
+    order_moments: Floats
+
+    @classmethod
+    def around(cls, loss: GridLoss, window: Window, size: int) -> _Circle:
+        low = int(np.floor(window.low / loss.width))
+        indices = (loss.first + np.arange(len(loss.masses))) % size
+        folded = np.bincount(indices, weights=loss.masses, minlength=size)
+        return cls(loss, low, size, fft.rfft(folded), _ORDERS, moments(loss, _ORDERS))
+
+    def mass_above(self, counts: Counts) -> Floats:
+        """Bound on the composed mass above the window, for every number of rounds."""
+        top = self.loss.width * (self.low + self.size)
+        exponents = np.multiply.outer(counts, self.order_moments) - self.orders * top
+        return np.exp(np.minimum(exponents.min(axis=1), 0.0))
+
+    def composed(self, counts: Counts) -> Iterator[tuple[slice, Floats, Floats]]:
+        """Blocks of rounds: their composed masses from index ``low`` on, and a bound on the masses' error."""
+        step = max(1, _BLOCK_CELLS // self.size)
+        power, done = np.ones_like(self.transform), 0
+        energy_before = 2 * float((np.abs(self.transform) ** (2 * int(counts[0]) - 2)).sum())
+        for start in range(0, len(counts), step):
+            block = counts[start : start + step]
+            powers = np.empty((len(block), len(power)), dtype=complex)
+            energy = np.empty(len(block))
+            for i, count in enumerate(block):
+                power, done = power * _power(self.transform, int(count) - done), int(count)
+                powers[i] = power
+                energy[i] = energy_before
+                energy_before = 2 * float(np.vdot(power, power).real)
+            masses = np.roll(fft.irfft(powers, self.size, axis=1), -self.low, axis=1)
+            yield slice(start, start + len(block)), masses, self._transform_error(block, energy)
+
+    def _transform_error(self, counts: Counts, energy: Floats) -> Floats:
+        """Sum of the absolute errors of all masses.
+
+        Every entry of a transform is wrong by at most a share of the total mass; ``energy`` bounds the
+        squared norm of the transform to the power of one round less.
+        """
+        per_entry = _FFT_ROUND_OFF * (np.log2(self.size) + 1)
+        return per_entry * (counts + 1) * np.sqrt(energy)
+
+
+def _power(base: np.ndarray, exponent: int) -> np.ndarray:
+    """base ** exponent by repeated squaring, which NumPy does not do for complex numbers."""
+    if exponent == 1:
+        return base
+    half = _power(base, exponent // 2)
+    return half * half * base if exponent % 2 else half * half
+
+
+def _epsilons_on_grid(masses: Floats, low: int, width: float, left: Floats) -> Floats:
+    """Per row, the smallest ε ≥ 0 with Σ mass · (1 − exp(ε − loss))₊ ≤ ``left``; inf where ``left`` ≤ 0."""
+    start = max(0, -low)
+    if start >= masses.shape[1]:
+        return np.where(left > 0, 0.0, np.inf)
+    losses = width * (low + start + np.arange(masses.shape[1] - start))
+    reversed_masses = masses[:, start:][:, ::-1]
+    above = np.cumsum(reversed_masses, axis=1)
+    discounted = lfilter([1.0], [1.0, -np.exp(-width)], reversed_masses, axis=1)
+    enough = ((above - discounted) <= left[:, None])[:, ::-1]
+    found = enough.argmax(axis=1)
+    row = np.arange(len(left))
+    from_end = masses.shape[1] - start - 1 - found
+    with np.errstate(divide="ignore", invalid="ignore"):
+        back = np.log((above[row, from_end] - left) / discounted[row, from_end])
+    back = np.clip(np.nan_to_num(back, nan=0.0, posinf=0.0, neginf=-width), -width, 0.0)
+    epsilon = np.maximum(losses[found] + np.where(found > 0, back, 0.0), 0.0)
+    return np.where((left > 0) & enough[row, found], epsilon, np.inf)
+
+
+def _chernoff_epsilons(loss: GridLoss, counts: Counts, left: Floats) -> Floats:
+    """ε by Markov's inequality on exp(λ · loss), which needs no grid wide enough."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = -np.log(np.maximum(left, 0.0))
+    totals = np.multiply.outer(counts, moments(loss, _ORDERS)) + _CONVERSION + needed[:, None]
+    return np.maximum((totals / _ORDERS).min(axis=1), 0.0)

@@ -1,0 +1,259 @@
+"""One round's privacy loss on a grid: shifted Gaussians, mixed, against the unshifted one.
+
+A round is dominated (docs/privacy.md, section 4) by a pair of scalar distributions: with a probability that
+both sides reveal, P = Σ_i p_i N(s_i, z²) against Q = N(0, z²), all shifts s_i ≥ 0. The loss ℓ = ln dP/dQ then
+never falls with x, so every interval of losses is an interval of x and its mass under P and Q is a sum of
+normal probabilities. Each interval between two grid points keeps both masses exactly and puts them on its two
+ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+Floats = NDArray[np.float64]
+
+_UNIT_ROUND_OFF = 2.0**-53
+_EXPONENT_LIMIT = 700.0
+_TABLE_POINTS = 512
+_CELLS = 1 << 21  # entries of the largest temporary matrix
+_FAR_LEFT = -80.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftMixture:
+    """Revealed with ``probability``: Σ weights_i N(shifts_i, z²) against N(0, z²).
+
+    Attributes:
+        probability: of this mixture; both sides know that it is this one.
+        shifts: ascending, at least 0, in units of the user clip β.
+        weights: of the shifts; their sum may fall short of 1, and what is missing counts as a certain loss.
+    """
+
+    probability: float
+    shifts: Floats
+    weights: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class GridLoss:
+    """The privacy loss of one round in one direction, on the grid ``width · (first + k)``.
+
+    Attributes:
+        width: distance of two grid points.
+        first: index of the first grid point.
+        masses: probability of each grid point.
+        infinite: probability of an unbounded loss; it is added to δ once per round.
+        round_off: a bound on what floating point may have hidden of one round's hockey-stick divergence.
+    """
+
+    width: float
+    first: int
+    masses: Floats
+    infinite: float
+    round_off: float
+
+
+def discretize(
+    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, width: float, tail: float
+) -> tuple[GridLoss, GridLoss]:
+    """The round's loss on a grid, as an upper bound in both directions.
+
+    Args:
+        mixtures: what one round is dominated by.
+        noise_multiplier: z, the noise's standard deviation in units of β.
+        width: of the grid.
+        tail: mass per mixture that may be given up to an infinite loss at either end.
+
+    Returns:
+        The loss of the larger corpus against the smaller, and of the smaller against the larger.
+    """
+    pieces = [_discretize_mixture(mixture, noise_multiplier, width, tail) for mixture in mixtures]
+    first = min(piece.first for piece in pieces)
+    length = max(piece.first + len(piece.larger) for piece in pieces) - first
+    larger, smaller = np.zeros(length), np.zeros(length)
+    for mixture, piece in zip(mixtures, pieces, strict=True):
+        place = slice(piece.first - first, piece.first - first + len(piece.larger))
+        larger[place] += mixture.probability * piece.larger
+        smaller[place] += mixture.probability * piece.smaller
+    revealed = sum(mixture.probability for mixture in mixtures)
+    unlisted = max(0.0, 1.0 - revealed)
+    infinite = unlisted + sum(m.probability * p.infinite for m, p in zip(mixtures, pieces, strict=True))
+    reverse = unlisted + sum(
+        m.probability * p.reverse_infinite for m, p in zip(mixtures, pieces, strict=True)
+    )
+    round_off = _round_off(mixtures, noise_multiplier)
+    return (
+        GridLoss(width, first, larger, infinite, round_off),
+        GridLoss(width, -(first + length - 1), smaller[::-1].copy(), reverse, round_off),
+    )
+
+
+def _round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
+    """Error of the normal tails (it grows with x²), of the sums and of the split over two points."""
+    largest = max(float(mixture.shifts[-1]) for mixture in mixtures) / noise_multiplier
+    return 256 * _UNIT_ROUND_OFF * (4 + largest**2)
+
+
+def loss_range(
+    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, tail: float
+) -> tuple[float, float]:
+    """Losses between which all but about ``tail`` of each mixture lies."""
+    low, high = 0.0, 0.0
+    for mixture in mixtures:
+        curve = _LossCurve(mixture, noise_multiplier)
+        if curve.shifts[-1] > 0:
+            left, right = curve.central_range(tail)
+            low, high = min(low, curve.loss(left)), max(high, curve.loss(right))
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One mixture on the grid: masses under P (``larger``) and Q (``smaller``), and the infinite rest."""
+
+    first: int
+    larger: Floats
+    smaller: Floats
+    infinite: float
+    reverse_infinite: float
+
+
+class _LossCurve:
+    """ℓ(x) = ln Σ p_i exp(s_i x − s_i²/2) in units of the noise's standard deviation, and its inverse."""
+
+    def __init__(self, mixture: ShiftMixture, noise_multiplier: float) -> None:
+        self.shifts = mixture.shifts / noise_multiplier
+        self.weights = mixture.weights
+        self._offsets = np.log(self.weights) - self.shifts**2 / 2
+        self.infimum = float(np.log(self.weights[0])) if self.shifts[0] == 0 else -np.inf
+
+    def loss(self, x: float) -> float:
+        return float(self.loss_and_slope(np.array([x]))[0][0])
+
+    def loss_and_slope(self, x: Floats) -> tuple[Floats, Floats]:
+        """ℓ and ℓ' at every x."""
+        loss, slope = np.empty_like(x), np.empty_like(x)
+        for rows in _row_blocks(len(x), len(self.shifts)):
+            exponents = np.multiply.outer(x[rows], self.shifts)
+            exponents += self._offsets
+            top = exponents.max(axis=1)
+            exponents -= top[:, None]
+            np.exp(exponents, out=exponents)
+            total = exponents.sum(axis=1)
+            loss[rows] = top + np.log(total)
+            slope[rows] = exponents @ self.shifts / total
+        return loss, slope
+
+    def central_range(self, tail: float) -> tuple[float, float]:
+        """x that leave at most ``tail`` of Q on the left and of P on the right."""
+        reach = -float(ndtri(tail))
+        return -reach, float(self.shifts[-1]) + reach
+
+    def inverse(self, losses: Floats, tail: float) -> Floats:
+        """x with ℓ(x) = loss for ascending losses, −∞ where the loss is below all values of ℓ."""
+        left, right = self.central_range(tail)
+        while self.loss(right) < losses[-1]:
+            right += 1.0
+        reachable = losses > self.infimum
+        lowest = losses[reachable][0]
+        while left > _FAR_LEFT and self.loss(left) > lowest:
+            left -= 1.0
+        table_x = np.linspace(left, right, _TABLE_POINTS)
+        table_loss = np.maximum.accumulate(self.loss_and_slope(table_x)[0])
+        reachable &= losses >= table_loss[0]
+        x = np.full_like(losses, -np.inf)
+        x[reachable] = self._solve(losses[reachable], table_x, table_loss)
+        return x
+
+    def _solve(self, losses: Floats, table_x: Floats, table_loss: Floats) -> Floats:
+        """Newton's method, kept inside a bracket that halves where Newton leaves it."""
+        cell = np.clip(np.searchsorted(table_loss, losses, side="right"), 1, len(table_x) - 1)
+        low, high = table_x[cell - 1], table_x[cell]
+        x = np.clip(np.interp(losses, table_loss, table_x), low, high)
+        active = np.arange(len(losses))
+        for _ in range(100):
+            loss, slope = self.loss_and_slope(x[active])
+            excess = loss - losses[active]
+            high[active] = np.where(excess > 0, x[active], high[active])
+            low[active] = np.where(excess <= 0, x[active], low[active])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = x[active] - excess / slope
+            inside = (step >= low[active]) & (step <= high[active])
+            better = np.where(inside, step, (low[active] + high[active]) / 2)
+            unfinished = (np.abs(excess) > 1e-13 * np.maximum(1.0, np.abs(losses[active]))) & (
+                np.abs(better - x[active]) > 1e-14 * np.maximum(1.0, np.abs(better))
+            )
+            x[active] = better
+            active = active[unfinished]
+            if not len(active):
+                break
+        return x
+
+
+def _discretize_mixture(mixture: ShiftMixture, noise_multiplier: float, width: float, tail: float) -> _Piece:
+    missing = max(0.0, 1.0 - float(mixture.weights.sum()))
+    curve = _LossCurve(mixture, noise_multiplier)
+    if curve.shifts[-1] == 0:
+        one = np.ones(1)
+        return _Piece(0, one, one, missing, 0.0)
+    left, right = curve.central_range(tail)
+    first = int(np.floor(max(curve.loss(left), curve.infimum) / width))
+    last = max(int(np.ceil(curve.loss(right) / width)), first + 1)
+    losses: Floats = width * np.arange(first, last + 1, dtype=np.float64)
+    x = curve.inverse(losses, tail)
+    under_p: Floats = np.zeros(len(x) + 1)
+    for shift, weight in zip(curve.shifts, curve.weights, strict=True):
+        under_p += weight * _interval_masses(x - shift)
+    under_q = _interval_masses(x)
+    return _connect_the_dots(first, losses, under_p, under_q, width, missing)
+
+
+def _connect_the_dots(
+    first: int, losses: Floats, under_p: Floats, under_q: Floats, width: float, missing: float
+) -> _Piece:
+    """Put each interval's two masses on its two ends; what lies outside the grid goes to a larger loss.
+
+    ``under_p`` and ``under_q`` have one entry per interval: below the first grid point, between neighbours,
+    and above the last.
+    """
+    p, q = under_p[1:-1], under_q[1:-1]
+    spread = -np.expm1(-width)
+    larger, smaller = np.zeros(len(losses)), np.zeros(len(losses))
+    p_high = np.clip((p - q * _exp(losses[:-1])) / spread, 0.0, p)
+    p_high[losses[:-1] > _EXPONENT_LIMIT] = p[losses[:-1] > _EXPONENT_LIMIT]
+    larger[1:] += p_high
+    larger[:-1] += p - p_high
+    larger[0] += under_p[0]
+    q_low = np.clip((q - p * _exp(-losses[1:])) / spread, 0.0, q)
+    q_low[losses[1:] < -_EXPONENT_LIMIT] = q[losses[1:] < -_EXPONENT_LIMIT]
+    smaller[:-1] += q_low
+    smaller[1:] += q - q_low
+    smaller[-1] += under_q[-1]
+    return _Piece(first, larger, smaller, missing + float(under_p[-1]), float(under_q[0]))
+
+
+def _exp(losses: Floats) -> Floats:
+    """exp, cut off where it would overflow (those intervals are rounded up whole)."""
+    return np.exp(np.minimum(losses, _EXPONENT_LIMIT))
+
+
+def _interval_masses(points: Floats) -> Floats:
+    """Standard normal mass of the intervals that ascending points cut the line into, in full precision."""
+    tails = ndtr(-np.abs(points))
+    same_side = (points[1:] <= 0) | (points[:-1] >= 0)
+    between = np.where(same_side, np.abs(np.diff(tails)), 1.0 - tails[1:] - tails[:-1])
+    below = tails[0] if points[0] <= 0 else 1.0 - tails[0]
+    above = tails[-1] if points[-1] >= 0 else 1.0 - tails[-1]
+    return np.concatenate([[below], between, [above]])
+
+
+def _row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    step = max(1, _CELLS // columns)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)

@@ -1,0 +1,123 @@
+"""The law of the shift: how far one protected user and one protected entity can move a round's sum.
+
+In units of the user clip β = ŵ·c one round of ``uedp`` moves by at most ( min(B·K', ŵ) + A·K ) / ŵ with
+independent coins B ~ Bernoulli(q_u), K' ~ Binomial(n', q_s), A ~ Bernoulli(q_e), K ~ Binomial(J, q_s); J, the
+number of sentences with the entity that belong to sampled users, is revealed (docs/privacy.md, section 4).
+Whatever is cut here is cut pessimistically: rare small shifts become larger ones, rare large ones count as a
+certain loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from strategies.privacy_loss import Floats, ShiftMixture
+from strategies.units import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Law of what a round reveals of the entity: how many of its users were sampled, with how many sentences.
+
+    The arrays run in parallel, one entry per case; probabilities that do not reach 1 count as a certain loss.
+
+    Attributes:
+        probabilities: of the cases.
+        users: sampled users that mention the entity.
+        sentences: upper bound on the sentences with the entity that belong to them.
+    """
+
+    probabilities: Floats
+    users: np.ndarray
+    sentences: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A law on the numbers ``values`` (ascending); ``probabilities`` may fall short of 1."""
+
+    values: Floats
+    probabilities: Floats
+
+
+def exposure_from_reach(reach: Reach, q_u: float, tail: float) -> Exposure:
+    """The worst exposure within ``reach``: M ~ Binomial(F, q_u) sampled users, min(M·n, total) sentences."""
+    sampled = binomial(reach.users, q_u, tail)
+    users = sampled.values.astype(np.int64)
+    sentences = np.minimum(users * reach.sentences_per_user, reach.total)
+    return Exposure(sampled.probabilities, users, sentences)
+
+
+def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Law:
+    """min(B·K', ŵ): the protected user's own contribution, counted in sentences."""
+    if math.isinf(user_sentences):
+        return _coin(q_u, Law(np.array([user_cap]), np.ones(1)))
+    taken = binomial(int(user_sentences), q_s, tail)
+    return _coin(q_u, _merge(np.minimum(taken.values, user_cap), taken.probabilities))
+
+
+def entity_shift(q_e: float, q_s: float, sentences: int, most: float, tail: float) -> Law:
+    """min(A·K, most) with K ~ Binomial(sentences, q_s): the protected entity's share, in sentences."""
+    taken = binomial(sentences, q_s, tail)
+    return _coin(q_e, _merge(np.minimum(taken.values, most), taken.probabilities))
+
+
+def mixtures(
+    user: Law, entity_laws: list[Law], probabilities: Floats, unit: float, tail: float
+) -> tuple[ShiftMixture, ...]:
+    """One mixture per revealed case: the user's and the entity's shift together, divided by ``unit``."""
+    result = []
+    for law, probability in zip(entity_laws, probabilities, strict=True):
+        total = _prune(_sum(user, law), tail)
+        result.append(ShiftMixture(float(probability), total.values / unit, total.probabilities))
+    return tuple(result)
+
+
+def binomial(n: int, p: float, tail: float) -> Law:
+    """Binomial(n, p), its lower ``tail`` moved up to the smallest kept value, its upper ``tail`` left out."""
+    if p >= 1.0 or n == 0:
+        return Law(np.array([float(n)]), np.ones(1))
+    low = int(stats.binom.ppf(tail, n, p))
+    high = int(stats.binom.isf(tail, n, p))
+    values = np.arange(max(low, 0), high + 1)
+    probabilities = stats.binom.pmf(values, n, p)
+    probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
+    return Law(values.astype(np.float64), probabilities)
+
+
+def _coin(probability: float, law: Law) -> Law:
+    """coin · value: 0 when the coin with ``probability`` falls, else a draw of ``law``."""
+    if probability >= 1.0:
+        return law
+    return _merge(
+        np.concatenate([[0.0], law.values]),
+        np.concatenate([[1.0 - probability], probability * law.probabilities]),
+    )
+
+
+def _sum(first: Law, second: Law) -> Law:
+    return _merge(
+        np.add.outer(first.values, second.values).ravel(),
+        np.multiply.outer(first.probabilities, second.probabilities).ravel(),
+    )
+
+
+def _merge(values: Floats, probabilities: Floats) -> Law:
+    distinct, position = np.unique(values, return_inverse=True)
+    return Law(distinct, np.bincount(position, weights=probabilities, minlength=len(distinct)).astype(float))
+
+
+def _prune(law: Law, tail: float) -> Law:
+    """Values rarer than ``tail`` join the next larger one; at the top they are left out (a certain loss)."""
+    values, probabilities, carried = [], [], 0.0
+    for value, probability in zip(law.values, law.probabilities, strict=True):
+        carried += probability
+        if carried > tail:
+            values.append(value)
+            probabilities.append(carried)
+            carried = 0.0
+    return Law(np.array(values), np.array(probabilities))
