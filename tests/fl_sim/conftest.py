@@ -1,0 +1,95 @@
+"""Run folders with made-up figures: what plots and reports are tested on, without training anything."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.results import RunFolder, encode, replace_file
+
+REACH = {
+    "median": {"users": 1, "sentences_per_user": 1, "sentences": 1},
+    "p95": {"users": 3, "sentences_per_user": 2, "sentences": 5},
+    "max": {"users": 90, "sentences_per_user": 12, "sentences": 300},
+}
+AFTER_LAST_ROUND = {
+    "epsilon_user": 2.181,
+    "epsilon_user_unbounded": 2.675,
+    "epsilon_user_entity_median": 2.23,
+    "epsilon_user_entity_p95": 2.61,
+    "epsilon_user_entity_max": 14.2,
+    "epsilon_user_entity_robust_median": 2.31,
+    "epsilon_user_entity_robust_p95": 3.05,
+    "epsilon_user_entity_robust_max": 31.7,
+}
+FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}
+
+MakeRun = Callable[..., RunFolder]
+
+
+def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict[str, Any]:
+    """Round ``number`` of ``rounds``: ε grows like √t / z, perplexity decays from 4,000."""
+    done = number / rounds
+    row: dict[str, Any] = {"round": number, "train_loss": None, "seconds": 1.5}
+    final = FINAL_PERPLEXITY[strategy] * z**0.2
+    row["perplexity"] = final + (4000 - final) * (math.exp(-5 * done) - math.exp(-5) * done)
+    row["loss"] = math.log(row["perplexity"])
+    for name, last in AFTER_LAST_ROUND.items():
+        growth = 0.0 if number == 0 else math.inf if strategy == "noiseless" else math.sqrt(done) / z
+        only_users = strategy == "user_level" and "entity" in name
+        row[name] = last * growth * (3 if only_users else 1)
+    return row
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """``make_run("uedp")`` is a run folder with its result (yet without plots, which are slow to draw);
+
+    ``finish=False`` leaves it as a killed run would.
+    """
+
+    def make(
+        strategy: str = "uedp",
+        *,
+        name: str | None = None,
+        rounds: int = 30,
+        z: float = 1.0,
+        seed: int = 0,
+        delta: float = 1e-5,
+        finish: bool = True,
+        result: dict[str, Any] | None = None,
+    ) -> RunFolder:
+        plan = {
+            "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
+            "user_cap": 5.0, "noise_multiplier": z, "rounds": rounds, "delta": delta,
+        }  # fmt: skip
+        config = {"run": {"seed": seed, "rounds": rounds, "privacy": {"strategy": strategy}}, "plan": plan}
+        run = RunFolder.create(tmp_path / (name or f"{strategy}-{z:g}-{seed}"), config=config, environment={})
+        for number in range(rounds + 1):
+            run.append_metrics(metrics_row(strategy, number, rounds, z))
+        if finish:
+            content = json.dumps(encode(finished(plan, rounds) | (result or {})))
+            replace_file(run.result_file, content.encode())
+        return run
+
+    return make
+
+
+def finished(plan: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """What a run says at its end."""
+    return {
+        "stopped": "rounds",
+        "rounds": rounds,
+        "plan": plan,
+        "corpus": {"name": "synthetic", "users": 946, "sentences": 14041},
+        "user_sentences": 60.0,
+        "reach": REACH,
+        "reach_coverage": {"median": 0.614, "p95": 0.9599, "max": 1.0},
+        "unigram_perplexity": 912.3,
+        "warnings": [],
+    }
