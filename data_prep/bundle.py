@@ -25,7 +25,9 @@ def bundled_path() -> Path:
         if any(folder.glob("*.parquet")):
             return folder
     looked = ", ".join(str(folder) for folder in places)
-    raise CorpusError(f"the bundled corpus is not installed (looked in {looked}); install {_DISTRIBUTION} again")
+    raise CorpusError(
+        f"the bundled corpus is not installed (looked in {looked}); install {_DISTRIBUTION} again"
+    )
 
 
 def _installed_places() -> list[Path]:

@@ -54,7 +54,9 @@ class Corpus:
         for split in HELD_OUT_SPLITS:
             if split in self.manifest.splits:
                 return split
-        raise CorpusError(f"{self.path}: no held-out split ({' or '.join(HELD_OUT_SPLITS)}), only {', '.join(self.splits)}")
+        raise CorpusError(
+            f"{self.path}: no held-out split ({' or '.join(HELD_OUT_SPLITS)}), only {', '.join(self.splits)}"
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +68,9 @@ class Corpus:
         counts = self._counts(split)
         table = self._read(split, "sentences", ["user_id", "entity_ids"])
         if (np.diff(table.column("user_id").to_numpy()) < 0).any():
-            raise CorpusError(f"{self.path / table_file(split, 'sentences')}: sentences are not sorted by user")
+            raise CorpusError(
+                f"{self.path / table_file(split, 'sentences')}: sentences are not sorted by user"
+            )
         return ownership_of(table, counts.users, counts.entities)
 
     def texts(self, split: str) -> pa.ChunkedArray:
@@ -124,13 +128,19 @@ def ownership_of(table: pa.Table, num_users: int, num_entities: int) -> Ownershi
 def _check_files(folder: Path, manifest: Manifest, verify: bool) -> None:
     expected = {table_file(split, table) for split in manifest.splits for table in TABLES}
     if expected != set(manifest.files) or fingerprint_of(manifest.files) != manifest.fingerprint:
-        raise CorpusError(f"{folder}: the manifest contradicts itself (its files, splits and fingerprint); prepare it again")
+        raise CorpusError(
+            f"{folder}: the manifest contradicts itself (its files, splits and fingerprint); prepare it again"
+        )
     for name, record in manifest.files.items():
         path = folder / name
         if not path.is_file():
             raise CorpusError(f"{path}: missing; the manifest lists it, prepare the corpus again")
         size = path.stat().st_size
         if size != record.bytes:
-            raise CorpusError(f"{path}: {size} bytes, the manifest says {record.bytes}; prepare the corpus again")
+            raise CorpusError(
+                f"{path}: {size} bytes, the manifest says {record.bytes}; prepare the corpus again"
+            )
         if verify and sha256_of(path) != record.sha256:
-            raise CorpusError(f"{path}: changed since it was prepared (checksum differs); prepare the corpus again")
+            raise CorpusError(
+                f"{path}: changed since it was prepared (checksum differs); prepare the corpus again"
+            )

@@ -16,7 +16,9 @@ SENTENCES = pa.schema(
 )
 """One row per sentence, sorted by user; a sentence's id is its row. Mention offsets count characters."""
 
-USERS = pa.schema([pa.field("user", pa.string(), nullable=False), pa.field("sentences", pa.int64(), nullable=False)])
+USERS = pa.schema(
+    [pa.field("user", pa.string(), nullable=False), pa.field("sentences", pa.int64(), nullable=False)]
+)
 """One row per user; a user's id is the row."""
 
 ENTITIES = pa.schema(

@@ -68,13 +68,17 @@ def read_manifest(folder: Path) -> Manifest:
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no such folder; make a corpus with fl-sim prepare")
     if not path.is_file():
-        raise CorpusError(f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare")
+        raise CorpusError(
+            f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare"
+        )
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise CorpusError(f"{path}: not a manifest of this version: {place}: {first['msg']}".replace(": : ", ": ")) from error
+        raise CorpusError(
+            f"{path}: not a manifest of this version: {place}: {first['msg']}".replace(": : ", ": ")
+        ) from error
 
 
 def record_of(path: Path) -> FileRecord:

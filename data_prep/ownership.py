@@ -128,7 +128,11 @@ class Ownership:
 
 def _check_vector(name: str, values: NDArray[np.generic], dtype: type[np.generic]) -> None:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != dtype:
-        found = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        found = (
+            f"{values.dtype} of shape {values.shape}"
+            if isinstance(values, np.ndarray)
+            else type(values).__name__
+        )
         raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {found}")
 
 

@@ -31,7 +31,9 @@ class SpacyTagger:
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
         """The pipeline's ``doc.ents`` as character spans."""
         for document in self._pipeline.pipe(texts):
-            yield tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents if ent.text.strip())
+            yield tuple(
+                Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents if ent.text.strip()
+            )
 
     def describe(self) -> dict[str, str]:
         """Pipeline name and version, as its own meta data state them; never the path it was loaded from."""
