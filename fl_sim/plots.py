@@ -95,12 +95,11 @@ def epsilon_figure(run: RunFolder) -> Figure:
     """
     curve = _curves([run])[0]
     figure, axes = _figure()
-    known = [unit for unit in UNITS if f"epsilon_{unit}" in curve.metrics]
-    known.sort(key=lambda unit: -curve.epsilon(unit).iloc[-1])  # the legend reads in the order of the lines
+    units = _distinct_units(curve) if curve.private else {}
     lines = []
-    for unit in known if curve.private else ():
+    for unit in sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1]):  # the legend follows the lines
         line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
-        line.set_label(f"{UNITS[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
+        line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
         lines.append(line)
     _finish_axes(axes, "training steps (rounds)", "ε")
     _title(axes, f"Privacy loss of {curve.label}", _delta_words([curve]))
@@ -251,6 +250,20 @@ def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
     line = _draw_epsilon(axes, curve, unit, curve.colour, curve.dash)
     line.set_label(curve.label)
     return line
+
+
+def _distinct_units(curve: Curve) -> dict[str, str]:
+    """The units of a run with their words, those with the same ε as a weaker statement merged into it."""
+    units: dict[str, str] = {}
+    for unit, words in UNITS.items():
+        weaker = unit.replace("_unbounded", "").replace("_robust", "")
+        if f"epsilon_{unit}" not in curve.metrics:
+            continue
+        if weaker in units and curve.epsilon(unit).equals(curve.epsilon(weaker)):
+            units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"
+        else:
+            units[unit] = words
+    return units
 
 
 def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -> Line2D:

@@ -201,7 +201,7 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _row(words: str, reach: str, epsilon: str, robust: str) -> str:
-    return f"{words:<64}{reach:<19}{epsilon:>8}{robust:>9}".rstrip()
+    return f"{words:<63} {reach:<19}{epsilon:>8}{robust:>9}".rstrip()
 
 
 def _user_bound(facts: Mapping[str, Any]) -> str:

@@ -40,6 +40,19 @@ def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> 
     assert labels(figure)[0] == "user + entity, max reach, robust: 31.70"
 
 
+def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> None:
+    run = make_run("user_level", rounds=1, finish=False)
+    row = run.metrics().iloc[-1].to_dict() | {"round": 2}
+    run.truncate_metrics(-1)
+    for reach in ("median", "p95", "max"):
+        row[f"epsilon_user_entity_robust_{reach}"] = row[f"epsilon_user_entity_{reach}"]
+    run.append_metrics(row | {"epsilon_user_unbounded": row["epsilon_user"]})
+    words = [label.rpartition(":")[0] for label in labels(plots.epsilon_figure(run))]
+    assert words == [f"user + entity, {reach} reach (also robust)" for reach in ("max", "p95", "median")] + [
+        "user, any number of sentences"
+    ]
+
+
 def test_epsilon_goes_on_a_log_axis_only_where_the_curves_lie_far_apart(make_run: MakeRun) -> None:
     far = plots.epsilon_figure(make_run("uedp")).axes[0]
     near = plots.overlay_figure([make_run("uedp", z=2.0)], "round").axes[0]

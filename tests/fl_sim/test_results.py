@@ -216,3 +216,7 @@ def test_git_state_knows_clean_from_dirty_and_ignores_other_peoples_repositories
     installed = tmp_path / "venv"
     (installed / "fl_sim").mkdir(parents=True)
     assert environment.git_state(installed) is None
+    (installed / "fl_sim" / "__init__.py").touch()
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "a copy inside another repository")
+    assert environment.git_state(installed) is None
