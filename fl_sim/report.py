@@ -39,6 +39,7 @@ _STOPPED = {
     "interrupted": "interrupted; it can be resumed",
     None: "not finished",
 }
+_SETTINGS = ("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _WIDTH = 100
 _LABEL = 12
 
@@ -67,7 +68,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
         "reach_coverage": result.get("reach_coverage"),
-        "rounds_done": last.get("round"),
+        "rounds_done": run.last_round,
         "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
         "stopped": result.get("stopped"),
         "settings": {name: run.setting(name) for name in _SETTINGS},
@@ -78,11 +79,8 @@ def report(run: RunFolder) -> dict[str, Any]:
             "unigram": result.get("unigram_perplexity"),
         },
         "not_covered": list(NOT_COVERED),
-        "warnings": list(result.get("warnings", [])) + ([run.truncated_tail] if run.truncated_tail else []),
+        "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
     }
-
-
-_SETTINGS = ("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 
 
 def summary(run: RunFolder) -> str:
@@ -94,10 +92,7 @@ def summary(run: RunFolder) -> str:
 
 def strategy_of(run: RunFolder) -> str:
     """The name of the run's strategy, "unknown" if the folder does not say."""
-    value = run.setting("strategy")
-    if isinstance(value, Mapping):
-        value = value.get("name")
-    return str(value or "unknown")
+    return str(run.setting("strategy") or "unknown")
 
 
 def has_guarantee(strategy: str, row: Mapping[str, Any]) -> bool:
@@ -161,7 +156,10 @@ def _head(facts: Mapping[str, Any]) -> list[str]:
     done, planned = _number(facts["rounds_done"]), _number(facts["rounds"])
     owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
     return [
-        *_field("Run", f"{facts['run']}: {done} of {planned} rounds, {_STOPPED[facts['stopped']]}"),
+        *_field(
+            "Run",
+            f"{facts['run']}: {done} of {planned} rounds, {_STOPPED.get(facts['stopped'], facts['stopped'])}",
+        ),
         *_field("Protects", facts["protects"] or "unknown"),
         *_field("Strategy", f"{facts['strategy']}: {_settings(facts)}"),
         *_field("Corpus", f"{corpus.get('name', 'unnamed')}: {owners}" if corpus else "not recorded"),
