@@ -77,7 +77,8 @@ class Curve:
     @property
     def private(self) -> bool:
         """Whether the run promises anything."""
-        return has_guarantee(self.strategy, self.metrics.iloc[-1].to_dict())
+        last = {str(name): value for name, value in self.metrics.iloc[-1].items()}
+        return has_guarantee(self.strategy, last)
 
     def epsilon(self, unit: str) -> pd.Series:
         """ε of ``unit`` after every round; ResultsError if the run has no such metric."""

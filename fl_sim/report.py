@@ -55,7 +55,7 @@ def report(run: RunFolder) -> dict[str, Any]:
     """
     result = run.result or {}
     metrics = run.metrics()
-    last = metrics.iloc[-1].to_dict() if len(metrics) else {}
+    last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     perplexity = metrics["perplexity"].dropna().tolist() if "perplexity" in metrics else []
     epsilon = {name: last[name] for name in last if name.startswith("epsilon_")}
     return {
