@@ -26,7 +26,7 @@ from torch.nn import functional
 # A Gram matrix entry carries a rounding error of a few float32 units relative to the product of the two
 # norms. Where a sentence's tokens nearly cancel, that is no longer small beside the norm; it is added, so
 # that a norm computed here never falls short of the true one.
-GRAM_ROUNDING = 2.0**-22
+GRAM_ROUNDING = 2.0**-24
 _PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
 
 
@@ -201,9 +201,7 @@ class EmbeddingLayer(Layer):
 
     def __init__(self, module: nn.Embedding, names: Mapping[str, str]) -> None:
         if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-            raise NotCovered(
-                f"{names['weight']} is an embedding with max_norm, frequency scaling or sparse gradients"
-            )
+            raise NotCovered(f"{names['weight']} is an embedding with max_norm, frequency scaling or sparse gradients")
         self.modules = (module,)
         self.names = (names["weight"],)
         self._padding_idx = module.padding_idx
@@ -228,13 +226,13 @@ class ScaleLayer(Layer):
         self._bias = names.get("bias")
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        record = _of_sentences(records[0])
+        inputs, grad = records[0].inputs, records[0].grad  # (B, …, features): some norms act on each head
         found: list[Contribution] = []
         if self._weight is not None:
-            normalised = self._normalised(record.inputs)
-            found.append(PerSentence(self._weight, (record.grad * normalised).sum(dim=1)))
+            by_scale = grad * self._normalised(inputs)
+            found.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
         if self._bias is not None:
-            found.append(PerSentence(self._bias, record.grad.sum(dim=1)))
+            found.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
         return found
 
     def _normalised(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -271,9 +269,7 @@ class TiedLayer(Layer):
 def _of_sentences(record: Record) -> Record:
     """Refuse a layer that saw anything but (B, T, features): its rows could not be told apart by sentence."""
     if record.inputs.dim() != 3 or record.inputs.shape[:2] != record.grad.shape[:2]:
-        raise NotCovered(
-            f"a layer was given inputs of shape {tuple(record.inputs.shape)}; known: (B, T, features)"
-        )
+        raise NotCovered(f"a layer was given inputs of shape {tuple(record.inputs.shape)}; known: (B, T, features)")
     return record
 
 
@@ -310,9 +306,7 @@ class Tape:
         """Each module's output, in the order given; raises NotCovered unless each was called exactly once."""
         for module, calls in self._calls.items():
             if len(calls) != 1:
-                raise NotCovered(
-                    f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once"
-                )
+                raise NotCovered(f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once")
         return [self._calls[m][0][1] for m in self._modules]
 
     def records(self, gradients: Sequence[torch.Tensor]) -> dict[nn.Module, Record]:

@@ -24,7 +24,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.batches import NO_TARGET, Batch, Sentence, collate, micro_batches, validate
+from clients.batches import (
+    NO_TARGET,
+    Batch,
+    Sentence,
+    batch_tokens,
+    collate,
+    micro_batches,
+    validate,
+)
 from clients.errors import ModelError
 from clients.ghost import (
     Contribution,
@@ -94,7 +102,7 @@ class GradientSum:
         self._views = model.parameters.views(self._flat)
         self._tally = Tally()
 
-    def add(self, sentences: Sequence[Sentence], clip_norm: float, *, max_batch_tokens: int = 4096) -> None:
+    def add(self, sentences: Sequence[Sentence], clip_norm: float, *, max_batch_tokens: int | None = None) -> None:
         """Add Σ_s Π_c(g_s) of these sentences; ``clip_norm`` may be ``math.inf`` (no clipping).
 
         Raises:
@@ -105,7 +113,7 @@ class GradientSum:
             raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
         validate(sentences, self._model.max_tokens, self._model.vocabulary_size)
         lengths = [len(s) for s in sentences]
-        groups = list(micro_batches(lengths, max_batch_tokens))
+        groups = list(micro_batches(lengths, batch_tokens(max_batch_tokens, self._model.device)))
         self._tally.sentences += len(sentences)
         self._tally.tokens += sum(n - 1 for n in lengths)
         with full_precision():
@@ -135,7 +143,11 @@ class GradientSum:
 
 
 def clipped_gradient_sum(
-    model: LanguageModel, sentences: Sequence[Sentence], clip_norm: float, *, max_batch_tokens: int = 4096
+    model: LanguageModel,
+    sentences: Sequence[Sentence],
+    clip_norm: float,
+    *,
+    max_batch_tokens: int | None = None,
 ) -> ClippedSum:
     """Σ_s Π_c(-∇ l(θ, s)) over the sentences.
 
@@ -143,7 +155,8 @@ def clipped_gradient_sum(
         sentences: token arrays, boundary tokens included (``LanguageModel.encode``); one of a single token
             has zero loss and zero gradient.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        max_batch_tokens: padded size of a micro-batch; bounds the memory, changes nothing but rounding.
+        max_batch_tokens: padded size of a micro-batch; bounds the memory, changes nothing but rounding. ``None``
+            takes what is fast on the model's device.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -235,9 +248,7 @@ def add_clipped(
     return True
 
 
-def ghost_pass(
-    model: LanguageModel, layers: Sequence[Layer], batch: Batch
-) -> tuple[torch.Tensor, list[Contribution]]:
+def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> tuple[torch.Tensor, list[Contribution]]:
     """One forward and one backward pass: (B,) losses, and what the batch adds to ∇ of each parameter."""
     modules = [module for layer in layers for module in layer.modules]
     with _frozen(model), torch.enable_grad(), Tape(modules) as tape:
@@ -247,9 +258,9 @@ def ghost_pass(
     with torch.no_grad():
         gradients = torch.autograd.grad(logits, outputs, grad_outputs=scores)
         records = tape.records(gradients)
-        contributions = [
-            c for layer in layers for c in layer.contributions([records[m] for m in layer.modules])
-        ]
+        contributions = [c for layer in layers for c in layer.contributions([records[m] for m in layer.modules])]
+    if any(c.squared.shape != losses.shape for c in contributions):
+        raise NotCovered("a layer was not given one row per sentence")
     return losses, contributions
 
 
@@ -323,9 +334,7 @@ def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
     embeddings = [layer for layer in sharing if isinstance(layer, EmbeddingLayer)]
     linears = [layer for layer in sharing if isinstance(layer, LinearLayer) and not layer.transposed]
     if len(sharing) != 2 or len(embeddings) != 1 or len(linears) != 1:
-        raise NotCovered(
-            f"{name} is shared by {len(sharing)} modules other than an embedding and an output layer"
-        )
+        raise NotCovered(f"{name} is shared by {len(sharing)} modules other than an embedding and an output layer")
     return TiedLayer(embeddings[0], linears[0])
 
 

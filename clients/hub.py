@@ -1,29 +1,58 @@
-"""What to say when the Hugging Face hub, or a local folder, does not give what was asked for."""
+"""Where a named model is looked for, and what to say when it is not there."""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 _LONGEST_CAUSE = 200
+_CONNECT_SECONDS = 5.0
 
 
-def offline() -> bool:
+def is_offline() -> bool:
     """Whether the user switched the hub off (``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``)."""
-    truthy = {"1", "true", "yes", "on"}
-    return any(
-        os.environ.get(key, "").lower() in truthy for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
+    switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(key, "").lower() in {"1", "true", "yes", "on"} for key in switches)
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def is_reachable() -> bool:
+    """Whether the hub answers at all; asked first, because its client retries for most of a minute per file."""
+    address = urlsplit(endpoint())
+    if address.scheme in getproxies():
+        return True  # only the proxy can tell
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def local_files_only(name: str) -> bool:
+    """Whether to look only in the local folder of that name and the local cache."""
+    return Path(name).is_dir() or is_offline() or not is_reachable()
 
 
 def describe_failure(name: str, error: Exception) -> str:
-    """One line: where was looked, and the first line of the cause."""
+    """One line: where was looked, and the cause."""
     if Path(name).is_dir():
         tried = f"tried the local folder {Path(name).resolve()}"
-    elif offline():
-        tried = "no such local folder, and not in the local cache; the hub is switched off (HF_HUB_OFFLINE)"
+    elif is_offline():
+        tried = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
     else:
-        tried = "no such local folder; tried the Hugging Face hub"
+        tried = f"no such local folder, nor in the local cache, nor from the hub {endpoint()}"
+    return f"{tried} ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, cut short."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    cause = lines[0] if lines else type(error).__name__
-    return f"{tried} ({cause[:_LONGEST_CAUSE]})"
+    return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
-from clients.batches import NO_TARGET, Batch, Sentence, collate, micro_batches, validate
+from clients.batches import NO_TARGET, Batch, Sentence, batch_tokens, collate, micro_batches, validate
 from clients.errors import ModelError
-from clients.hub import describe_failure
+from clients.hub import describe_failure, first_line, local_files_only
 from clients.parameters import TrainableParameters
 from clients.tokenizers import BUNDLED, boundary_ids, load_tokenizer
 
@@ -52,7 +52,8 @@ class ModelSpec(BaseModel):
         max_tokens: context length; for a named model the smaller of this and its own.
         lora_rank: 0 trains all parameters; r > 0 freezes them and trains rank-r adapters (needs ``peft``).
         lora_alpha: scale of the adapters; ``None`` means 2·rank.
-        lora_targets: names of the layers to adapt; empty means peft's choice for the architecture.
+        lora_targets: names of the layers to adapt; empty means peft's choice for the architecture, or all
+            linear layers where it has none.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means bundled for small-gpt2, else the
             model's own.
@@ -183,10 +184,12 @@ def load_model(spec: ModelSpec, seed: int) -> LanguageModel:
             was tried.
     """
     device = _device(spec.device)
-    tokenizer = load_tokenizer(spec.tokenizer_name)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # of the forked generator; weights are drawn on the CPU, whatever the device
-        module = _small_gpt2(spec, tokenizer) if spec.name == SMALL_GPT2 else _pretrained(spec.name)
+        # The CPU's generator alone: weights are drawn there, whatever the device.
+        torch.default_generator.manual_seed(seed)
+        pretrained = None if spec.name == SMALL_GPT2 else _pretrained(spec.name)
+        tokenizer = load_tokenizer(spec.tokenizer_name)
+        module = _small_gpt2(spec, tokenizer) if pretrained is None else pretrained
         if spec.lora_rank > 0:
             module = _with_adapters(module, spec)
     return LanguageModel(module.to(device), tokenizer, spec, seed)
@@ -239,7 +242,12 @@ def _pretrained(name: str) -> nn.Module:
     loader: Any = AutoModelForCausalLM
     try:
         module, report = loader.from_pretrained(
-            name, use_safetensors=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            name,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=local_files_only(name),
+            dtype=torch.float32,
+            output_loading_info=True,
         )
     except (*_LOAD_ERRORS, SafetensorError) as error:
         raise ModelError(f"cannot load model {name!r}: {describe_failure(name, error)}") from error
@@ -253,24 +261,32 @@ def _with_adapters(module: nn.Module, spec: ModelSpec) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise ModelError(
-            f"lora_rank is {spec.lora_rank}, which needs peft: pip install 'fl-sim[lora]'"
-        ) from error
+        raise ModelError(f"lora_rank is {spec.lora_rank}, which needs peft: pip install 'fl-sim[lora]'") from error
     from transformers.pytorch_utils import Conv1D
 
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=spec.lora_rank,
         lora_alpha=spec.lora_alpha or 2 * spec.lora_rank,
-        target_modules=list(spec.lora_targets) or None,
+        target_modules=_lora_targets(module, spec),
         lora_dropout=0.0,
         fan_in_fan_out=any(isinstance(m, Conv1D) for m in module.modules()),
     )
     try:
         return get_peft_model(module, config)
     except ValueError as error:
-        targets = list(spec.lora_targets) or "peft's default"
-        raise ModelError(f"cannot add LoRA to {spec.name!r}: lora_targets is {targets} ({error})") from error
+        raise ModelError(
+            f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} ({first_line(error)})"
+        ) from error
+
+
+def _lora_targets(module: Any, spec: ModelSpec) -> list[str] | str | None:
+    """The layers asked for, else peft's choice for the architecture (``None``), else all linear layers."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+    if spec.lora_targets:
+        return list(spec.lora_targets)
+    return None if module.config.model_type in KNOWN else "all-linear"
 
 
 def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
@@ -314,23 +330,25 @@ class EncodedSentences(Protocol):
 
 
 def perplexity(
-    model: LanguageModel, encoded: EncodedSentences, ids: Iterable[int], max_batch_tokens: int = 4096
+    model: LanguageModel, encoded: EncodedSentences, ids: Iterable[int], max_batch_tokens: int | None = None
 ) -> tuple[float, int]:
     """Held-out evaluation: (total nats, total predicted tokens); perplexity is exp(nats / tokens).
 
     Args:
         encoded: token arrays by sentence id, boundary tokens included.
         ids: the sentences to evaluate.
-        max_batch_tokens: padded size of a micro-batch, which bounds the memory.
+        max_batch_tokens: padded size of a micro-batch, which bounds the memory; ``None`` takes what is
+            fast on the model's device.
 
     Raises:
         ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
     """
     sentences = [encoded[int(i)] for i in ids]
     validate(sentences, model.max_tokens, model.vocabulary_size)
+    lengths = [len(s) for s in sentences]
     nats, tokens = 0.0, 0
     with torch.no_grad():
-        for group in micro_batches([len(s) for s in sentences], max_batch_tokens):
+        for group in micro_batches(lengths, batch_tokens(max_batch_tokens, model.device)):
             batch = collate([sentences[i] for i in group], model.device)
             nats += float((batch_losses(model, batch).double() * batch.predictions).sum())
             tokens += int(batch.predictions.sum())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.errors import ModelError
+from clients.hub import describe_failure, local_files_only
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).resolve().parent / "assets" / "tokenizer"
@@ -23,9 +24,7 @@ def load_tokenizer(name: str) -> Any:
     """
     tokenizer = _bundled() if name == BUNDLED else _named(name)
     if tokenizer.eos_token_id is None and tokenizer.bos_token_id is None:
-        raise ModelError(
-            f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one"
-        )
+        raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
     return tokenizer
 
 
@@ -40,10 +39,8 @@ def _bundled() -> Any:
 def _named(name: str) -> Any:
     from transformers import AutoTokenizer
 
-    from clients.hub import describe_failure
-
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only(name))
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
 
