@@ -40,9 +40,7 @@ def bounded_sum(
     return _sum_of_local_training(model, encoded, selection, rule, round_seed)
 
 
-def _sum_of_gradients(
-    model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule
-) -> TrainReply:
+def _sum_of_gradients(model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule) -> TrainReply:
     users = [part for part in _by_user(selection) if len(part)]
     pooled = [part for part in users if _cannot_reach(len(part), rule)]
     shared = np.concatenate(pooled) if pooled else np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The ``fl-sim`` command: find the verb, run it, and turn every foreseeable mistake into one clear line and exit code 2."""
+"""The ``fl-sim`` command: find the verb, run it, turn every foreseeable mistake into one clear line and exit code 2."""
 
 from __future__ import annotations
 

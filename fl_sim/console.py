@@ -1,9 +1,8 @@
-"""A run as the terminal shows it: what is promised, a progress bar, the summary. Everything but results is on stderr."""
+"""A run as the terminal shows it: notes and a progress bar on stderr, the summary or the JSON result on stdout."""
 
 from __future__ import annotations
 
 import json
-import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -36,8 +35,8 @@ def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
     if as_json:
         print(json.dumps(encode({"folder": str(folder.path), **result}), ensure_ascii=False))
     else:
-        print(report.summary(folder))
-        print(f"\nResults are in {folder.path}", file=sys.stdout)
+        print(report.summary(folder), end="")
+        print(f"\nResults are in {folder.path}")
     if result.get("stopped") == "interrupted":
         console.print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}")
         return EXIT_INTERRUPTED

@@ -17,8 +17,8 @@ from flwr.serverapp import Grid
 
 from clients.models import LanguageModel, load_model
 from clients.workspace import WorkspaceSpec
-from data_prep.encode import EncodedSplit, encode_split
 from data_prep.corpus import Corpus
+from data_prep.encode import EncodedSplit, encode_split
 from fl_sim import environment, evaluate
 from fl_sim.checkpoint import Checkpoint
 from fl_sim.config import ConfigError, RunConfig
@@ -45,9 +45,7 @@ class Experiment:
         self._model: LanguageModel = load_model(config.model, config.seed)
         self._train = self._encode(config.corpus.train_split)
         self._held_out = self._encode(held_out_split(config, corpus))
-        self._held_out_ids = evaluate.held_out_sample(
-            self._held_out, config.evaluation.max_sentences, config.seed
-        )
+        self._held_out_ids = evaluate.held_out_sample(self._held_out, config.evaluation.max_sentences, config.seed)
         self._strategy = self._build_strategy()
         self._round_began = time.monotonic()
 
@@ -76,7 +74,7 @@ class Experiment:
         """Open a run that was stopped, ready to go on after its last checkpoint.
 
         Raises:
-            ResultsError: if it is no run folder, is finished, or its corpus or plan is no longer the one it began with.
+            ResultsError: if it is no run folder, is finished, or its corpus or plan has changed since.
         """
         folder = RunFolder.open(Path(path).absolute())
         config = RunConfig.from_mapping(folder.config["run"])
@@ -137,9 +135,7 @@ class Experiment:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
         self._model.save(self.folder.model_dir)
-        unigram = evaluate.unigram_loss(
-            self._train, self._held_out, self._held_out_ids, self._model.vocabulary_size
-        )
+        unigram = evaluate.unigram_loss(self._train, self._held_out, self._held_out_ids, self._model.vocabulary_size)
         measured = metrics["perplexity"].dropna()
         self.folder.finish(
             {

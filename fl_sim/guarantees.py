@@ -73,7 +73,9 @@ class Guarantees:
         rounds = range(1, plan.rounds + 1)
 
         def curve(adjacency: Adjacency, robust: bool = False) -> npt.NDArray[np.float64]:
-            return np.concatenate(([0.0], plan.epsilon_curve(adjacency, rounds, robust=robust)))
+            epsilons = plan.epsilon_curve(adjacency, rounds, robust=robust)
+            # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
+            return np.concatenate(([0.0], np.minimum.accumulate(epsilons[::-1])[::-1]))
 
         curves = {
             "epsilon_user": curve(Adjacency(protected.user_sentences)),

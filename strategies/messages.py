@@ -85,14 +85,14 @@ class TrainRequest:
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:
         """Read what :meth:`to_record` wrote."""
-        config = message.content[_CONFIG]
+        config: dict[str, Any] = dict(message.content.config_records[_CONFIG])
         return cls(
-            server_round=int(config["server_round"]),
+            server_round=config["server_round"],
             round_seed=int(config["round_seed"], 16),
             users=np.asarray(config["users"], dtype=np.int64).reshape(-1, 2),
             rule=LocalRule(**json.loads(config["rule"])),
-            workspace=str(config["workspace"]),
-            vector=arrays_to_vector(message.content[_ARRAYS]),
+            workspace=config["workspace"],
+            vector=arrays_to_vector(message.content.array_records[_ARRAYS]),
         )
 
 
@@ -125,9 +125,8 @@ class TrainReply:
     def from_message(cls, message: Message) -> TrainReply:
         """Read what :meth:`to_record` wrote; :class:`MessageError` for anything else."""
         try:
-            metrics = dict(message.content[_METRICS])
-            vector = arrays_to_vector(message.content[_ARRAYS])
-            return cls(vector=vector, **metrics)  # type: ignore[arg-type]
+            metrics: dict[str, Any] = dict(message.content.metric_records[_METRICS])
+            return cls(vector=arrays_to_vector(message.content.array_records[_ARRAYS]), **metrics)
         except (KeyError, TypeError, ValueError) as error:
             raise MessageError(f"reply of node {message.metadata.src_node_id} is malformed: {error}") from error
 

@@ -6,11 +6,13 @@ node bounds what a user sends (:mod:`strategies.uedp`, :mod:`strategies.baseline
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +81,7 @@ class RoundTally:
         self.nonfinite += reply.nonfinite
         self.loss_sum += reply.loss_sum
 
-    def metrics(self) -> dict[str, float | int]:
+    def metrics(self) -> dict[str, Any]:
         """The tally as one flat row; a mean over nothing is NaN."""
         sentences = self.cohort_sentences
         return {
@@ -135,7 +137,7 @@ class BoundedSumStrategy(Strategy):
     def local_rule(self) -> LocalRule:
         """How a node turns a sampled user's sentences into one bounded vector."""
 
-    def start(  # type: ignore[override]
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -179,9 +181,7 @@ class BoundedSumStrategy(Strategy):
                 requests.append(self._request(node, server_round, users))
         return requests
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord, MetricRecord]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
         plan, model, self.tally = self.plan, self._open.vector, self._open.tally
         total = self._sum(replies)
@@ -190,7 +190,7 @@ class BoundedSumStrategy(Strategy):
         self.tally.update_norm = float(np.linalg.norm(total)) / plan.expected_cohort
         self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.expected_cohort
         stepped = model + self.optimizer.step(average)
-        return vector_to_arrays(stepped.astype(np.float32)), MetricRecord(self.tally.metrics())
+        return vector_to_arrays(stepped.astype(np.float32)), MetricRecord(dict(self.tally.metrics()))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -268,4 +268,4 @@ def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -
     cuts = [0, *(np.searchsorted(load, targets) + 1).tolist(), users]
     for k in range(1, shards):  # at least one user on each side of every cut
         cuts[k] = min(max(cuts[k], cuts[k - 1] + 1), users - (shards - k))
-    return list(zip(cuts[:-1], cuts[1:], strict=True)) if shards else []
+    return list(itertools.pairwise(cuts)) if shards else []

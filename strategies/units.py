@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class PrivacyError(ValueError):
-    """A privacy parameter that is impossible or outside what is proven; the message names it, its value and what is allowed."""
+    """A privacy parameter that is impossible or outside what is proven; it names the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ NO_ENTITY = Reach(users=0, sentences_per_user=0)
 
 @dataclass(frozen=True, slots=True)
 class Adjacency:
-    """The pair of corpora that ε speaks of: one user with at most ``user_sentences`` sentences, one entity of that ``reach``.
+    """The pair of corpora that ε speaks of: a user with at most ``user_sentences`` sentences, an entity of a ``reach``.
 
     Attributes:
         user_sentences: n', a bound on the sentences of the protected user ``u'``; ``math.inf`` relies on no bound,

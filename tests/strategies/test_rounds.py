@@ -1,13 +1,17 @@
 """The server's side of a round on a federation of given vectors: sum, noise once, public denominator, nothing else."""
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from scipy import stats
 
+from fl_sim.engines import InlineGrid, _identity
 from strategies import sampling
-from strategies.messages import TrainReply, TrainRequest, runs_of
+from strategies.messages import LocalRule, MessageError, TrainReply, TrainRequest, runs_of
 from strategies.rounds import partition_users
 from tests.strategies.federation import ones, plan, run_rounds, zeros
 
@@ -111,7 +115,7 @@ def crash(request: TrainRequest, users: np.ndarray) -> TrainReply:
 
 
 @pytest.mark.parametrize("misbehave", [too_long, not_finite, wrong_shape, wrong_users, crash])
-def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave) -> None:  # noqa: ANN001
+def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callable) -> None:
     def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
         return misbehave(request, users) if 0 in users else ones(request, users)
 
@@ -132,7 +136,7 @@ def test_partition_covers_every_user_once(load: list[int], nodes: int) -> None:
     assert shards[0][0] == 0
     assert shards[-1][1] == len(load)
     assert all(first < stop for first, stop in shards)
-    assert all(a[1] == b[0] for a, b in zip(shards, shards[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(shards))
 
 
 def test_partition_balances_sentences() -> None:
@@ -155,19 +159,12 @@ def test_a_malformed_reply_is_refused() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(message.content, reply_to=message)  # echoes the request: no metrics
 
-    from fl_sim.engines import InlineGrid, _identity
-    from strategies.messages import MessageError
-
     with _identity():
         grid = InlineGrid(client, 1)
-        request = TrainRequest(1, 5, np.array([[0, 1]]), plan_rule(), "{}", np.zeros(3, np.float32))
+        request = TrainRequest(
+            1, 5, np.array([[0, 1]]), LocalRule("gradients", 1.0, 1.0, 1.0, 1.0), "{}", np.zeros(3, np.float32)
+        )
         message = Message(request.to_record(), next(iter(grid.get_node_ids())), "train.bounded_sum")
         (reply,) = grid.send_and_receive([message])
         with pytest.raises(MessageError, match="malformed"):
             TrainReply.from_message(reply)
-
-
-def plan_rule():  # noqa: ANN201
-    from strategies.messages import LocalRule
-
-    return LocalRule("gradients", 1.0, 1.0, 1.0, 1.0)
