@@ -16,18 +16,16 @@ _FOLDER = Path("data_prep") / "bundled"
 def bundled_path() -> Path:
     """The folder of the bundled corpus.
 
-    Normally it lies beside this file. Flower runs apps from a copy that leaves Parquet files out and hides the
-    installed package, so there the installed distribution is asked (for an editable install, its checkout).
-    Raises :class:`CorpusError` where no place has the data.
+    Normally it lies beside this file. Flower runs apps from a copy that leaves Parquet files out and hides
+    the installed package, so there the installed distribution is asked (for an editable install, its
+    checkout). Raises :class:`CorpusError` where no place has the data.
     """
     places = [Path(__file__).parent / "bundled", *_installed_places()]
     for folder in places:
         if any(folder.glob("*.parquet")):
             return folder
     looked = ", ".join(str(folder) for folder in places)
-    raise CorpusError(
-        f"the bundled corpus is not installed (looked in {looked}); install {_DISTRIBUTION} again"
-    )
+    raise CorpusError(f"the bundled corpus is not installed (looked in {looked}); install {_DISTRIBUTION} again")
 
 
 def _installed_places() -> list[Path]:

@@ -19,7 +19,8 @@ SPLIT_SENTENCES_TOOL = "spacy"
 
 @dataclass(frozen=True)
 class RawCorpus:
-    """A corpus before preparation. ``sentences`` starts the reading; ``has_gold`` says that it marks its entities;
+    """A corpus before preparation. ``sentences`` starts the reading; ``has_gold`` says that it marks its
+    entities;
     the other fields go to the manifest."""
 
     name: str
@@ -53,9 +54,7 @@ def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
     try:
         from data_prep.synthetic import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences
     except ImportError as error:
-        raise CorpusError(
-            f"the synthetic corpus needs {error.name}: pip install 'fl-sim[generate]'"
-        ) from error
+        raise CorpusError(f"the synthetic corpus needs {error.name}: pip install 'fl-sim[generate]'") from error
     users = DEFAULT_USERS if users is None else users
     seed = DEFAULT_SEED if seed is None else seed
     return RawCorpus(
@@ -76,9 +75,9 @@ def prepare(
 ) -> Corpus:
     """Read, tag and write ``raw`` to the folder ``out``.
 
-    ``tagger`` is ``gold``, or a name that :func:`data_prep.entities.make_tagger` knows; by default the corpus's own
-    marks where it has them, else the rules. ``watch`` may look at the sentences as they pass, for progress.
-    Raises :class:`CorpusError` for bad input, and then leaves nothing behind.
+    ``tagger`` is ``gold``, or a name that :func:`data_prep.entities.make_tagger` knows; by default the
+    corpus's own marks where it has them, else the rules. ``watch`` may look at the sentences as they pass,
+    for progress. Raises :class:`CorpusError` for bad input, and then leaves nothing behind.
     """
     chosen = tagger or (GOLD if raw.has_gold else DEFAULT_TAGGER)
     if chosen == GOLD:

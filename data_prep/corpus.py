@@ -26,7 +26,8 @@ HELD_OUT_SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder that :func:`data_prep.prepare.write_corpus` made. Sentence, user and entity ids are row numbers,
+    """A folder that :func:`data_prep.prepare.write_corpus` made. Sentence, user and entity ids are row
+    numbers,
     counted anew in every split."""
 
     path: Path
@@ -50,7 +51,7 @@ class Corpus:
 
     @property
     def held_out_split(self) -> str:
-        """The split to measure on: ``validation`` where there is one, else ``test``; :class:`CorpusError` if neither."""
+        """The split to measure on: ``validation``, else ``test``; :class:`CorpusError` where neither exists."""
         for split in HELD_OUT_SPLITS:
             if split in self.manifest.splits:
                 return split
@@ -68,9 +69,7 @@ class Corpus:
         counts = self._counts(split)
         table = self._read(split, "sentences", ["user_id", "entity_ids"])
         if (np.diff(table.column("user_id").to_numpy()) < 0).any():
-            raise CorpusError(
-                f"{self.path / table_file(split, 'sentences')}: sentences are not sorted by user"
-            )
+            raise CorpusError(f"{self.path / table_file(split, 'sentences')}: sentences are not sorted by user")
         return ownership_of(table, counts.users, counts.entities)
 
     def texts(self, split: str) -> pa.ChunkedArray:
@@ -137,10 +136,6 @@ def _check_files(folder: Path, manifest: Manifest, verify: bool) -> None:
             raise CorpusError(f"{path}: missing; the manifest lists it, prepare the corpus again")
         size = path.stat().st_size
         if size != record.bytes:
-            raise CorpusError(
-                f"{path}: {size} bytes, the manifest says {record.bytes}; prepare the corpus again"
-            )
+            raise CorpusError(f"{path}: {size} bytes, the manifest says {record.bytes}; prepare the corpus again")
         if verify and sha256_of(path) != record.sha256:
-            raise CorpusError(
-                f"{path}: changed since it was prepared (checksum differs); prepare the corpus again"
-            )
+            raise CorpusError(f"{path}: changed since it was prepared (checksum differs); prepare the corpus again")

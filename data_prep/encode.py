@@ -20,7 +20,7 @@ _OFFSETS = "offsets.npy"
 _BATCH = 4096
 
 Tokenizer = Callable[..., Any]
-"""A ``transformers`` fast tokenizer, or whatever answers ``tokenizer(texts, add_special_tokens=False)`` alike."""
+"""A ``transformers`` fast tokenizer, or what answers ``tokenizer(texts, add_special_tokens=False)`` alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +51,12 @@ def encode_split(
     bos_id: int,
     eos_id: int,
 ) -> EncodedSplit:
-    """Encode each text as ``[bos] + tokens + [eos]``, cut to its first ``max_tokens``, into the folder ``out_dir``.
+    """Encode each text as ``[bos] + tokens + [eos]``, cut to its first ``max_tokens``, into the folder
+    ``out_dir``.
 
     A sentence that is cut has no eos: it did not end there. Sentences are never packed together, so that a
-    gradient can depend on one alone. The folder appears whole or not at all; whoever caches it must name it by
-    all that made it (corpus fingerprint, tokenizer, ``max_tokens``). Raises :class:`CorpusError` for
+    gradient can depend on one alone. The folder appears whole or not at all; whoever caches it must name it
+    by all that made it (corpus fingerprint, tokenizer, ``max_tokens``). Raises :class:`CorpusError` for
     ``max_tokens`` < 2 and a folder that is taken.
     """
     if max_tokens < 2:
@@ -75,7 +76,7 @@ def encode_split(
 
 
 def open_encoded(out_dir: Path) -> EncodedSplit:
-    """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` where it is absent or damaged."""
+    """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` where absent or damaged."""
     try:
         tokens = np.load(out_dir / _TOKENS, mmap_mode="r", allow_pickle=False)
         offsets = np.load(out_dir / _OFFSETS, mmap_mode="r", allow_pickle=False)

@@ -35,9 +35,10 @@ class Tagger(Protocol):
 def entity_key(surface: str) -> str:
     """The identity of the entity that ``surface`` names: the same key means the same entity and one coin.
 
-    Compatibility forms are unified (NFKC), case is folded, white space collapsed, and surrounding punctuation and
-    a possessive 's dropped, until nothing changes; a surface of nothing but punctuation is kept. The label is no part
-    of it: "Jordan" the person and "Jordan" the country are one entity, so hiding one hides both.
+    Compatibility forms are unified (NFKC), case is folded, white space collapsed, and surrounding
+    punctuation and a possessive 's dropped, until nothing changes; a surface of nothing but punctuation is
+    kept. The label is no part of it: "Jordan" the person and "Jordan" the country are one entity, so hiding
+    one hides both.
     """
     key = _folded(surface)
     while True:
@@ -62,7 +63,8 @@ def tagged(sentences: Iterable[Sentence], tagger: Tagger) -> Iterator[Sentence]:
 def make_tagger(name: str) -> Tagger:
     """``rules``, or ``spacy:NAME_OR_PATH`` for a spaCy pipeline with a named-entity component.
 
-    Raises :class:`CorpusError` for any other name and for a pipeline that cannot be loaded or finds no entities.
+    Raises :class:`CorpusError` for any other name and for a pipeline that cannot be loaded or finds no
+    entities.
     """
     if name == "rules":
         from data_prep.tagger_rules import RuleTagger

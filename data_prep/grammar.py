@@ -1,9 +1,10 @@
-"""A small phrase grammar: templates with choices, options, agreement and tense, expanded to text with mentions.
+"""A small phrase grammar: templates with choices, options, agreement and tense, expanded to text with
+mentions.
 
 The notation of a template:
 
-``{PERSON}``  an entity of that label, asked of the writer; its characters become a mention
-``<word>``    one production of the rule ``word``, itself a template; a rule ``word_past``, ``word_future`` and so
+``{PERSON}``  an entity of that label, asked of the writer; its characters become a mention ``<word>``
+one production of the rule ``word``, itself a template; a rule ``word_past``, ``word_future`` and so
               on goes first in a sentence of that tense
 ``<S>``       a subject, which the verbs after it agree with
 ``@send``     the verb "send" in the sentence's tense, agreeing with the last subject (it, before any)
@@ -106,9 +107,7 @@ class Grammar:
                 if used not in known and f"{used}_past" not in known:
                     raise CorpusError(f"grammar rule {name!r}: {text!r} names the unknown rule {used!r}")
 
-    def expand(
-        self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator
-    ) -> list[Piece]:
+    def expand(self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator) -> list[Piece]:
         """One production of ``rule`` in ``tense``; all choices come from ``rng`` and ``writer``."""
         modal = MODALS[rng.integers(len(MODALS))]
         sentence = _Expansion(self._rules, tense, negated, writer, rng, modal)

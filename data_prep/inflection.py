@@ -10,34 +10,33 @@ MODALS = ("should", "could", "might", "can", "would like to", "need to", "have t
 _FINITE_MODALS = {"need to": "needs to", "have to": "has to", "want to": "wants to"}
 
 _IRREGULAR = """
-be was been; become became become; begin began begun; break broke broken; bring brought brought;
-build built built; buy bought bought; catch caught caught; choose chose chosen; come came come; cost cost cost;
-cut cut cut; deal dealt dealt; dig dug dug; do did done; draw drew drawn; drink drank drunk; drive drove driven;
-eat ate eaten; fall fell fallen; feed fed fed; feel felt felt; fight fought fought; find found found;
-fly flew flown; forget forgot forgotten; forgive forgave forgiven; get got got; give gave given; go went gone;
-grow grew grown; hang hung hung; have had had; hear heard heard; hide hid hidden; hit hit hit; hold held held;
-hurt hurt hurt; keep kept kept; know knew known; lead led led; learn learnt learnt; leave left left;
-lend lent lent; let let let; lie lay lain; lose lost lost; make made made; mean meant meant; meet met met;
-pay paid paid; put put put; quit quit quit; read read read; ride rode ridden; ring rang rung; run ran run;
-say said said; see saw seen; sell sold sold; send sent sent; set set set; show showed shown; shut shut shut;
+be was been; become became become; begin began begun; break broke broken; bring brought brought; build built
+built; buy bought bought; catch caught caught; choose chose chosen; come came come; cost cost cost; cut cut
+cut; deal dealt dealt; dig dug dug; do did done; draw drew drawn; drink drank drunk; drive drove driven; eat
+ate eaten; fall fell fallen; feed fed fed; feel felt felt; fight fought fought; find found found; fly flew
+flown; forget forgot forgotten; forgive forgave forgiven; get got got; give gave given; go went gone; grow
+grew grown; hang hung hung; have had had; hear heard heard; hide hid hidden; hit hit hit; hold held held;
+hurt hurt hurt; keep kept kept; know knew known; lead led led; learn learnt learnt; leave left left; lend
+lent lent; let let let; lie lay lain; lose lost lost; make made made; mean meant meant; meet met met; pay
+paid paid; put put put; quit quit quit; read read read; ride rode ridden; ring rang rung; run ran run; say
+said said; see saw seen; sell sold sold; send sent sent; set set set; show showed shown; shut shut shut;
 sing sang sung; sit sat sat; sleep slept slept; speak spoke spoken; spend spent spent; stand stood stood;
-steal stole stolen; swim swam swum; take took taken; teach taught taught; tell told told; think thought thought;
-throw threw thrown; understand understood understood; wake woke woken; wear wore worn; win won won;
+steal stole stolen; swim swam swum; take took taken; teach taught taught; tell told told; think thought
+thought; throw threw thrown; understand understood understood; wake woke woken; wear wore worn; win won won;
 withdraw withdrew withdrawn; write wrote written; overhear overheard overheard; rebuild rebuilt rebuilt;
 """
 _PAST = {
-    lemma: (past, participle)
-    for lemma, past, participle in (e.split() for e in _IRREGULAR.split(";") if e.strip())
+    lemma: (past, participle) for lemma, past, participle in (e.split() for e in _IRREGULAR.split(";") if e.strip())
 }
 
-_DOUBLING = frozenset(
-    "plan stop shop chat drop fit grab pop rub ship skip slip step swap trim wrap jog run sit get put cut hit let "
-    "set shut swim win begin forget quit knit admit commit prefer refer permit submit control cancel label travel "
-    "model compel regret mop nap pin rob scan ban beg hug log tap trip".split()
-)
-_STATIVE = frozenset(
-    "know like love own need want belong remember understand mean cost prefer have hate owe be trust".split()
-)
+_DOUBLING_VERBS = """
+plan stop shop chat drop fit grab pop rub ship skip slip step swap trim wrap jog run sit get put cut hit let
+set shut enrol dig swim win begin forget quit knit admit commit prefer refer permit submit control cancel
+label travel model compel regret mop nap pin rob scan ban beg hug log tap trip hum jam
+"""
+_DOUBLING = frozenset(_DOUBLING_VERBS.split())
+_STATIVE_VERBS = "know like love own need want belong remember understand mean cost prefer have hate owe be trust"
+_STATIVE = frozenset(_STATIVE_VERBS.split())
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,7 @@ def be_of(agreement: Agreement, past: bool) -> str:
     return "am" if agreement.person == 1 else "is"
 
 
-def conjugate(
-    lemma: str, tense: str, agreement: Agreement, *, negated: bool = False, modal: str = "should"
-) -> str:
+def conjugate(lemma: str, tense: str, agreement: Agreement, *, negated: bool = False, modal: str = "should") -> str:
     """The finite form of ``lemma`` with its auxiliaries; ``tense`` is one of :data:`TENSES`."""
     no = " not" if negated else ""
     if tense == "progressive" and lemma in _STATIVE:
@@ -141,9 +138,7 @@ def _modal(lemma: str, agreement: Agreement, no: str, modal: str) -> str:
             return f"{'does' if agreement.third_singular else 'do'} not {modal} {lemma}"
         return f"{_FINITE_MODALS[modal] if agreement.third_singular else modal} {lemma}"
     first, _, rest = modal.partition(" ")
-    return " ".join(
-        part for part in (f"{'cannot' if first == 'can' and no else first + no}", rest, lemma) if part
-    )
+    return " ".join(part for part in (f"{'cannot' if first == 'can' and no else first + no}", rest, lemma) if part)
 
 
 def _regular_past(lemma: str) -> str:

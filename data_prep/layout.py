@@ -16,9 +16,7 @@ SENTENCES = pa.schema(
 )
 """One row per sentence, sorted by user; a sentence's id is its row. Mention offsets count characters."""
 
-USERS = pa.schema(
-    [pa.field("user", pa.string(), nullable=False), pa.field("sentences", pa.int64(), nullable=False)]
-)
+USERS = pa.schema([pa.field("user", pa.string(), nullable=False), pa.field("sentences", pa.int64(), nullable=False)])
 """One row per user; a user's id is the row."""
 
 ENTITIES = pa.schema(
@@ -30,7 +28,7 @@ ENTITIES = pa.schema(
         pa.field("max_per_user", pa.int64(), nullable=False),
     ]
 )
-"""One row per entity; an entity's id is the row. ``entity`` is the key of :func:`data_prep.entities.entity_key`."""
+"""One row per entity; its id is the row. ``entity`` is the key of :func:`data_prep.entities.entity_key`."""
 
 TABLES = {"sentences": SENTENCES, "users": USERS, "entities": ENTITIES}
 

@@ -13,8 +13,6 @@ from data_prep.records import CorpusError
 from data_prep.textfiles import sha256_of
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = "fl-sim corpus"
-FORMAT_VERSION = 1
 
 
 class _Strict(BaseModel):
@@ -44,8 +42,8 @@ class Manifest(_Strict):
     the entities. tools: versions. files: the corpus's own data files. fingerprint: checksum over all of them.
     """
 
-    format: Literal["fl-sim corpus"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format: Literal["fl-sim corpus"] = "fl-sim corpus"
+    format_version: Literal[1] = 1
     name: str
     sources: dict[str, FileRecord]
     settings: dict[str, Any]
@@ -62,15 +60,14 @@ class Manifest(_Strict):
 def read_manifest(folder: Path) -> Manifest:
     """Read and check ``folder``'s manifest.
 
-    Raises :class:`CorpusError` where the folder is absent, is no prepared corpus, or is of another format version.
+    Raises :class:`CorpusError` where the folder is absent, is no prepared corpus, or is of another format
+    version.
     """
     path = folder / MANIFEST_FILE
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no such folder; make a corpus with fl-sim prepare")
     if not path.is_file():
-        raise CorpusError(
-            f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare"
-        )
+        raise CorpusError(f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare")
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Who owns what: the incidence of users, sentences and entities that all sampling and accounting is built on."""
+"""Who owns what: the incidence of users, sentences and entities, on which sampling and accounting build."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class EntityReach:
     def quantile(self, q: float) -> tuple[int, int, int]:
         """The q-quantiles of ``users``, ``max_per_user`` and ``sentences``, each on its own.
 
-        Each is the smallest value that at least a share q of the entities do not exceed (inverted distribution
-        function, never interpolated), so that it is a reach some entity has. Raises :class:`CorpusError` for q
-        outside [0, 1] and for a corpus without entities.
+        Each is the smallest value that at least a share q of the entities do not exceed (inverted
+        distribution function, never interpolated), so that it is a reach some entity has. Raises
+        :class:`CorpusError` for q outside [0, 1] and for a corpus without entities.
         """
         if not 0 <= q <= 1:
             raise CorpusError(f"quantile {q} must lie in [0, 1]")
@@ -117,7 +117,7 @@ class Ownership:
             return
         if ids.min() < 0 or ids.max() >= self.num_entities:
             raise CorpusError(
-                f"entity_ids go from {ids.min()} to {ids.max()}, must lie in [0, num_entities = {self.num_entities})"
+                f"entity_ids go from {ids.min()} to {ids.max()}, must lie in [0, {self.num_entities} = num_entities)"
             )
         rising = ids[1:] > ids[:-1]
         seams = self.entity_offsets[(self.entity_offsets > 0) & (self.entity_offsets < len(ids))] - 1
@@ -128,11 +128,7 @@ class Ownership:
 
 def _check_vector(name: str, values: NDArray[np.generic], dtype: type[np.generic]) -> None:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != dtype:
-        found = (
-            f"{values.dtype} of shape {values.shape}"
-            if isinstance(values, np.ndarray)
-            else type(values).__name__
-        )
+        found = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
         raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {found}")
 
 

@@ -1,4 +1,4 @@
-"""Sentences in, a prepared corpus out: a folder of Parquet files and a manifest, written whole or not at all."""
+"""Sentences in, a prepared corpus out: Parquet files and a manifest in a folder, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ def write_corpus(
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
-    Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the order
-    of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the distributions
-    ``tools`` go to the manifest. Nothing of one user or sentence changes what is kept of another.
+    Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the
+    order of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the
+    distributions ``tools`` go to the manifest. Nothing of one user or sentence changes what is kept of
+    another.
 
-    Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use: no
-    train split, fewer than two users in it, or no entity in it.
+    Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
+    no train split, fewer than two users in it, or no entity in it.
     """
     with folder_appearing_at(out) as folder:
         splits: dict[str, _SplitColumns] = {}

@@ -28,9 +28,7 @@ def conll2003_files(source: Path) -> dict[str, Path]:
     Raises :class:`CorpusError` where ``source`` is no folder or has no ``eng.train``.
     """
     if not source.is_dir():
-        raise CorpusError(
-            f"{source}: --source must be the folder that holds eng.train, eng.testa and eng.testb"
-        )
+        raise CorpusError(f"{source}: --source must be the folder that holds eng.train, eng.testa and eng.testb")
     files = {}
     for name, split in SPLIT_OF_FILE.items():
         candidates = [source / f"{name}{suffix}" for suffix in ("", ".xz", ".gz")]
@@ -107,12 +105,8 @@ class _OpenSentence:
 
 def _check_columns(columns: list[str], document: int, path: Path, number: int) -> None:
     if document == 0:
-        raise CorpusError(
-            f"{path}, line {number}: a sentence before the first {_DOCUMENT_START} line has no user"
-        )
+        raise CorpusError(f"{path}, line {number}: a sentence before the first {_DOCUMENT_START} line has no user")
     if len(columns) != _COLUMNS:
-        raise CorpusError(
-            f"{path}, line {number}: {len(columns)} columns, must be {_COLUMNS} (token POS chunk tag)"
-        )
+        raise CorpusError(f"{path}, line {number}: {len(columns)} columns, must be {_COLUMNS} (token POS chunk tag)")
     if not _TAG.fullmatch(columns[-1]):
         raise CorpusError(f"{path}, line {number}: tag {columns[-1]!r} must be O, B-TYPE or I-TYPE")

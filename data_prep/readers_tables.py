@@ -20,6 +20,7 @@ from data_prep.textfiles import decoded_lines
 TABLE_KINDS = ("jsonl", "csv", "parquet")
 HELD_OUT = "test"
 
+_EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
 _ROWS_AT_ONCE = 4096
 _TEXTS_AT_ONCE = 1000
 _MAX_CHARACTERS = 10**9
@@ -135,9 +136,7 @@ def _require_columns(columns: list[str], present: list[str], where: str) -> None
     for column in columns:
         if present.count(column) != 1:
             problem = "several columns" if column in present else "no column"
-            raise CorpusError(
-                f"{where}: {problem} {column!r}; found {', '.join(map(repr, present)) or 'none'}"
-            )
+            raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join(map(repr, present)) or 'none'}")
 
 
 def _checked_row(where: str, values: dict[str, Any], options: TableOptions) -> Sentence:
@@ -164,9 +163,7 @@ def _text_value(where: str, values: dict[str, Any], column: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{where}: column {column!r} has half a surrogate pair, which UTF-8 cannot hold"
-        ) from error
+        raise CorpusError(f"{where}: column {column!r} has half a surrogate pair, which UTF-8 cannot hold") from error
     return value
 
 
@@ -197,7 +194,7 @@ def _mention(where: str, item: Any, column: str) -> Mention:
         if type(start) is int and type(end) is int and isinstance(label, str):
             return Mention(start, end, label)
     raise CorpusError(
-        f'{where}: an entity in column {column!r} must look like {{"start": 0, "end": 5, "label": "PERSON"}}, '
+        f"{where}: an entity in column {column!r} must look like {_EXAMPLE_MENTION}, "
         f"not {json.dumps(item, default=str)[:80]}"
     )
 

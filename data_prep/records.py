@@ -35,7 +35,7 @@ class Sentence:
         for mention in self.mentions:
             if not 0 <= mention.start < mention.end <= len(self.text):
                 raise CorpusError(
-                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} lies outside its sentence "
+                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} lies outside its text "
                     f"of {len(self.text)} characters"
                 )
             if not self.surface(mention).strip():
@@ -43,9 +43,7 @@ class Sentence:
                     f"entity [{mention.start}, {mention.end}) of user {self.user!r} covers only white space"
                 )
             if not mention.label:
-                raise CorpusError(
-                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} has an empty label"
-                )
+                raise CorpusError(f"entity [{mention.start}, {mention.end}) of user {self.user!r} has an empty label")
 
     def surface(self, mention: Mention) -> str:
         """The very characters that ``mention`` covers."""

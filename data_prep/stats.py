@@ -17,6 +17,7 @@ REACH_IS_PRIVATE = (
     "and no ε covers publishing it."
 )
 
+_THREE_FIGURES = "Three figures in a row are the median, the 95th percentile and the maximum."
 _SUMMARY = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 
@@ -33,10 +34,11 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
 def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
     """The figures of one split.
 
-    ``sentences_by_type`` counts the sentences with at least one mention of each label, ``sensitive_sentences``
-    those with any, ``extended_set`` those with none. ``reach`` has, over entities, the users and the sentences
-    that mention one, and the most sentences of any one user that do. Quantiles are the smallest value that the
-    share does not exceed (:meth:`data_prep.ownership.EntityReach.quantile`).
+    ``sentences_by_type`` counts the sentences with at least one mention of each label,
+    ``sensitive_sentences`` those with any, ``extended_set`` those with none. ``reach`` has, over entities,
+    the users and the sentences that mention one, and the most sentences of any one user that do. Quantiles
+    are the smallest value that the share does not exceed
+    (:meth:`data_prep.ownership.EntityReach.quantile`).
     """
     ownership = corpus.ownership(split)
     sensitive = int((ownership.entities_per_sentence > 0).sum())
@@ -56,7 +58,7 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
 def stats_table(stats: dict[str, Any]) -> Table:
     """The figures of :func:`corpus_stats` as a table, one column per split."""
     splits = stats["splits"]
-    table = Table(title=f"corpus {stats['name']}", caption=stats["note"], caption_justify="left")
+    table = Table(title=f"corpus {stats['name']}", caption=f"{_THREE_FIGURES}\n{stats['note']}", caption_justify="left")
     table.add_column("", no_wrap=True)
     for split in splits:
         table.add_column(split, justify="right")
@@ -77,8 +79,6 @@ def stats_table(stats: dict[str, Any]) -> Table:
     row("  users per entity", "reach", "users")
     row("  sentences per entity", "reach", "sentences")
     row("  most sentences in one user", "reach", "sentences_per_user")
-    table.add_section()
-    table.add_row("", *("median / 95 % / max" for _ in splits), style="dim")
     return table
 
 

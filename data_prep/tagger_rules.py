@@ -1,13 +1,14 @@
 """The default tagger: patterns over a blank English spaCy pipeline, nothing to download.
 
-It aims at recall: a word that is wrongly taken for an entity costs training data and no privacy, a missed name
-loses its entity's coin (its sentences are still protected each on its own, as extended entities).
+It aims at recall: a word that is wrongly taken for an entity costs training data and no privacy, a missed
+name loses its entity's coin (its sentences are still protected each on its own, as extended entities).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import spacy
 from spacy.lang.en.stop_words import STOP_WORDS
@@ -17,21 +18,21 @@ from spacy.tokens import Doc, Token
 from data_prep.common_words import COMMON_NOUNS, OPENERS
 from data_prep.records import Mention
 
-_MONTH = (
-    "january february march april may june july august september october november december "
-    "jan feb mar apr jun jul aug sep sept oct nov dec"
-).split()
+_MONTH_NAMES = """
+january february march april may june july august september october november december
+jan feb mar apr jun jul aug sep sept oct nov dec
+"""
+_MONTHS = _MONTH_NAMES.split()
 _UNITS = ["thousand", "million", "billion", "bn", "m", "k"]
-_CURRENCIES = (
-    "dollars euros pounds pence cents yen francs usd eur gbp chf jpy quid bucks dollar euro pound".split()
-)
+_CURRENCY_NAMES = "dollars euros pounds pence cents yen francs usd eur gbp chf jpy quid bucks dollar euro pound"
+_CURRENCIES = _CURRENCY_NAMES.split()
 
 _ORDINAL = {"LOWER": {"REGEX": r"^(0?[1-9]|[12]\d|3[01])(st|nd|rd|th)?$"}}
-_MONTH_TOKEN = {"LOWER": {"IN": [*_MONTH, *(f"{month}." for month in _MONTH)]}}
+_MONTH_TOKEN = {"LOWER": {"IN": [*_MONTHS, *(f"{month}." for month in _MONTHS)]}}
 _YEAR = {"TEXT": {"REGEX": r"^(1[5-9]|20|21)\d\d$"}}
 _COMMA = {"TEXT": ",", "OP": "?"}
 _OF = {"LOWER": "of", "OP": "?"}
-_PATTERNS = {
+_PATTERNS: dict[str, list[list[dict[str, Any]]]] = {
     "EMAIL": [[{"LIKE_EMAIL": True}]],
     "URL": [[{"LIKE_URL": True, "LIKE_EMAIL": False}]],
     "DATE": [
@@ -69,9 +70,10 @@ _SHAPES = {
 """Label → regular expression over characters, for what a tokenizer would cut up; earlier ones win a tie."""
 
 _SHAPE = re.compile("|".join(f"(?P<{label}>{pattern})" for label, pattern in _SHAPES.items()))
-_LINK_WORDS = frozenset("of de la le du van von der den di da del al el bin ibn y".split())
-_LINK_MARKS = frozenset("& - – ' ’ . /".split())
-_SENTENCE_OPENING = frozenset('. ! ? : ; " “ ” ‘ ( [ - – — * •'.split())
+_PARTICLES = "of de la le du van von der den di da del al el bin ibn y"
+_LINK_WORDS = frozenset(_PARTICLES.split())
+_LINK_MARKS = frozenset("&-–'’./")
+_SENTENCE_OPENING = frozenset('.!?:;"“”‘([-–—*•')
 _NEVER_NAMES = (
     STOP_WORDS
     | {"i'm", "i've", "mr", "mrs", "ms", "dr"}
@@ -92,11 +94,9 @@ class RuleTagger:
             self._matcher.add(label, patterns)
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """Non-overlapping mentions of each text; where candidates overlap the longest stays, then the first."""
+        """Mentions of each text, none overlapping: of those that would, the longest stays, then the first."""
         for document in self._pipeline.pipe(texts):
-            yield _longest(
-                [*self._token_matches(document), *_shape_matches(document.text), *_names(document)]
-            )
+            yield _longest([*self._token_matches(document), *_shape_matches(document.text), *_names(document)])
 
     def describe(self) -> dict[str, str]:
         return {"tagger": "rules", "rules_version": "1", "spacy": spacy.__version__}
@@ -113,7 +113,7 @@ def _shape_matches(text: str) -> Iterator[Mention]:
 
 
 def _names(document: Doc) -> Iterator[Mention]:
-    """Maximal runs of capitalised words, linked by particles ("Bank of England"), less the words that open them."""
+    """Maximal runs of capitalised words, linked by particles ("Bank of England"), less common openers."""
     position = 0
     while position < len(document):
         if not _capitalised(document[position]):
@@ -147,7 +147,7 @@ def _run_start(document: Doc, start: int, end: int) -> int:
         return end
     while start < end:
         token = document[start]
-        acronym = len(token) > 1 and token.is_upper and not opening
+        acronym = len(token) > 1 and token.is_upper and not document.text.isupper()
         dull = token.lower_ in _NEVER_NAMES or (opening and token.lower_ in OPENERS)
         if not (dull or _links(document, start)) or acronym:
             break

@@ -23,17 +23,16 @@ class SpacyTagger:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: {reason}") from error
         if not any(component in self._pipeline.pipe_names for component in _ENTITY_COMPONENTS):
+            present = ", ".join(self._pipeline.pipe_names) or "no component"
             raise CorpusError(
-                f"spaCy pipeline {name_or_path!r} finds no entities: it has {self._pipeline.pipe_names or 'no components'}"
-                f", none of {', '.join(_ENTITY_COMPONENTS)}"
+                f"spaCy pipeline {name_or_path!r} finds no entities: "
+                f"it has {present}, but none of {', '.join(_ENTITY_COMPONENTS)}"
             )
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
         """The pipeline's ``doc.ents`` as character spans."""
         for document in self._pipeline.pipe(texts):
-            yield tuple(
-                Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents if ent.text.strip()
-            )
+            yield tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents if ent.text.strip())
 
     def describe(self) -> dict[str, str]:
         """Pipeline name and version, as its own meta data state them; never the path it was loaded from."""

@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from data_prep.records import CorpusError
 
@@ -41,7 +41,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _open_binary(path: Path) -> IO[bytes]:
+def _open_binary(path: Path) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
     if path.suffix == ".xz":
         return lzma.open(path)
     if path.suffix == ".gz":
