@@ -26,6 +26,7 @@ Clipping = Literal["sentence", "user"]
 Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
+_TURNING = 0.25  # an entity that moves less than this share of a user's clip is not worth a second proof
 _SEARCHED: dict[str, tuple[float, float]] = {  # from the safest value to the riskiest
     "noise_multiplier": (1e5, 1e-2),
     "q_u": (1e-7, 1.0),
@@ -87,9 +88,7 @@ class RoundEvent:
         return self.strategy == "uedp" and self.clipping == "sentence"
 
 
-def epsilon_curve(
-    event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float
-) -> NDArray[np.float64]:
+def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:
     """ε after each number of rounds, in the order given; inf where nothing can be proven.
 
     Args:
@@ -104,8 +103,9 @@ def epsilon_curve(
     _check_rounds(rounds)
     _check_delta(delta)
     wanted = np.unique(np.asarray(rounds, dtype=np.int64))
-    mixtures = round_mixtures(event, adjacency, composition.tail_share(delta, int(wanted[-1])))
-    curve = composition.epsilon_curve(mixtures, event.noise_multiplier, wanted, delta)
+    laws = dominating_laws(event, adjacency, composition.tail_share(delta, int(wanted[-1])))
+    curves = [composition.epsilon_curve(law, event.noise_multiplier, wanted, delta) for law in laws]
+    curve = np.min(curves, axis=0)
     return curve[np.searchsorted(wanted, np.asarray(rounds, dtype=np.int64))]
 
 
@@ -124,8 +124,8 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
-    mixtures = round_mixtures(event, adjacency, tail)
-    return composition.delta_at(mixtures, event.noise_multiplier, rounds, epsilon)
+    laws = dominating_laws(event, adjacency, tail)
+    return min(composition.delta_at(law, event.noise_multiplier, rounds, epsilon) for law in laws)
 
 
 def calibrate_noise_multiplier(
@@ -185,6 +185,17 @@ def solve(
     return calibration.bisect_value(epsilon_at, unknown, safest, riskiest, target_epsilon)
 
 
+def dominating_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[ShiftMixture, ...]]:
+    """Every law that is proven to dominate a round and may be the best; each may cut ``tail``."""
+    laws = [round_mixtures(event, adjacency, tail)]
+    reach = adjacency.reach
+    turned = event.q_s * reach.sentences_per_user / event.user_cap
+    if event.q_u < 1 and reach.total > 0 and (not event.clips_sentences or turned > _TURNING):
+        user, unit = _user_law(event, adjacency.user_sentences, tail)
+        laws.append((shifts.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),))
+    return laws
+
+
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[ShiftMixture, ...]:
     """The law of the round's shift at the worst exposure of the adjacency; each law may cut ``tail``."""
     exposure = shifts.exposure_from_reach(adjacency.reach, event.q_u, tail)
@@ -195,20 +206,23 @@ def exposed_mixtures(
     event: RoundEvent, user_sentences: float, exposure: shifts.Exposure, tail: float
 ) -> tuple[ShiftMixture, ...]:
     """The law of the round's shift for an explicit exposure, an entity's own profile for instance."""
-    no_user = user_sentences == 0
+    user, unit = _user_law(event, user_sentences, tail)
+    entity = []
+    for users, sentences in zip(exposure.users, exposure.sentences, strict=True):
+        if event.clips_sentences:
+            law = shifts.entity_shift(event.q_e, event.q_s, int(sentences), 2 * unit * users, tail)
+        else:
+            law = shifts.entity_shift(event.q_e, 1.0, 2 * int(min(users, sentences)), math.inf, tail)
+        entity.append(law)
+    return shifts.mixtures(user, entity, exposure.probabilities, unit, tail)
+
+
+def _user_law(event: RoundEvent, user_sentences: float, tail: float) -> tuple[shifts.Law, float]:
+    """The law of the protected user's own share, and what a full user counts in it."""
     if event.clips_sentences:
-        user = shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail)
-        entity = [
-            shifts.entity_shift(event.q_e, event.q_s, int(sentences), 2 * event.user_cap * users, tail)
-            for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
-        ]
-        return shifts.mixtures(user, entity, exposure.probabilities, event.user_cap, tail)
-    user = shifts.user_shift(event.q_u, 1.0, 0.0 if no_user else math.inf, 1.0, tail)
-    entity = [
-        shifts.entity_shift(event.q_e, 1.0, 2 * int(min(users, sentences)), math.inf, tail)
-        for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
-    ]
-    return shifts.mixtures(user, entity, exposure.probabilities, 1.0, tail)
+        return shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
+    sentences = math.inf if user_sentences else 0.0
+    return shifts.user_shift(event.q_u, 1.0, sentences, 1.0, tail), 1.0
 
 
 def _check_delta(delta: float) -> None:

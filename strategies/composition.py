@@ -72,16 +72,13 @@ def epsilon_curve(
     return result
 
 
-def delta_at(
-    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, epsilon: float
-) -> float:
+def delta_at(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, epsilon: float) -> float:
     """An upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
     both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(
-        delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID)
-        for loss, window in zip(both, windows, strict=True)
+        delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID) for loss, window in zip(both, windows, strict=True)
     )
 
 
@@ -168,7 +165,7 @@ def _bands(counts: Counts) -> list[slice]:
 
 
 def _moves(mixtures: tuple[ShiftMixture, ...]) -> bool:
-    return any(mixture.shifts[-1] > 0 for mixture in mixtures)
+    return any(mixture.moves for mixture in mixtures)
 
 
 @dataclass(frozen=True, slots=True)

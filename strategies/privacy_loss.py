@@ -1,16 +1,16 @@
-"""One round's privacy loss on a grid: shifted Gaussians, mixed, against the unshifted one.
+"""One round's privacy loss on a grid: shifted Gaussians, mixed, on either side.
 
-A round is dominated (docs/privacy.md, section 4) by a pair of scalar distributions: with a probability that
-both sides reveal, P = Σ_i p_i N(s_i, z²) against Q = N(0, z²), all shifts s_i ≥ 0. The loss ℓ = ln dP/dQ then
-never falls with x, so every interval of losses is an interval of x and its mass under P and Q is a sum of
-normal probabilities. Each interval between two grid points keeps both masses exactly and puts them on its two
-ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair both ways.
+A round is dominated (docs/privacy.md, sections 4 and 5) by a pair of scalar distributions: with a probability that
+both sides reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss
+ℓ = ln dP/dQ then never falls with x, so every interval of losses is an interval of x and its mass under P and Q is
+a sum of normal probabilities. Each interval between two grid points keeps both masses exactly and puts them on its
+two ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair both ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,39 @@ _FAR_LEFT = -80.0
 
 @dataclass(frozen=True, slots=True)
 class ShiftMixture:
-    """Revealed with ``probability``: Σ weights_i N(shifts_i, z²) against N(0, z²).
+    """Revealed with ``probability``: P = common·Q + Σ weights_i N(shifts_i, z²) against Q = Σ r_j N(−t_j, z²).
 
     Attributes:
         probability: of this mixture; both sides know that it is this one.
-        shifts: ascending, at least 0, in units of the user clip β.
-        weights: of the shifts; their sum may fall short of 1, and what is missing counts as a certain loss.
+        common: the share of P that is Q itself (nothing protected takes part).
+        shifts: at least 0, in units of the user clip β.
+        weights: of the shifts; ``common`` and they may fall short of 1, and what is missing counts as a certain loss.
+        opposed_shifts: t, at least 0, in the same units; a single 0 where the smaller corpus holds still.
+        opposed_weights: r; what they miss of 1 counts as a certain loss, too.
     """
 
     probability: float
+    common: float
     shifts: Floats
     weights: Floats
+    opposed_shifts: Floats = field(default_factory=lambda: np.zeros(1))
+    opposed_weights: Floats = field(default_factory=lambda: np.ones(1))
+
+    @property
+    def moves(self) -> bool:
+        """Whether P and Q differ at all."""
+        return len(self.shifts) > 0
+
+    @property
+    def spread(self) -> float:
+        """The largest distance between two of the centres."""
+        return float(self.shifts.max(initial=0.0) + self.opposed_shifts.max())
+
+    @property
+    def missing(self) -> tuple[float, float]:
+        """What P and Q miss of 1."""
+        q = max(0.0, 1.0 - float(self.opposed_weights.sum()))
+        return max(0.0, 1.0 - self.common - float(self.weights.sum())) + self.common * q, q
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +106,7 @@ def discretize(
     revealed = sum(mixture.probability for mixture in mixtures)
     unlisted = max(0.0, 1.0 - revealed)
     infinite = unlisted + sum(m.probability * p.infinite for m, p in zip(mixtures, pieces, strict=True))
-    reverse = unlisted + sum(
-        m.probability * p.reverse_infinite for m, p in zip(mixtures, pieces, strict=True)
-    )
+    reverse = unlisted + sum(m.probability * p.reverse_infinite for m, p in zip(mixtures, pieces, strict=True))
     round_off = _round_off(mixtures, noise_multiplier)
     return (
         GridLoss(width, first, larger, infinite, round_off),
@@ -96,18 +116,16 @@ def discretize(
 
 def _round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
     """Error of the normal tails (it grows with x²), of the sums and of the split over two points."""
-    largest = max(float(mixture.shifts[-1]) for mixture in mixtures) / noise_multiplier
+    largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
     return 256 * _UNIT_ROUND_OFF * (4 + largest**2)
 
 
-def loss_range(
-    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, tail: float
-) -> tuple[float, float]:
+def loss_range(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:
     """Losses between which all but about ``tail`` of each mixture lies."""
     low, high = 0.0, 0.0
     for mixture in mixtures:
-        curve = _LossCurve(mixture, noise_multiplier)
-        if curve.shifts[-1] > 0:
+        if mixture.moves:
+            curve = _LossCurve(mixture, noise_multiplier)
             left, right = curve.central_range(tail)
             low, high = min(low, curve.loss(left)), max(high, curve.loss(right))
     return low, high
@@ -125,35 +143,43 @@ class _Piece:
 
 
 class _LossCurve:
-    """ℓ(x) = ln Σ p_i exp(s_i x − s_i²/2) in units of the noise's standard deviation, and its inverse."""
+    """ℓ(x) = ln(common + Σ p_i N(x − s_i) / Σ r_j N(x + t_j)) in units of the noise, and its inverse."""
 
     def __init__(self, mixture: ShiftMixture, noise_multiplier: float) -> None:
-        self.shifts = mixture.shifts / noise_multiplier
-        self.weights = mixture.weights
-        self._offsets = np.log(self.weights) - self.shifts**2 / 2
-        self.infimum = float(np.log(self.weights[0])) if self.shifts[0] == 0 else -np.inf
+        self.common = mixture.common
+        self.shifts, self.weights = mixture.shifts / noise_multiplier, mixture.weights
+        self.opposed, self.opposed_weights = mixture.opposed_shifts / noise_multiplier, mixture.opposed_weights
+        self.infimum = float(np.log(self.common)) if self.common > 0 else -np.inf
+        if self.common == 0 and self.shifts.min() == 0 and self.opposed.max() == 0:
+            self.infimum = float(np.log(self.weights[self.shifts == 0].sum()))
 
     def loss(self, x: float) -> float:
         return float(self.loss_and_slope(np.array([x]))[0][0])
 
     def loss_and_slope(self, x: Floats) -> tuple[Floats, Floats]:
         """ℓ and ℓ' at every x."""
-        loss, slope = np.empty_like(x), np.empty_like(x)
-        for rows in _row_blocks(len(x), len(self.shifts)):
-            exponents = np.multiply.outer(x[rows], self.shifts)
-            exponents += self._offsets
-            top = exponents.max(axis=1)
-            exponents -= top[:, None]
-            np.exp(exponents, out=exponents)
-            total = exponents.sum(axis=1)
-            loss[rows] = top + np.log(total)
-            slope[rows] = exponents @ self.shifts / total
-        return loss, slope
+        ratio, slope = _log_tilt(x, self.shifts, self.weights)
+        if self.opposed.max() > 0 or self.opposed_weights[0] != 1:
+            below, below_slope = _log_tilt(x, -self.opposed, self.opposed_weights)
+            ratio, slope = ratio - below, slope - below_slope
+        if self.common == 0:
+            return ratio, slope
+        loss = np.logaddexp(np.log(self.common), ratio)
+        return loss, slope * np.exp(ratio - loss)
+
+    def masses(self, x: Floats) -> tuple[Floats, Floats]:
+        """Mass under P and under Q of the intervals that ascending x cut the line into."""
+        under_p, under_q = np.zeros(len(x) + 1), np.zeros(len(x) + 1)
+        for shift, weight in zip(self.opposed, self.opposed_weights, strict=True):
+            under_q += weight * _interval_masses(x + shift)
+        for shift, weight in zip(self.shifts, self.weights, strict=True):
+            under_p += weight * _interval_masses(x - shift)
+        return under_p + self.common * under_q, under_q
 
     def central_range(self, tail: float) -> tuple[float, float]:
         """x that leave at most ``tail`` of Q on the left and of P on the right."""
         reach = -float(ndtri(tail))
-        return -reach, float(self.shifts[-1]) + reach
+        return -float(self.opposed.max()) - reach, float(self.shifts.max()) + reach
 
     def inverse(self, losses: Floats, tail: float) -> Floats:
         """x with ℓ(x) = loss for ascending losses, −∞ where the loss is below all values of ℓ."""
@@ -196,26 +222,42 @@ class _LossCurve:
         return x
 
 
+def _log_tilt(x: Floats, shifts: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """ln Σ weights_i exp(shifts_i·x − shifts_i²/2) and its derivative, at every x."""
+    value, slope = np.empty_like(x), np.empty_like(x)
+    offsets = np.log(weights) - shifts**2 / 2
+    for rows in _row_blocks(len(x), len(shifts)):
+        exponents = np.multiply.outer(x[rows], shifts)
+        exponents += offsets
+        top = exponents.max(axis=1)
+        exponents -= top[:, None]
+        np.exp(exponents, out=exponents)
+        total = exponents.sum(axis=1)
+        value[rows] = top + np.log(total)
+        slope[rows] = exponents @ shifts / total
+    return value, slope
+
+
 def _discretize_mixture(mixture: ShiftMixture, noise_multiplier: float, width: float, tail: float) -> _Piece:
-    missing = max(0.0, 1.0 - float(mixture.weights.sum()))
-    curve = _LossCurve(mixture, noise_multiplier)
-    if curve.shifts[-1] == 0:
+    if not mixture.moves:
         one = np.ones(1)
-        return _Piece(0, one, one, missing, 0.0)
+        return _Piece(0, one, one, *mixture.missing)
+    curve = _LossCurve(mixture, noise_multiplier)
     left, right = curve.central_range(tail)
     first = int(np.floor(max(curve.loss(left), curve.infimum) / width))
     last = max(int(np.ceil(curve.loss(right) / width)), first + 1)
     losses: Floats = width * np.arange(first, last + 1, dtype=np.float64)
-    x = curve.inverse(losses, tail)
-    under_p: Floats = np.zeros(len(x) + 1)
-    for shift, weight in zip(curve.shifts, curve.weights, strict=True):
-        under_p += weight * _interval_masses(x - shift)
-    under_q = _interval_masses(x)
-    return _connect_the_dots(first, losses, under_p, under_q, width, missing)
+    under_p, under_q = curve.masses(curve.inverse(losses, tail))
+    return _connect_the_dots(first, losses, under_p, under_q, width, mixture.missing)
 
 
 def _connect_the_dots(
-    first: int, losses: Floats, under_p: Floats, under_q: Floats, width: float, missing: float
+    first: int,
+    losses: Floats,
+    under_p: Floats,
+    under_q: Floats,
+    width: float,
+    missing: tuple[float, float],
 ) -> _Piece:
     """Put each interval's two masses on its two ends; what lies outside the grid goes to a larger loss.
 
@@ -235,7 +277,7 @@ def _connect_the_dots(
     smaller[:-1] += q_low
     smaller[1:] += q - q_low
     smaller[-1] += under_q[-1]
-    return _Piece(first, larger, smaller, missing + float(under_p[-1]), float(under_q[0]))
+    return _Piece(first, larger, smaller, missing[0] + float(under_p[-1]), missing[1] + float(under_q[0]))
 
 
 def _exp(losses: Floats) -> Floats:

@@ -23,9 +23,7 @@ _FINEST_STEP = 0.05
 _LN_2PI = float(np.log(2 * np.pi))
 
 
-def epsilon_curve(
-    event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float
-) -> NDArray[np.float64]:
+def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:
     """ε after each number of rounds from Rényi differential privacy, the larger of both directions.
 
     Conversion: Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), Proposition 12. What the law of the shift
@@ -48,16 +46,20 @@ def renyi_divergence(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float
 
 
 def _log_moments(mixture: ShiftMixture, noise_multiplier: float, order: float) -> tuple[float, float]:
-    """ln E_Q[(P/Q)^order] and ln E_P[(Q/P)^order] by the trapezoidal rule, which is exact to rounding here."""
-    shifts = mixture.shifts / noise_multiplier
-    reach = order * shifts[-1] + _BEYOND
-    step = _FINEST_STEP / np.sqrt(1 + order * shifts[-1] ** 2 / 16)
+    """ln E_Q[(P/Q)^order] and ln E_P[(Q/P)^order] for Q = N(0, z²), by the trapezoidal rule.
+
+    The integrands are analytic and no narrower than the step allows for: the rule is exact to rounding.
+    """
+    shifts = np.append(mixture.shifts, 0.0) / noise_multiplier
+    weights = np.append(mixture.weights, mixture.common)
+    reach = order * shifts.max() + _BEYOND
+    step = _FINEST_STEP / np.sqrt(1 + order * shifts.max() ** 2 / 16)
     x = np.arange(-reach, reach + step, step)
-    loss = logsumexp(np.multiply.outer(x, shifts) - shifts**2 / 2, b=mixture.weights, axis=1)
+    loss = logsumexp(np.multiply.outer(x, shifts) - shifts**2 / 2, b=weights, axis=1)
     log_weight = np.log(step) - (x**2 + _LN_2PI) / 2
     return float(logsumexp(log_weight + order * loss)), float(logsumexp(log_weight + (1 - order) * loss))
 
 
 def _missing(mixtures: tuple[ShiftMixture, ...]) -> float:
-    kept = sum(mixture.probability * float(mixture.weights.sum()) for mixture in mixtures)
+    kept = sum(mixture.probability * (1 - mixture.missing[0]) for mixture in mixtures)
     return max(0.0, 1.0 - kept)

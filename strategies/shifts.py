@@ -73,8 +73,43 @@ def mixtures(
     result = []
     for law, probability in zip(entity_laws, probabilities, strict=True):
         total = _prune(_sum(user, law), tail)
-        result.append(ShiftMixture(float(probability), total.values / unit, total.probabilities))
+        still = total.values == 0
+        common = float(total.probabilities[still].sum())
+        moved = total.values[~still] / unit
+        result.append(ShiftMixture(float(probability), common, moved, total.probabilities[~still]))
     return tuple(result)
+
+
+def two_sided_mixture(user: Law, users: int, q_u: float, q_e: float, unit: float, tail: float) -> ShiftMixture:
+    """The round in which it stays hidden who was sampled of the users whose updates the entity turns round.
+
+    Where nothing protected takes part both corpora agree; else the larger one is moved by the number of sampled
+    affected users plus the user's own share, and the smaller one by that number the other way (docs/privacy.md,
+    section 5).
+
+    Args:
+        user: law of min(B·K', ŵ).
+        users: F, the users that mention the entity.
+        q_u: their sampling rate.
+        q_e: the entity's rate.
+        unit: ŵ, what the user's law counts a full user as.
+        tail: what may be cut from each law.
+    """
+    sampled = binomial(users, q_u, tail)
+    own = Law(user.values / unit, user.probabilities)
+    absent = float(own.probabilities[own.values == 0].sum())
+    present = Law(own.values[own.values > 0], own.probabilities[own.values > 0])
+    active = _sum(sampled, own)
+    weights = [q_e * active.probabilities]
+    values = [active.values]
+    if q_e < 1:
+        inactive = _sum(sampled, present)
+        values.append(inactive.values)
+        weights.append((1 - q_e) * inactive.probabilities)
+    moved = _prune(_merge(np.concatenate(values), np.concatenate(weights)), tail)
+    return ShiftMixture(
+        1.0, (1 - q_e) * absent, moved.values, moved.probabilities, sampled.values, sampled.probabilities
+    )
 
 
 def binomial(n: int, p: float, tail: float) -> Law:
