@@ -36,9 +36,17 @@ def is_reachable() -> bool:
     return True
 
 
-def local_files_only(name: str) -> bool:
-    """Whether to look only in the local folder of that name and the local cache."""
-    return Path(name).is_dir() or is_offline() or not is_reachable()
+def locate(name: str) -> str:
+    """What to load from: the local folder of that name, else the hub's name, else (no hub) its cached copy.
+
+    Raises:
+        OSError, ValueError: if the hub does not answer and no copy is in the local cache.
+    """
+    if Path(name).is_dir() or is_offline() or is_reachable():
+        return name
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(name, local_files_only=True)
 
 
 def describe_failure(name: str, error: Exception) -> str:

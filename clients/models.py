@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from clients.batches import NO_TARGET, Batch, Sentence, batch_tokens, collate, micro_batches, validate
 from clients.errors import ModelError
-from clients.hub import describe_failure, first_line, local_files_only
+from clients.hub import describe_failure, first_line, locate
 from clients.parameters import TrainableParameters
 from clients.tokenizers import BUNDLED, boundary_ids, load_tokenizer
 
@@ -242,10 +242,9 @@ def _pretrained(name: str) -> nn.Module:
     loader: Any = AutoModelForCausalLM
     try:
         module, report = loader.from_pretrained(
-            name,
+            locate(name),
             use_safetensors=True,
             trust_remote_code=False,
-            local_files_only=local_files_only(name),
             dtype=torch.float32,
             output_loading_info=True,
         )

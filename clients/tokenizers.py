@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.errors import ModelError
-from clients.hub import describe_failure, local_files_only
+from clients.hub import describe_failure, locate
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).resolve().parent / "assets" / "tokenizer"
@@ -40,7 +40,7 @@ def _named(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only(name))
+        return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
 
