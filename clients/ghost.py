@@ -16,8 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -271,45 +270,3 @@ def _of_sentences(record: Record) -> Record:
     if record.inputs.dim() != 3 or record.inputs.shape[:2] != record.grad.shape[:2]:
         raise NotCovered(f"a layer was given inputs of shape {tuple(record.inputs.shape)}; known: (B, T, features)")
     return record
-
-
-class Tape:
-    """While open, keeps the input and output of every watched module, and lets gradients reach those outputs.
-
-    The watched modules' own parameters need no gradient: an output that nothing else makes differentiable is
-    made so.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = modules
-        self._calls: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {m: [] for m in modules}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
-
-    def __enter__(self) -> Self:
-        self._handles = [m.register_forward_hook(self._keep) for m in self._modules]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
-        if len(args) != 1 or not isinstance(output, torch.Tensor):
-            raise NotCovered(f"a {type(module).__name__} was called with {len(args)} positional arguments")
-        if not output.requires_grad:
-            output.requires_grad_()
-        self._calls[module].append((args[0].detach(), output))
-
-    def outputs(self) -> list[torch.Tensor]:
-        """Each module's output, in the order given; raises NotCovered unless each was called exactly once."""
-        for module, calls in self._calls.items():
-            if len(calls) != 1:
-                raise NotCovered(f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once")
-        return [self._calls[m][0][1] for m in self._modules]
-
-    def records(self, gradients: Sequence[torch.Tensor]) -> dict[nn.Module, Record]:
-        """Module to record, given the gradient of each output in the order of ``outputs``."""
-        calls = (self._calls[m][0] for m in self._modules)
-        return {m: Record(call[0], g) for m, call, g in zip(self._modules, calls, gradients, strict=True)}
