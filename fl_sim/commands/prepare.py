@@ -27,25 +27,15 @@ _TABLES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    conll = kinds.add_parser(
-        "conll2003", help="the shared task's folder: documents are users, gold tags are entities"
-    )
-    conll.add_argument(
-        "--source", type=Path, required=True, help="folder with eng.train, eng.testa, eng.testb"
-    )
+    conll = kinds.add_parser("conll2003", help="the shared task's folder: documents are users, gold tags are entities")
+    conll.add_argument("--source", type=Path, required=True, help="folder with eng.train, eng.testa, eng.testb")
     for kind, meaning in _TABLES.items():
         _add_table_arguments(kinds.add_parser(kind, help=meaning))
-    made = kinds.add_parser(
-        "synthetic", help="made-up users who write about their lives (needs the generate extra)"
-    )
-    made.add_argument(
-        "--users", type=int, default=None, help="how many, all splits together (default: as bundled)"
-    )
+    made = kinds.add_parser("synthetic", help="made-up users who write about their lives (needs the generate extra)")
+    made.add_argument("--users", type=int, default=None, help="how many, all splits together (default: as bundled)")
     made.add_argument("--seed", type=int, default=None, help="default: as bundled")
     for kind_parser in kinds.choices.values():
-        kind_parser.add_argument(
-            "--out", type=Path, required=True, help="folder to make; must not exist or be empty"
-        )
+        kind_parser.add_argument("--out", type=Path, required=True, help="folder to make; must not exist or be empty")
         kind_parser.add_argument("--json", action="store_true", help="print one JSON object")
         if kind_parser is not made:
             kind_parser.add_argument(
@@ -68,13 +58,9 @@ def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", type=Path, required=True, help="the file to read")
     parser.add_argument("--text-column", required=True, metavar="NAME")
     parser.add_argument("--user-column", required=True, metavar="NAME", help="whose text it is")
-    parser.add_argument(
-        "--entities-column", metavar="NAME", help="gold entities: a list of {start, end, label}"
-    )
+    parser.add_argument("--entities-column", metavar="NAME", help="gold entities: a list of {start, end, label}")
     parser.add_argument("--split-column", metavar="NAME", help="train, validation, test, ... of each row")
-    parser.add_argument(
-        "--test-fraction", type=float, default=0.1, help="share of users held out (default 0.1)"
-    )
+    parser.add_argument("--test-fraction", type=float, default=0.1, help="share of users held out (default 0.1)")
     parser.add_argument("--seed", type=int, default=0, help="of the hash that holds users out (default 0)")
     parser.add_argument(
         "--split-sentences",
@@ -105,7 +91,7 @@ def _raw_corpus(args: argparse.Namespace) -> RawCorpus:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Give a function that counts the sentences passing through it, on a line of stderr if that is a terminal."""
+    """Give a function that counts the sentences passing through it, on a line of stderr if a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

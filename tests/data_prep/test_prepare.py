@@ -1,0 +1,233 @@
+"""Preparing and opening a corpus: what goes in comes out, whole or not at all, and damage is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.atomic import folder_appearing_at
+from data_prep.corpora import RawCorpus, prepare
+from data_prep.entities import entity_key
+from data_prep.prepare import Corpus, write_corpus
+from data_prep.records import CorpusError, Mention, Sentence
+
+BASE = (
+    Sentence("train", "ann", "Ann saw Bo.", (Mention(8, 10, "PERSON"),)),
+    Sentence("train", "cy", "It rained.", ()),
+    Sentence("train", "ann", "Bo's dog barked at BO!", (Mention(0, 2, "ORG"), Mention(19, 21, "PERSON"))),
+    Sentence("test", "dee", "Oslo is far.", (Mention(0, 4, "GPE"),)),
+)
+
+
+def test_sentences_are_sorted_by_user_and_entities_merged_by_key(tmp_path: Path) -> None:
+    corpus = write_corpus(BASE, tmp_path / "out", name="base")
+    assert corpus.splits == ("train", "test")
+    assert corpus.texts("train").to_pylist() == ["Ann saw Bo.", "Bo's dog barked at BO!", "It rained."]
+    assert corpus.users("train").to_dict("list") == {"user": ["ann", "cy"], "sentences": [2, 1]}
+    ownership = corpus.ownership("train")
+    assert ownership.user_offsets.tolist() == [0, 2, 3]
+    assert ownership.entity_offsets.tolist() == [0, 1, 2, 2]
+    assert ownership.entity_ids.tolist() == [0, 0]
+    entity = corpus.entities("train").iloc[0]
+    assert (entity["entity"], list(entity["labels"]), entity["users"], entity["sentences"]) == (
+        "bo",
+        ["ORG", "PERSON"],
+        1,
+        2,
+    )
+    assert corpus.mentions("train").to_pydict() == {
+        "sentence": [0, 1, 1],
+        "start": [8, 0, 19],
+        "end": [10, 2, 21],
+        "label": ["PERSON", "ORG", "PERSON"],
+    }
+    assert corpus.held_out_split == "test"
+
+
+@st.composite
+def sentences(draw: st.DrawFn) -> Sentence:
+    text = draw(st.text(min_size=1, max_size=20).filter(str.strip))
+    places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text))).map(sorted)
+    spans = [(a, b) for a, b in draw(st.lists(places, max_size=3)) if text[a:b].strip()]
+    return Sentence("train", draw(st.sampled_from("abc")), text, tuple(Mention(a, b, "X") for a, b in spans))
+
+
+@given(st.lists(sentences(), max_size=8))
+def test_what_is_indexed_is_what_the_text_says(drawn: list[Sentence]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written = [*BASE[:3], *drawn]
+        corpus = write_corpus(written, Path(folder) / "out", name="drawn")
+        texts, ownership = corpus.texts("train").to_pylist(), corpus.ownership("train")
+        keys, users = corpus.entities("train")["entity"].tolist(), corpus.users("train")["user"].tolist()
+        expected = sorted(written, key=lambda s: users.index(s.user))
+        assert texts == [s.text for s in expected]
+        assert [users[u] for u in ownership.user_of_sentence] == [s.user for s in expected]
+        for number, sentence in enumerate(expected):
+            start, end = ownership.entity_offsets[number : number + 2]
+            assert {keys[e] for e in ownership.entity_ids[start:end]} == {
+                entity_key(sentence.surface(mention)) for mention in sentence.mentions
+            }
+        spans = [(m["sentence"], m["start"], m["end"]) for m in corpus.mentions("train").to_pylist()]
+        assert spans == [(n, m.start, m.end) for n, s in enumerate(expected) for m in s.mentions]
+
+
+def test_the_manifest_says_what_was_read_and_never_where(tmp_path: Path) -> None:
+    source = tmp_path / "deep" / "raw.jsonl"
+    source.parent.mkdir()
+    source.write_text("{}", encoding="utf-8")
+    corpus = write_corpus(BASE, tmp_path / "out", name="base", sources=[source], settings={"k": 1})
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert list(manifest["sources"]) == ["raw.jsonl"]
+    assert manifest["settings"] == {"k": 1}
+    assert manifest["splits"]["train"] == {"users": 2, "sentences": 3, "entities": 1, "mentions": 3}
+    assert {"fl-sim", "numpy", "pyarrow"} <= set(manifest["tools"])
+    assert str(tmp_path) not in json.dumps(manifest)
+    assert corpus.fingerprint == write_corpus(BASE, tmp_path / "again", name="other").fingerprint
+    changed = (*BASE[:3], dataclasses.replace(BASE[3], text="Oslo is fan."))
+    assert corpus.fingerprint != write_corpus(changed, tmp_path / "changed", name="base").fingerprint
+
+
+def breaking_off(error: BaseException) -> Iterator[Sentence]:
+    yield from BASE
+    raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CorpusError("line 7"), MemoryError()], ids=repr)
+def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        write_corpus(breaking_off(error), tmp_path / "new" / "out", name="base")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_shows_before_the_folder_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with folder_appearing_at(out) as folder:
+        (folder / "half").touch()
+        assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_taken_folder_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    write_corpus(BASE, out, name="base")  # an empty folder may be filled
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CorpusError, match="exists and is not empty"):
+        write_corpus(breaking_off(AssertionError("read")), out, name="base")
+    assert before == {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CorpusError, match="exists and is not a folder"):
+        write_corpus(BASE, out / "manifest.json", name="base")
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ((), "no sentence, so no user"),
+        ((BASE[3],), "no 'train' split, only test"),
+        ((BASE[0], BASE[2]), "one user; federated training needs at least two"),
+        ((BASE[1], dataclasses.replace(BASE[1], user="eve")), "no entity at all"),
+        ((*BASE, dataclasses.replace(BASE[0], split="../up")), "split name '../up' must be"),
+    ],
+)
+def test_a_corpus_that_cannot_be_trained_on_is_refused(
+    tmp_path: Path, kept: tuple[Sentence, ...], message: str
+) -> None:
+    with pytest.raises(CorpusError, match=message):
+        write_corpus(kept, tmp_path / "out", name="base")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    return write_corpus(BASE, tmp_path / "out", name="base").path
+
+
+def test_damaged_and_foreign_folders_are_named(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no such folder"):
+        Corpus.open(tmp_path / "absent")
+    with pytest.raises(CorpusError, match=r"not a prepared corpus \(it has no manifest.json\)"):
+        Corpus.open(tmp_path)
+    data = prepared / "train.sentences.parquet"
+    original = data.read_bytes()
+    data.write_bytes(original[:-1])
+    with pytest.raises(CorpusError, match="bytes, the manifest says"):
+        Corpus.open(prepared)
+    data.write_bytes(original[:200] + bytes(len(original) - 200))
+    corpus = Corpus.open(prepared)
+    with pytest.raises(CorpusError, match="checksum differs"):
+        Corpus.open(prepared, verify=True)
+    with pytest.raises(CorpusError, match="not a readable Parquet file"):
+        corpus.texts("train")
+    data.unlink()
+    with pytest.raises(CorpusError, match="missing; the manifest lists it"):
+        Corpus.open(prepared)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=2), "not a manifest of this version: format_version"),
+        (lambda m: m.update(surprise=1), "surprise"),
+        (lambda m: m.pop("fingerprint"), "fingerprint"),
+        (lambda m: m.update(fingerprint="0" * 64), "contradicts itself"),
+        (lambda m: m["files"].pop("test.users.parquet"), "contradicts itself"),
+        (lambda m: m["files"].update({"../x": {"bytes": 0, "sha256": "0" * 64}}), "contradicts itself"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(prepared: Path, change: object, message: str) -> None:
+    path = prepared / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)  # type: ignore[operator]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(CorpusError, match=message):
+        Corpus.open(prepared)
+
+
+def test_a_manifest_that_is_not_json_is_refused(prepared: Path) -> None:
+    (prepared / "manifest.json").write_bytes(b"\xff{")
+    with pytest.raises(CorpusError, match="not a manifest of this version"):
+        Corpus.open(prepared)
+
+
+def test_an_unknown_split_and_a_corpus_without_held_out_users(tmp_path: Path) -> None:
+    corpus = write_corpus(BASE[:3], tmp_path / "out", name="base")
+    with pytest.raises(CorpusError, match="no split 'test', only train"):
+        corpus.texts("test")
+    with pytest.raises(CorpusError, match=r"no held-out split \(validation or test\), only train"):
+        _ = corpus.held_out_split
+
+
+def test_validation_is_the_held_out_split_where_there_is_one(tmp_path: Path) -> None:
+    extra = dataclasses.replace(BASE[3], split="validation")
+    assert write_corpus([*BASE, extra], tmp_path / "out", name="base").held_out_split == "validation"
+
+
+def test_prepare_records_the_tagger(tmp_path: Path) -> None:
+    raw = RawCorpus("base", lambda: iter(BASE), has_gold=True)
+    assert prepare(raw, tmp_path / "gold").manifest.tagger == {"tagger": "gold"}
+    ruled = prepare(raw, tmp_path / "rules", tagger="rules")
+    assert ruled.manifest.tagger["tagger"] == "rules"
+    assert "ann" in set(ruled.entities("train")["entity"])
+    unmarked = RawCorpus("base", lambda: iter(BASE), has_gold=False)
+    assert prepare(unmarked, tmp_path / "default").manifest.tagger["tagger"] == "rules"
+    with pytest.raises(CorpusError, match="--tagger gold needs marked entities"):
+        prepare(unmarked, tmp_path / "none", tagger="gold")
+
+
+def test_many_sentences_of_many_users_keep_their_order(tmp_path: Path) -> None:
+    many = [
+        Sentence("train", f"u{n % 7}", f"{n} Oslo", (Mention(len(f"{n} "), len(f"{n} Oslo"), "GPE"),))
+        for n in range(70_000)
+    ]
+    corpus = write_corpus(many, tmp_path / "out", name="many")
+    texts = corpus.texts("train").to_pylist()
+    assert texts == [s.text for u in range(7) for s in many[u::7]]
+    assert pq.ParquetFile(corpus.path / "train.sentences.parquet").num_row_groups == 2
