@@ -117,7 +117,7 @@ def discretize(
 def _round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
     """Error of the normal tails (it grows with x²), of the sums and of the split over two points."""
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
-    return 256 * _UNIT_ROUND_OFF * (4 + largest**2)
+    return 64 * _UNIT_ROUND_OFF * (4 + largest**2)
 
 
 def loss_range(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:

@@ -61,8 +61,7 @@ class PublishedSettings:
             raise PrivacyError(f"sentences is {self.sentences}; allowed: an integer of at least 1")
         if not 1 <= self.sensitive_sentences <= self.sentences:
             raise PrivacyError(
-                f"sensitive_sentences is {self.sensitive_sentences}; "
-                f"allowed: from 1 to sentences ({self.sentences})"
+                f"sensitive_sentences is {self.sensitive_sentences}; allowed: from 1 to sentences ({self.sentences})"
             )
         RoundEvent("uedp", self.noise_multiplier, q_u=self.q_u, q_e=self.q_e)
 
@@ -84,10 +83,7 @@ class PublishedSettings:
 def epsilon_as_published(settings: PublishedSettings, rounds: int, delta: float) -> float:
     """The paper's ε: min over orders λ of (rounds · α(λ) − ln δ) / λ. It is a claim, not a guarantee."""
     moments = [log_moment(settings.claimed_rate, settings.noise_multiplier, order) for order in _ORDERS]
-    return min(
-        (rounds * moment - float(np.log(delta))) / order
-        for order, moment in zip(_ORDERS, moments, strict=True)
-    )
+    return min((rounds * moment - float(np.log(delta))) / order for order, moment in zip(_ORDERS, moments, strict=True))
 
 
 def log_moment(q: float, noise_multiplier: float, order: int) -> float:

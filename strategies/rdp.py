@@ -17,7 +17,7 @@ from strategies.composition import tail_share
 from strategies.privacy_loss import ShiftMixture
 from strategies.units import Adjacency
 
-ORDERS = np.concatenate([np.arange(1.1, 4, 0.1), np.arange(4, 16, 0.5), np.geomspace(16, 512, 24)])
+ORDERS = np.concatenate([np.arange(1.1, 3, 0.1), np.arange(3, 12, 0.5), np.geomspace(12, 256, 24)])
 _BEYOND = 12.0  # standard deviations past the outermost peak of an integrand
 _FINEST_STEP = 0.05
 _LN_2PI = float(np.log(2 * np.pi))

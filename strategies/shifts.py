@@ -18,6 +18,8 @@ from scipy import stats
 from strategies.privacy_loss import Floats, ShiftMixture
 from strategies.units import Reach
 
+_NEGLIGIBLE = 1e-60
+
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
@@ -46,7 +48,7 @@ class Law:
 
 def exposure_from_reach(reach: Reach, q_u: float, tail: float) -> Exposure:
     """The worst exposure within ``reach``: M ~ Binomial(F, q_u) sampled users, min(M·n, total) sentences."""
-    sampled = binomial(reach.users, q_u, tail)
+    sampled = _raise_rare(binomial(reach.users, q_u, tail), tail)
     users = sampled.values.astype(np.int64)
     sentences = np.minimum(users * reach.sentences_per_user, reach.total)
     return Exposure(sampled.probabilities, users, sentences)
@@ -113,15 +115,23 @@ def two_sided_mixture(user: Law, users: int, q_u: float, q_e: float, unit: float
 
 
 def binomial(n: int, p: float, tail: float) -> Law:
-    """Binomial(n, p), its lower ``tail`` moved up to the smallest kept value, its upper ``tail`` left out."""
+    """Binomial(n, p) with its upper ``tail`` left out; negligible small values are moved up."""
     if p >= 1.0 or n == 0:
         return Law(np.array([float(n)]), np.ones(1))
-    low = int(stats.binom.ppf(tail, n, p))
+    low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))
     high = int(stats.binom.isf(tail, n, p))
-    values = np.arange(max(low, 0), high + 1)
+    values = np.arange(low, high + 1)
     probabilities = stats.binom.pmf(values, n, p)
     probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
-    return Law(values.astype(np.float64), probabilities)
+    return _prune(Law(values.astype(np.float64), probabilities), tail)
+
+
+def _raise_rare(law: Law, tail: float) -> Law:
+    """Move the lower ``tail`` to the smallest value above it, which saves cases where the value is revealed."""
+    low = int(np.searchsorted(np.cumsum(law.probabilities), tail))
+    probabilities = law.probabilities[low:].copy()
+    probabilities[0] += law.probabilities[:low].sum()
+    return Law(law.values[low:], probabilities)
 
 
 def _coin(probability: float, law: Law) -> Law:
@@ -147,11 +157,16 @@ def _merge(values: Floats, probabilities: Floats) -> Law:
 
 
 def _prune(law: Law, tail: float) -> Law:
-    """Values rarer than ``tail`` join the next larger one; at the top they are left out (a certain loss)."""
+    """Leave out the largest values (a certain loss) up to ``tail``; very rare values join the next larger one.
+
+    A rare small shift still sets the loss where nothing else of P comes near, so it is merged only if negligible.
+    """
+    from_top = np.cumsum(law.probabilities[::-1])[::-1]
+    kept = max(1, int(np.count_nonzero(from_top > tail)))
     values, probabilities, carried = [], [], 0.0
-    for value, probability in zip(law.values, law.probabilities, strict=True):
+    for value, probability in zip(law.values[:kept], law.probabilities[:kept], strict=True):
         carried += probability
-        if carried > tail:
+        if carried > _NEGLIGIBLE or value == law.values[kept - 1]:
             values.append(value)
             probabilities.append(carried)
             carried = 0.0

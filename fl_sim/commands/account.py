@@ -63,18 +63,14 @@ def _add_mechanism(parser: argparse.ArgumentParser) -> None:
 
 def _add_adjacency(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("whom ε protects")
-    group.add_argument(
-        "--user-sentences", type=float, metavar="N", help="bound on one user's sentences (default inf)"
-    )
+    group.add_argument("--user-sentences", type=float, metavar="N", help="bound on one user's sentences (default inf)")
     group.add_argument(
         "--reach-users",
         type=int,
         metavar="F",
         help="users that mention the entity (default 1; published: all)",
     )
-    group.add_argument(
-        "--reach-sentences", type=int, metavar="N", help="sentences of each that mention it (default 1)"
-    )
+    group.add_argument("--reach-sentences", type=int, metavar="N", help="sentences of each that mention it (default 1)")
     group.add_argument("--reach-total", type=int, metavar="N", help="sentences altogether that mention it")
 
 
@@ -93,9 +89,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_published(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the published algorithm")
-    group.add_argument(
-        "--estimator", choices=("f_e", "f_e_plus", "user_level"), help="which of its estimators"
-    )
+    group.add_argument("--estimator", choices=("f_e", "f_e_plus", "user_level"), help="which of its estimators")
     group.add_argument("--users", type=int, metavar="U", help="all users")
     group.add_argument("--users-per-round", type=float, metavar="N", help="expected users per round")
     group.add_argument("--sentences", type=int, metavar="S", help="all sentences")
@@ -119,9 +113,7 @@ def _ours(args: argparse.Namespace) -> Report:
 
     solved = _SOLVED_FLAGS[args.solve_for or "noise_multiplier"] if args.target_epsilon is not None else None
     if solved is None and (args.solve_for or args.target_unit):
-        _refuse(
-            "solve-for" if args.solve_for else "target-unit", "given without --target-epsilon", "both or none"
-        )
+        _refuse("solve-for" if args.solve_for else "target-unit", "given without --target-epsilon", "both or none")
     event = RoundEvent(
         strategy=args.strategy,
         noise_multiplier=_PLACEHOLDER if solved == "z" else _required(args, "z"),

@@ -1,0 +1,80 @@
+"""Slow, plain computations of the same quantities, sharing no code with the accountant."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from scipy import stats
+
+
+def shift_law(
+    event_rates: tuple[float, float, float], user_sentences: float, sampled: int, per_user: int, cap: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values and probabilities of (min(B·K', ŵ) + A·K)/ŵ for M sampled users, by enumeration."""
+    q_u, q_e, q_s = event_rates
+    own = {cap: 1.0} if math.isinf(user_sentences) else _binomial(int(user_sentences), q_s)
+    shared = _binomial(sampled * per_user, q_s)
+    law: dict[float, float] = {}
+    for (k_own, p_own), (k, p), b, a in itertools.product(own.items(), shared.items(), (0, 1), (0, 1)):
+        value = (b * min(k_own, cap) + a * min(k, 2 * cap * sampled)) / cap
+        weight = p_own * p * (q_u if b else 1 - q_u) * (q_e if a else 1 - q_e)
+        law[value] = law.get(value, 0.0) + weight
+    values = np.array(sorted(law))
+    return values, np.array([law[v] for v in values])
+
+
+def _binomial(n: int, p: float) -> dict[float, float]:
+    return {float(k): float(stats.binom.pmf(k, n, p)) for k in range(n + 1)}
+
+
+class ScalarPair:
+    """P = Σ p_i N(s_i, z²) against Q = Σ r_j N(t_j, z²), densities on a fine grid of x."""
+
+    def __init__(self, larger: tuple[np.ndarray, np.ndarray], smaller: tuple[np.ndarray, np.ndarray], z: float) -> None:
+        low = min(larger[0].min(), smaller[0].min()) - 10 * z
+        high = max(larger[0].max(), smaller[0].max()) + 10 * z
+        self.x = np.linspace(low, high, 20_001)
+        self.step = float(self.x[1] - self.x[0])
+        self.p = self._density(*larger, z)
+        self.q = self._density(*smaller, z)
+
+    def _density(self, centres: np.ndarray, weights: np.ndarray, z: float) -> np.ndarray:
+        return stats.norm.pdf(self.x[:, None], centres, z) @ weights
+
+    def delta(self, epsilon: float) -> tuple[float, float]:
+        """Hockey-stick divergence in both directions after one round."""
+        gamma = math.exp(epsilon)
+        return self._excess(self.p, gamma * self.q), self._excess(self.q, gamma * self.p)
+
+    def delta_two_rounds(self, epsilon: float) -> tuple[float, float]:
+        """The same after two rounds: the second round's divergence, averaged over the first one's loss."""
+        rows = slice(None, None, 20)
+        with np.errstate(divide="ignore"):
+            loss = np.log(self.p[rows]) - np.log(self.q[rows])
+        forward = [self._excess(self.p, math.exp(epsilon - value) * self.q) for value in loss]
+        backward = [self._excess(self.q, math.exp(epsilon + value) * self.p) for value in loss]
+        step = 20 * self.step
+        return float(step * (self.p[rows] * forward).sum()), float(step * (self.q[rows] * backward).sum())
+
+    def _excess(self, one: np.ndarray, other: np.ndarray) -> float:
+        return float(self.step * np.maximum(one - other, 0.0).sum())
+
+
+def revealed_delta(
+    rates: tuple[float, float, float],
+    user_sentences: float,
+    users: int,
+    per_user: int,
+    cap: float,
+    z: float,
+    epsilon: float,
+) -> float:
+    """δ(ε) of one round, the larger direction, averaged over the revealed number of sampled users."""
+    both = np.zeros(2)
+    for sampled in range(users + 1):
+        law = shift_law(rates, user_sentences, sampled, per_user, cap)
+        pair = ScalarPair(law, (np.zeros(1), np.ones(1)), z)
+        both += stats.binom.pmf(sampled, users, rates[0]) * np.array(pair.delta(epsilon))
+    return float(both.max())
