@@ -1,0 +1,99 @@
+"""Central training of a language model on public text, so that private training need not start from random weights.
+
+Nothing here is private: the text must be public, because the initial model is a public input of every guarantee
+(docs/privacy.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from clients.batches import Sentence
+from clients.losses import sentence_losses
+from clients.models import LanguageModel, perplexity
+from strategies import streams
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingConfig:
+    """How the model is trained centrally: AdamW under a cosine schedule with a short warm-up.
+
+    Attributes:
+        epochs: passes over the text.
+        batch_size: sentences per step.
+        learning_rate: the schedule's peak.
+        weight_decay: of AdamW.
+        seed: the seed of the order of sentences.
+    """
+
+    epochs: int = 6
+    batch_size: int = 32
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed: above 0")
+
+
+def pretrain(
+    model: LanguageModel,
+    sentences: Sequence[Sentence],
+    held_out: Sequence[Sentence],
+    config: PretrainingConfig,
+    observer: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> float:
+    """Train ``model`` in place.
+
+    Args:
+        model: the model; all its trainable parameters move.
+        sentences: token arrays to train on, boundary tokens included.
+        held_out: token arrays to measure on.
+        config: the schedule.
+        observer: called after every step with (step, steps, mean loss of the batch in nats).
+
+    Returns:
+        The held-out perplexity per token at the end.
+    """
+    parameters = list(model.parameters.tensors.values())
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    steps = config.epochs * math.ceil(len(sentences) / config.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step, steps))
+    step = 0
+    for epoch in range(config.epochs):
+        order = streams.generator(config.seed, "pretraining", epoch).permutation(len(sentences))
+        for start in range(0, len(order), config.batch_size):
+            loss = sentence_losses(model, [sentences[i] for i in order[start : start + config.batch_size]]).mean()
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.grad = gradient
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            observer(step, steps, float(loss.detach()))
+    optimizer.zero_grad(set_to_none=True)
+    nats, tokens = perplexity(model, held_out, range(len(held_out)))
+    return math.exp(nats / max(tokens, 1))
+
+
+def split_held_out(sentences: Sequence[Sentence], share: float, seed: int) -> tuple[list[Sentence], list[Sentence]]:
+    """A seeded split of the sentences into (train, held out), at least one sentence each."""
+    order = streams.generator(seed, "pretraining-held-out").permutation(len(sentences))
+    cut = min(max(round(share * len(sentences)), 1), len(sentences) - 1)
+    held_out = set(np.sort(order[:cut]).tolist())
+    train = [sentence for i, sentence in enumerate(sentences) if i not in held_out]
+    return train, [sentences[i] for i in sorted(held_out)]
+
+
+def _cosine(step: int, steps: int) -> float:
+    warm_up = max(1, steps // 50)
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
