@@ -1,4 +1,4 @@
-"""The value of one setting that just meets a target ε, by bisection.
+"""The value of one setting that just meets a target ε, by interpolation and bisection.
 
 ε never falls with the rounds and the rates and never rises with the noise multiplier and the user cap: a
 stochastically larger shift is never safer (docs/privacy.md, section 4).
@@ -13,6 +13,8 @@ from strategies.units import PrivacyError
 
 _TOLERANCE = 0.004  # how far below the target ε may end, relative
 _STEPS = 60
+_FLATTEST = 1e-4  # ε further from the target than this factor tells nothing about where the target lies
+_EDGE = 0.02  # never look closer to an end than this share
 
 
 def bisect_value(
@@ -30,20 +32,28 @@ def bisect_value(
         raise PrivacyError(
             f"target_epsilon {target:g} is out of reach by {name}: at {safest:g} ε is still {reached:.4g}"
         )
-    if epsilon_at(riskiest) <= target:
+    exceeded = epsilon_at(riskiest)
+    if exceeded <= target:
         return riskiest
-    safe, risky = math.log(safest), math.log(riskiest)
-    best = safest
-    for _ in range(_STEPS):
+    safe, risky = safest, riskiest
+    for step in range(_STEPS):
         if reached >= target * (1 - _TOLERANCE):
             break
-        middle = math.exp((safe + risky) / 2)
+        share = 0.5 if step % 3 == 2 else _interpolated(reached, exceeded, target)
+        middle = safe * (risky / safe) ** share
         value = epsilon_at(middle)
         if value <= target:
-            safe, best, reached = math.log(middle), middle, value
+            safe, reached = middle, value
         else:
-            risky = math.log(middle)
-    return best
+            risky, exceeded = middle, value
+    return safe
+
+
+def _interpolated(reached: float, exceeded: float, target: float) -> float:
+    """How far from the safe to the risky end to look next: straight in ln ε, aiming just below the target."""
+    aim = target * (1 - _TOLERANCE / 2)
+    low, high = math.log(max(reached, target * _FLATTEST)), math.log(min(exceeded, target / _FLATTEST))
+    return min(max((math.log(aim) - low) / (high - low), _EDGE), 1 - _EDGE)
 
 
 def largest_count(epsilon_at: Callable[[int], float], most: int, target: float) -> int:

@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 
 from strategies.privacy_loss import Floats, GridLoss, ShiftMixture, discretize, loss_range
 
-_ORDERS = np.geomspace(1e-4, 1e4, 97)
+_ORDERS = np.geomspace(1e-4, 1e4, 49)
 # ln max_y (1 − e^−y)·e^−λy, so that δ(ε) ≤ exp(moment(λ) − λ·ε + this) (Canonne, Kamath, Steinke 2020)
 _CONVERSION = _ORDERS * np.log(_ORDERS) - (1 + _ORDERS) * np.log1p(_ORDERS)
 _FFT_ROUND_OFF = 8 * 2.0**-53  # per stage of a transform, relative to the sum of its absolute inputs
