@@ -19,6 +19,7 @@ from strategies.privacy_loss import Floats, ShiftMixture
 from strategies.units import Reach
 
 _NEGLIGIBLE = 1e-60
+_MOST_CASES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Law:
 
 def exposure_from_reach(reach: Reach, q_u: float, tail: float) -> Exposure:
     """The worst exposure within ``reach``: M ~ Binomial(F, q_u) sampled users, min(M·n, total) sentences."""
-    sampled = _raise_rare(binomial(reach.users, q_u, tail), tail)
+    sampled = _coarsen(_raise_rare(binomial(reach.users, q_u, tail), tail))
     users = sampled.values.astype(np.int64)
     sentences = np.minimum(users * reach.sentences_per_user, reach.total)
     return Exposure(sampled.probabilities, users, sentences)
@@ -132,6 +133,14 @@ def _raise_rare(law: Law, tail: float) -> Law:
     probabilities = law.probabilities[low:].copy()
     probabilities[0] += law.probabilities[:low].sum()
     return Law(law.values[low:], probabilities)
+
+
+def _coarsen(law: Law) -> Law:
+    """At most ``_MOST_CASES`` values: of equally many neighbours only the largest stays."""
+    size = -(-len(law.values) // _MOST_CASES)
+    starts = np.arange(0, len(law.values), size)
+    ends = np.minimum(starts + size, len(law.values)) - 1
+    return Law(law.values[ends], np.add.reduceat(law.probabilities, starts))
 
 
 def _coin(probability: float, law: Law) -> Law:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from strategies import rdp
 from strategies.accounting import RoundEvent, delta, dominating_laws, epsilon, epsilon_curve
 from strategies.composition import epsilon_curve as law_epsilon_curve
+from strategies.privacy_loss import ShiftMixture
 from strategies.units import NO_ENTITY, Adjacency, PrivacyError, Reach
 from tests.strategies.oracles import ScalarPair, revealed_delta, shift_law
 
@@ -116,18 +118,20 @@ def test_hiding_who_was_sampled_buys_what_the_docs_say() -> None:
     assert epsilon(event, adjacency, 50, 1e-5) == hidden
 
 
-def test_revealing_the_sampled_users_costs_little_with_a_sentence_clip() -> None:
-    """A concrete attack: the affected users have no other sentence. No proof can go below it."""
-    z, rounds, delta_ = 1.0, 1, 1e-3
-    law = shift_law((0.05, 1.0, 1.0), math.inf, 1, 1, 15)
-    sampled, idle = law, shift_law((0.05, 1.0, 1.0), math.inf, 0, 1, 15)
-    values = np.concatenate([sampled[0], idle[0]])
-    weights = np.concatenate([0.05 * sampled[1], 0.95 * idle[1]])
-    attack = ScalarPair((values, weights), (np.zeros(1), np.ones(1)), z)
-    event = RoundEvent("uedp", z, q_u=0.05, user_cap=15)
-    ours = epsilon(event, Adjacency(math.inf, one_each(1)), rounds, delta_)
-    assert max(attack.delta(ours * 0.96)) > delta_
-    assert max(attack.delta(ours)) <= delta_
+@pytest.mark.parametrize(("users", "attained", "gap"), [(1, 2.710, 0.005), (15, 3.339, 0.05)])
+def test_no_proof_could_gain_much_with_a_sentence_clip(users: int, attained: float, gap: float) -> None:
+    """A concrete pair of corpora: affected users with no other sentence, so that nothing shows who was sampled."""
+    law: dict[float, float] = {}
+    for sampled in range(users + 1):
+        chance = float(stats.binom.pmf(sampled, users, USERS.q_u))
+        for value, weight in zip(*shift_law((0.05, 0.5, 1.0), math.inf, sampled, 1, 15), strict=True):
+            law[value] = law.get(value, 0.0) + chance * weight
+    values = np.array(sorted(law))
+    weights = np.array([law[value] for value in values])
+    attack = (ShiftMixture(1.0, float(weights[0]), values[1:], weights[1:]),)
+    found = law_epsilon_curve(attack, 1.0, np.array([50]), 1e-5)[0]
+    assert found == pytest.approx(attained, rel=1e-3)
+    assert found < epsilon(USERS, Adjacency(math.inf, one_each(users)), 50, 1e-5) < found * (1 + gap)
 
 
 @pytest.mark.parametrize("q_u", [0.01, 0.2, 1.0])
