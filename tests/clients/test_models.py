@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -61,8 +62,6 @@ def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
         f"m = load_model(ModelSpec.model_validate_json('{SMALL.model_dump_json()}'), 0);"
         "print(hashlib.sha256(m.get_vector().tobytes()).hexdigest())"
     )
-    import hashlib
-
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert printed.strip() == hashlib.sha256(small.get_vector().tobytes()).hexdigest()
 

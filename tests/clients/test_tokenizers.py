@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import lzma
 import sys
+import unicodedata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,8 +43,6 @@ def test_the_bundled_tokenizer_is_the_one_on_its_card() -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_every_text_has_an_encoding_and_comes_back(text: str) -> None:
-    import unicodedata
-
     ids = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     back = TOKENIZER.decode(ids)
     assert back.removeprefix(" ") == unicodedata.normalize("NFC", text).removeprefix(" ")
