@@ -1,0 +1,84 @@
+"""Our mechanisms as audit targets, with the worst-case pair of corpora that belongs to each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.audit.corpora import Scenario, background_needed, build
+from fl_sim.audit.mechanism import Seam, UserClippedOnly, release, user_level
+from strategies.accounting import RoundEvent
+from strategies.plan import PrivacyPlan
+from strategies.uedp import UserEntityDP
+from strategies.units import Adjacency
+
+_NO_NOISE = 1e-9
+_ENOUGH_SENTENCES = 2.0  # a user without bound owns this many times ŵ/q_s sentences, enough to fill the cap
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMechanism:
+    """``uedp`` or ``user_level``, through its real code, on one pair of corpora."""
+
+    seam: Seam
+    scenario: Scenario
+
+    @property
+    def noise_std(self) -> float:
+        return self.seam.plan.noise_multiplier
+
+    @property
+    def items_per_copy(self) -> int:
+        return self.scenario.users + self.scenario.sentences * (1 + self.scenario.companions)
+
+    @property
+    def random_shift(self) -> bool:
+        plan, entity = self.seam.plan, self.scenario.reach_users > 0
+        return not (plan.q_u == plan.q_s == 1 and (plan.q_e == 1 or not entity))
+
+    def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
+        seam = self.seam
+        if not noise:
+            seam = replace(seam, plan=replace(seam.plan, noise_multiplier=_NO_NOISE))
+        return release(seam, build(self.scenario, present, copies), rounds, seed)
+
+
+def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
+    """The real mechanism that ``event`` describes. The clip c is 1: nothing depends on its scale."""
+    plan = PrivacyPlan(
+        strategy="uedp" if event.strategy == "uedp" else "user_level",
+        population=1,
+        q_u=event.q_u,
+        q_e=event.q_e,
+        q_s=event.q_s,
+        clip_norm=1.0,
+        user_cap=event.user_cap,
+        noise_multiplier=event.noise_multiplier,
+        rounds=rounds,
+        delta=delta,
+    )
+    if event.strategy == "user_level":
+        return Seam(plan, strategy=user_level)
+    return Seam(plan, strategy=UserEntityDP if event.clips_sentences else UserClippedOnly)
+
+
+def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:
+    """The pair of corpora that moves a round's sum the most within ``adjacency``.
+
+    A user without a bound on its sentences gets as many as fill the cap nearly always.
+    """
+    reach, user_sentences = adjacency.reach, adjacency.user_sentences
+    if math.isinf(user_sentences):
+        user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
+    return Scenario(
+        reach_users=reach.users if reach.total else 0,
+        reach_sentences=reach.sentences_per_user if reach.total else 0,
+        user_sentences=int(user_sentences),
+        background=background_needed(reach.sentences_per_user, event.user_cap, event.clips_sentences)
+        if reach.total
+        else 0,
+        companions=companions if reach.total else 0,
+    )
