@@ -23,7 +23,8 @@ def require_free(out: Path) -> None:
 def folder_appearing_at(out: Path) -> Iterator[Path]:
     """Give a temporary folder beside ``out`` to write in, and rename it to ``out`` once the block is through.
 
-    Whatever ends the block early (an error, Ctrl-C) removes the temporary folder, and the parents it needed.
+    Whatever ends the block early (an error, Ctrl-C) removes the temporary folder, and the parents it needed;
+    only a killed process leaves one behind, named ``.NAME.partial-…``.
     Raises :class:`CorpusError` where ``out`` is taken, :class:`OSError` where its place cannot be written.
     """
     require_free(out)

@@ -80,24 +80,16 @@ def prepare(
     for progress. Raises :class:`CorpusError` for bad input, and then leaves nothing behind.
     """
     chosen = tagger or (GOLD if raw.has_gold else DEFAULT_TAGGER)
-    if chosen == GOLD:
-        if not raw.has_gold:
-            raise CorpusError("--tagger gold needs marked entities: name their column with --entities-column")
-        return write_corpus(
-            watch(raw.sentences()),
-            out,
-            name=raw.name,
-            sources=raw.sources,
-            settings=raw.settings,
-            tools=raw.tools,
-        )
-    engine = make_tagger(chosen)
+    if chosen == GOLD and not raw.has_gold:
+        raise CorpusError("--tagger gold needs marked entities: name their column with --entities-column")
+    engine = None if chosen == GOLD else make_tagger(chosen)
+    sentences = raw.sentences()
     return write_corpus(
-        watch(tagged(raw.sentences(), engine)),
+        watch(sentences if engine is None else tagged(sentences, engine)),
         out,
         name=raw.name,
         sources=raw.sources,
         settings=raw.settings,
-        tagger=engine.describe(),
+        tagger={"tagger": GOLD} if engine is None else engine.describe(),
         tools=raw.tools,
     )

@@ -100,8 +100,8 @@ class Grammar:
     """
 
     def __init__(self, rules: Mapping[str, Sequence[str]]) -> None:
-        self._rules = {name: tuple(_parse(text) for text in texts) for name, texts in rules.items()}
-        known = {"S", *self._rules}
+        self.rules = {name: tuple(_parse(text) for text in texts) for name, texts in rules.items()}
+        known = {"S", *self.rules}
         for name, text in ((name, text) for name, texts in rules.items() for text in texts):
             for used in re.findall(r"<([A-Za-z_]+)>", text):
                 if used not in known and f"{used}_past" not in known:
@@ -110,7 +110,7 @@ class Grammar:
     def expand(self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator) -> list[Piece]:
         """One production of ``rule`` in ``tense``; all choices come from ``rng`` and ``writer``."""
         modal = MODALS[rng.integers(len(MODALS))]
-        sentence = _Expansion(self._rules, tense, negated, writer, rng, modal)
+        sentence = _Expansion(self.rules, tense, negated, writer, rng, modal)
         sentence.rule(rule)
         return sentence.pieces
 

@@ -24,6 +24,7 @@ sing sang sung; sit sat sat; sleep slept slept; speak spoke spoken; spend spent 
 steal stole stolen; swim swam swum; take took taken; teach taught taught; tell told told; think thought
 thought; throw threw thrown; understand understood understood; wake woke woken; wear wore worn; win won won;
 withdraw withdrew withdrawn; write wrote written; overhear overheard overheard; rebuild rebuilt rebuilt;
+beat beat beaten; bite bit bitten; rise rose risen; sweep swept swept; oversleep overslept overslept;
 """
 _PAST = {
     lemma: (past, participle) for lemma, past, participle in (e.split() for e in _IRREGULAR.split(";") if e.strip())
@@ -32,7 +33,7 @@ _PAST = {
 _DOUBLING_VERBS = """
 plan stop shop chat drop fit grab pop rub ship skip slip step swap trim wrap jog run sit get put cut hit let
 set shut enrol dig swim win begin forget quit knit admit commit prefer refer permit submit control cancel
-label travel model compel regret mop nap pin rob scan ban beg hug log tap trip hum jam
+label travel model compel regret mop nap pin rob scan ban beg hug log tap trip hum jam drag transfer quarrel
 """
 _DOUBLING = frozenset(_DOUBLING_VERBS.split())
 _STATIVE_VERBS = "know like love own need want belong remember understand mean cost prefer have hate owe be trust"

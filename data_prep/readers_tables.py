@@ -102,6 +102,7 @@ def _jsonl_rows(path: Path, columns: list[str]) -> Iterator[Row]:
 
 def _csv_rows(path: Path, columns: list[str]) -> Iterator[Row]:
     delimiter = "\t" if ".tsv" in path.suffixes else ","
+    csv.field_size_limit(_MAX_CHARACTERS)  # the library's own limit is shorter than a contract
     reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader)

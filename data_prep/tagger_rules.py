@@ -57,7 +57,7 @@ _PATTERNS: dict[str, list[list[dict[str, Any]]]] = {
 """Label → patterns over tokens, in the notation of spaCy's Matcher."""
 
 _SHAPES = {
-    "EMAIL": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.\w{2,}",
+    "EMAIL": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
     "URL": r"(?:https?://|www\.)\S+[\w/]",
     "IBAN": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b",
     "CARD": r"(?<![\d-])\d(?:[ -]?\d){12,18}(?![\d-])",
@@ -67,7 +67,10 @@ _SHAPES = {
     "MONEY": r"[$€£¥] ?\d+(?:[.,]\d+)*(?: ?(?:thousand|million|billion|bn|[mkMK])\b)?",
     "ID": r"\b(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Z0-9]{5,}(?:-[A-Z0-9]+)*\b",
 }
-"""Label → regular expression over characters, for what a tokenizer would cut up; earlier ones win a tie."""
+"""Label → regular expression over characters, for what a tokenizer would cut up; earlier ones win a tie.
+
+Repetitions are bounded, so that a long text without spaces takes linear time.
+"""
 
 _SHAPE = re.compile("|".join(f"(?P<{label}>{pattern})" for label, pattern in _SHAPES.items()))
 _PARTICLES = "of de la le du van von der den di da del al el bin ibn y"
@@ -168,7 +171,10 @@ def _links(document: Doc, position: int) -> bool:
 
 def _longest(candidates: list[Mention]) -> tuple[Mention, ...]:
     kept: list[Mention] = []
+    taken: set[int] = set()
     for mention in sorted(candidates, key=lambda m: (m.start - m.end, m.start)):
-        if all(mention.end <= other.start or mention.start >= other.end for other in kept):
+        characters = range(mention.start, mention.end)
+        if taken.isdisjoint(characters):
+            taken.update(characters)
             kept.append(mention)
     return tuple(sorted(kept, key=lambda m: m.start))

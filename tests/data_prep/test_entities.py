@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -91,7 +92,7 @@ def test_rules_see_one_text_at_a_time_and_stay_inside_it(texts: list[str]) -> No
     assert together == [next(RULES.tag([text])) for text in texts]
     for text, mentions in zip(texts, together, strict=True):
         Sentence("train", "u", text, mentions)
-        assert all(a.end <= b.start for a, b in zip(mentions, mentions[1:], strict=False))
+        assert all(a.end <= b.start for a, b in itertools.pairwise(mentions))
 
 
 def test_rules_find_nearly_all_names_of_the_bundled_corpus() -> None:

@@ -1,0 +1,76 @@
+"""Finding the bundled corpus: beside the code, else in the installed distribution, else one clear error."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import data_prep
+from data_prep import bundle, bundled_path
+from data_prep.records import CorpusError
+
+
+class Installed:
+    """A distribution whose files lie in ``root``, installed in place from ``origin`` if that is given."""
+
+    def __init__(self, root: Path, origin: Path | None = None) -> None:
+        self.root = root
+        self.origin = origin
+
+    def locate_file(self, path: Path) -> Path:
+        return self.root / path
+
+    def read_text(self, name: str) -> str | None:
+        if self.origin is None:
+            return None
+        return json.dumps({"url": self.origin.as_uri(), "dir_info": {"editable": True}})
+
+
+def data_in(root: Path) -> Path:
+    folder = root / "data_prep" / "bundled"
+    folder.mkdir(parents=True)
+    (folder / "train.sentences.parquet").touch()
+    return folder
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The code as Flower copies it: Python files, the manifest, no Parquet."""
+    code = tmp_path / "copied app" / "data_prep"
+    (code / "bundled").mkdir(parents=True)
+    (code / "bundled" / "manifest.json").touch()
+    monkeypatch.setattr(bundle, "__file__", str(code / "bundle.py"))
+    return tmp_path
+
+
+def test_beside_the_code() -> None:
+    assert bundled_path() == Path(data_prep.__file__).parent / "bundled"
+
+
+def test_in_the_installed_package(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_in(copied / "site-packages")
+    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
+    assert bundled_path() == folder
+
+
+def test_in_the_checkout_of_an_editable_install(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_in(copied / "my checkout")
+    distribution = Installed(copied / "site-packages", origin=copied / "my checkout")
+    monkeypatch.setattr(metadata, "distribution", lambda _: distribution)
+    assert bundled_path() == folder
+
+
+def test_nowhere(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
+    with pytest.raises(CorpusError, match=r"not installed \(looked in .*site-packages"):
+        bundled_path()
+
+    def absent(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    with pytest.raises(CorpusError, match="the bundled corpus is not installed"):
+        bundled_path()
