@@ -5,6 +5,7 @@ The rounds' randomness needs no state: every stream is a function of the root se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,11 @@ class Checkpoint:
         tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
         tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
         replace_file(folder / _FILE, save(tensors, metadata={"round": str(self.server_round)}))
+
+    def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
+        """Whether this is a state of a model of ``size`` parameters and of an optimizer with such a state."""
+        shapes = {name: value.shape for name, value in self.optimizer.items()}
+        return self.vector.shape == (size,) and shapes == {name: value.shape for name, value in optimizer.items()}
 
     @classmethod
     def read(cls, folder: Path) -> Checkpoint | None:

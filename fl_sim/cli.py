@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fl_sim import __version__, commands
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
+
+_OURS = ("fl_sim", "strategies", "clients", "data_prep")
+
+# What the system says of a disk or of its own limits, often without the name of a file.
+_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument errors are one line on stderr, without the usage block."""
+    """Argument errors are one line on stderr, without the usage block; a flag has to be written out.
+
+    (``--epsilon`` for ``--epsilon-budget`` would be taken for the target by whoever wrote it.)
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -36,31 +51,51 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code (0 done, 2 bad input, 130 interrupted)."""
+    """Run one verb; returns the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
+    _tolerate_narrow_terminals()
     args = build_parser().parse_args(argv)
     try:
         return int(args.command(args))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+        return EXIT_NO_READER
     except (ValueError, OSError) as error:
         if not _is_foreseen(error):
             raise
         print(f"fl-sim {args.verb}: {_one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print(f"fl-sim {args.verb}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"fl-sim {args.verb}: {'; '.join(['interrupted', *_notes(error)])}", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
+def _tolerate_narrow_terminals() -> None:
+    """A terminal without ε shows it as an escape; a finished run must not end in an error for want of a letter."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _is_foreseen(error: Exception) -> bool:
-    """Whether ``error`` is one of the project's own input errors, or the system's word on a file."""
+    """Whether ``error`` is one of the project's own input errors, or the system's word on a file or its limits.
+
+    Everything else is a bug, and bugs show their traceback.
+    """
     if isinstance(error, OSError):
-        return error.filename is not None
-    return any(package in type(error).__module__ for package in ("fl_sim", "strategies", "clients", "data_prep"))
+        return error.filename is not None or error.errno in _RESOURCES
+    return type(error).__module__.partition(".")[0] in _OURS
 
 
 def _one_line(error: Exception) -> str:
+    words = str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+        words = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return "; ".join(" ".join(part.split()) for part in (words, *_notes(error)))
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What those who passed the error on had to add."""
+    return list(getattr(error, "__notes__", []))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ that name the key, the value and what is allowed.
 
 from __future__ import annotations
 
+import functools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clients.models import ModelSpec
+from fl_sim import config_keys
+from fl_sim.config_keys import Key
 from strategies.baselines import LocalTrainingConfig
 from strategies.plan import StrategyName
 from strategies.server_optimizer import ServerOptimizerConfig
 
 Rate = Annotated[float, Field(gt=0, le=1)]
+Epsilon = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+
+# Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
+_MOST_ROUNDS = 100_000
+_MOST_PEOPLE = 10**12
+_MOST_SENTENCES = 10**9
+_LARGEST_SEED = 2**63 - 1
 
 
 class ConfigError(ValueError):
@@ -34,76 +45,103 @@ class _Section(BaseModel):
 class CorpusConfig(_Section):
     """Which text."""
 
-    path: str = Field("bundled", description="a folder made by fl-sim prepare, or the corpus that ships: bundled")
-    train_split: str = Field("train", description="the split whose users train")
-    held_out_split: str | None = Field(
-        None, description="the split on which perplexity is measured; default: validation, else test"
+    path: Text = Field("bundled", description="a folder made by `fl-sim prepare`, or the corpus that ships: `bundled`")
+    train_split: Text = Field("train", description="the split whose users train")
+    held_out_split: Text | None = Field(
+        None, description="the split on which perplexity is measured; default: `validation`, else `test`"
     )
 
 
 class PrivacyConfig(_Section):
-    """The mechanism and its promise. A rate left out takes the strategy's default (docs/configuration.md)."""
+    """The mechanism and its promise. What is left out takes the strategy's default."""
 
-    strategy: StrategyName = "uedp"
-    q_u: Rate | None = Field(None, description="user sampling rate; uedp 1, user_level 0.05, noiseless 1")
-    q_e: Rate | None = Field(None, description="entity sampling rate; uedp 0.5, else 1")
-    q_s: Rate | None = Field(None, description="sentence sampling rate; user_level 1, else 0.05")
+    strategy: StrategyName = Field("uedp", description="the mechanism (docs/privacy.md)")
+    q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
+    q_e: Rate | None = Field(None, description="the probability that an entity is active in a round; 1 in user_level")
+    q_s: Rate | None = Field(None, description="the probability that a sentence is active in a round; 1 in user_level")
     clip_norm: float | None = Field(
-        None, gt=0, description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level)"
+        None,
+        gt=0,
+        le=1e6,
+        description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level)",
     )
-    user_cap: float | None = Field(None, ge=1, description="ŵ, the user's cap in sentences per round; uedp 5")
-    noise_multiplier: float | None = Field(None, gt=0, description="z; the noise on the sum is z·ŵ·c")
-    target_epsilon: float | None = Field(None, gt=0, description="find the smallest noise that meets this ε")
+    user_cap: float | None = Field(
+        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 in user_level"
+    )
+    noise_multiplier: float | None = Field(
+        None, ge=1e-3, le=1e6, description="z; the noise on the sum has standard deviation z·ŵ·c"
+    )
+    target_epsilon: Epsilon | None = Field(
+        None, description="instead of noise_multiplier: find the smallest noise that meets this ε"
+    )
     target_unit: Literal["user", "user_entity"] = Field(
-        "user_entity", description="whose ε the target and the budget mean (user_entity: 95th percentile reach)"
+        "user_entity",
+        description="whose ε target_epsilon and epsilon_budget mean: a user's, or that of a user and an entity at the "
+        "95th percentile of the corpus's reach",
     )
-    epsilon_budget: float | None = Field(None, gt=0, description="stop before this ε would be exceeded")
-    delta: float = Field(1e-5, gt=0, lt=1)
-    population: int | None = Field(None, ge=1, description="N, the public number of enrolled users; default: all")
-    user_sentences: int | Literal["corpus", "unbounded"] = Field(
-        "corpus", description="n', the sentences of the protected user: a number, the corpus's largest, or unbounded"
+    epsilon_budget: Epsilon | None = Field(None, description="stop before this ε would be exceeded")
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ at which every ε is stated; below 1/N")
+    population: int | None = Field(
+        None,
+        ge=1,
+        le=_MOST_PEOPLE,
+        description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users",
+    )
+    user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] = Field(
+        "corpus",
+        description="n', the most sentences that the protected user may have: a number, the corpus's largest user, or "
+        "no bound at all",
     )
 
     @model_validator(mode="after")
     def _one_source_of_noise(self) -> PrivacyConfig:
         if self.noise_multiplier is not None and self.target_epsilon is not None:
-            raise ValueError("give noise_multiplier or target_epsilon, not both")
+            raise ValueError(
+                f"privacy.noise_multiplier is {self.noise_multiplier:g} and privacy.target_epsilon is "
+                f"{self.target_epsilon:g}; allowed: one of them, not both"
+            )
         return self
 
 
 class EvaluationConfig(_Section):
     """How utility is measured."""
 
-    every: int = Field(1, ge=1, description="rounds between two evaluations; the last round always is")
+    every: int = Field(1, ge=1, description="rounds between two evaluations; the last round always is evaluated")
     max_sentences: int = Field(1500, ge=1, description="held-out sentences used, a seeded sample of the split")
 
 
 class EngineConfig(_Section):
     """Where the rounds are computed."""
 
-    name: Literal["ray", "inline"] = Field("ray", description="Flower on Ray, or one process without Ray")
-    nodes: int | None = Field(None, ge=1, description="SuperNodes; default: one per worker")
+    name: Literal["ray", "inline"] = Field("ray", description="Flower's simulation on Ray, or one process without Ray")
+    nodes: int | None = Field(
+        None, ge=1, description="SuperNodes, at most the corpus's users; default: one per worker (inline: one)"
+    )
     cpus_per_node: int = Field(1, ge=1, description="CPU cores that Ray reserves for a working node")
     gpus_per_node: float = Field(0.0, ge=0, description="GPUs that Ray reserves for a working node; may be a fraction")
     num_cpus: int | None = Field(None, ge=1, description="CPU cores that Ray may use; default: all")
     num_gpus: int | None = Field(None, ge=0, description="GPUs that Ray may use; default: all")
-    address: str | None = Field(None, description="an existing Ray cluster, such as auto or 10.0.0.1:6379")
+    address: Text | None = Field(None, description="an existing Ray cluster, such as `auto` or `10.0.0.1:6379`")
     timeout: float = Field(3600.0, gt=0, description="seconds after which an unanswered node counts as failed")
 
     @model_validator(mode="after")
     def _cluster_owns_its_size(self) -> EngineConfig:
-        if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
-            raise ValueError("with address the cluster decides num_cpus and num_gpus; leave them out")
+        for name in ("num_cpus", "num_gpus"):
+            if self.address is not None and getattr(self, name) is not None:
+                raise ValueError(
+                    f"engine.{name} is {getattr(self, name)} and engine.address is '{self.address}'; allowed: one of "
+                    "them, because a running cluster decides what it has"
+                )
         return self
 
 
 class RunConfig(_Section):
     """Everything a run depends on."""
 
-    seed: int = Field(0, ge=0)
-    rounds: int = Field(30, ge=1)
-    out: str | None = Field(None, description="the run's folder; default: a new one under runs/")
-    checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints")
+    seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
+    rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
+    out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
+    checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
     privacy: PrivacyConfig = PrivacyConfig()
@@ -114,61 +152,122 @@ class RunConfig(_Section):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Validate nested or dotted keys; dashes in keys are underscores (Flower's habit)."""
+        """Validate nested or dotted keys; dashes in keys are underscores (Flower's habit).
+
+        Raises:
+            ConfigError: names every mistake in one line.
+        """
+        nested = _nested(values)
+        _check_leaves(nested)
         try:
-            return cls.model_validate(_nested(values))
+            # strict: "30" and true are no numbers
+            return cls.model_validate(nested, strict=True)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from error
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of a TOML file (or the defaults) with ``section.key`` overrides on top."""
-        values = read_toml(path) if path is not None else {}
-        return cls.from_mapping(_merge(_nested(values), _nested(overrides or {})))
+        """The configuration of a TOML file (or the defaults) with ``section.key`` overrides on top.
+
+        ``noise_multiplier`` among the overrides takes the place of the file's ``target_epsilon``, and vice versa.
+
+        Raises:
+            ConfigError: names the file where the mistake is in it.
+        """
+        values: dict[str, Any] = {}
+        if path is not None:
+            values = _nested(read_toml(path))
+            try:
+                cls.from_mapping(values)
+            except ConfigError as error:
+                raise ConfigError(f"{path}: {error}") from error
+        over = _nested(overrides or {})
+        return cls.from_mapping(_merge(_without_rival(values, over), over))
+
+
+@functools.cache
+def run_keys() -> dict[str, Key]:
+    """Every key of a run's configuration by its full name."""
+    return config_keys.keys_of(RunConfig)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file; :class:`ConfigError` names file and position of a mistake."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"configuration {path}: {reason}") from error
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 (byte {error.start + 1}); allowed: a TOML file in UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror or error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML ({error})") from error
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """``section.key=value`` words as a mapping; a value that is not TOML is taken as text."""
+    """``section.key=value`` words as a mapping; :class:`ConfigError` for another form, or a key given twice."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"setting '{assignment}' is not of the form section.key=value")
-        values[key.strip()] = parse_value(text.strip())
+        key = _plain(key)
+        if not separator or not key:
+            raise ConfigError(f"setting '{assignment}' is not understood; allowed: section.key=value")
+        add_setting(values, key, text.strip())
     return values
 
 
-def parse_value(text: str) -> Any:
-    """A TOML scalar, or the text itself where it is none."""
+def add_setting(values: dict[str, Any], key: str, text: str) -> None:
+    """Put the value that ``text`` stands for under ``key``; :class:`ConfigError` if another one is there."""
+    value = parse_value(key, text)
+    if values.setdefault(key, value) != value:
+        raise ConfigError(f"{key} is {_shown(values[key])} and {_shown(value)}; allowed: one value")
+
+
+def parse_value(key: str, text: str) -> Any:
+    """What ``text`` means for ``key``: text where the key takes any, else a TOML value, else a number."""
+    known = run_keys().get(key)
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        tables = {}
+    if len(tables) == 1 and (isinstance(tables["value"], str) or known is None or not known.is_text):
+        return tables["value"]
+    if known is None or not known.is_text:
+        try:
+            return float(text)  # .5 is no TOML
+        except ValueError:
+            return text
+    return text
+
+
+def user_sentence_bound(setting: int | str, largest: int) -> float:
+    """n' as a number, for the corpus whose largest user owns ``largest`` sentences."""
+    if setting == "unbounded":
+        return math.inf
+    return float(largest if setting == "corpus" else setting)
+
+
+def _plain(key: str) -> str:
+    return key.strip().replace("-", "_")
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in values.items():
-        *sections, name = key.replace("-", "_").split(".")
+        *sections, name = _plain(key).split(".")
         table = nested
         for section in sections:
             table = table.setdefault(section, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"configuration key '{key}': '{section}' is not a section")
-        item = _nested(value) if isinstance(value, Mapping) else value
+                raise ConfigError(f"'{section}' is {_shown(table)}, so '{key}' cannot be set; allowed: one of them")
+        item = _nested(value) if isinstance(value, Mapping) else _frozen(value)
         if isinstance(item, dict) and isinstance(table.get(name), dict):
             item = _merge(table[name], item)
         table[name] = item
     return nested
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -179,34 +278,72 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``values`` without the way to choose the noise that ``over`` replaces by the other one."""
+    privacy, chosen = values.get("privacy"), over.get("privacy")
+    if not isinstance(privacy, dict) or not isinstance(chosen, dict):
+        return values
+    ways = {"noise_multiplier", "target_epsilon"}
+    dropped = ways if ways & chosen.keys() else set()
+    return values | {"privacy": {name: value for name, value in privacy.items() if name not in dropped}}
+
+
+def _check_leaves(values: Mapping[str, Any], section: str = "") -> None:
+    """Refuse what no key can be, in any section: infinite numbers, and text that no file name or JSON can hold."""
+    for name, value in values.items():
+        key = f"{section}{name}"
+        if isinstance(value, dict):
+            _check_leaves(value, f"{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key} is {value}; allowed: {_allowed_for(key) or 'a finite number'}")
+        elif isinstance(value, str) and ("\0" in value or not _is_unicode(value)):
+            raise ConfigError(f"{key} is {value!r}; allowed: Unicode text without NUL")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _explain(error: ValidationError) -> str:
-    """All mistakes of a configuration in one line."""
-    lines = []
+    """All mistakes of a configuration in one line, each key once."""
+    lines: dict[str, str] = {}
     for mistake in error.errors():
-        key = ".".join(str(part) for part in mistake["loc"]) or "configuration"
+        where = ".".join(str(part) for part in mistake["loc"])
+        key = next((name for name in run_keys() if where == name or where.startswith(f"{name}.")), where)
         if mistake["type"] == "extra_forbidden":
-            lines.append(f"'{key}' is not a configuration key; {_known_keys(mistake['loc'])}")
+            lines[key] = _unknown(key)
         elif mistake["type"] == "value_error":
-            lines.append(f"{key}: {mistake['ctx']['error']}")
+            lines[key] = str(mistake["ctx"]["error"])
+        elif key in config_keys.sections_of(run_keys()):
+            lines[key] = f"{key} is {_shown(mistake['input'])}; allowed: a section, with keys such as {key}.…"
         else:
-            lines.append(f"{key} is {mistake['input']!r}; allowed: {_allowed(mistake['msg'])}")
-    return "; ".join(lines)
+            allowed = _allowed_for(key) or mistake["msg"]
+            lines[key] = f"{key} is {_shown(mistake['input'])}; allowed: {allowed}"
+    return "; ".join(lines.values())
 
 
-def _allowed(message: str) -> str:
-    return message.removeprefix("Input should be ").replace("Input should be a", "a").replace("valid ", "")
+def _allowed_for(key: str) -> str:
+    known = run_keys().get(key)
+    return known.allowed if known else ""
 
 
-def _known_keys(location: tuple[int | str, ...]) -> str:
-    section: Any = RunConfig
-    for part in location[:-1]:
-        section = section.model_fields[str(part)].annotation
-    where = ".".join(str(part) for part in location[:-1])
-    return f"known{' in ' + where if where else ''}: {', '.join(sorted(section.model_fields))}"
+def _unknown(key: str) -> str:
+    section = key.rpartition(".")[0]
+    siblings = [name.rpartition(".")[2] for name in run_keys() if name.rpartition(".")[0] == section]
+    known = siblings if section else [*siblings, *config_keys.sections_of(run_keys())]
+    guess = config_keys.nearest(key, run_keys())
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"'{key}' is not a configuration key; {hint}known{f' in {section}' if section else ''}: {', '.join(known)}"
 
 
-def user_sentence_bound(setting: int | str, largest: int) -> float:
-    """n' as a number, for the corpus whose largest user owns ``largest`` sentences."""
-    if setting == "unbounded":
-        return math.inf
-    return float(largest if setting == "corpus" else setting)
+def _shown(value: Any) -> str:
+    """A value as its writer would know it again."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section"
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)

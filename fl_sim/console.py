@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -20,9 +21,9 @@ def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
     Returns:
         The exit code: 0, or 130 where the run was interrupted (and can be resumed).
     """
-    console = Console(stderr=True, quiet=quiet)
+    console = Console(stderr=True, quiet=quiet, soft_wrap=True)
     for warning in experiment.planned.warnings:
-        console.print(f"[yellow]note[/yellow] {warning}")
+        console.print(f"note: {warning}", markup=False, highlight=False, style="yellow")
     with _progress(console) as progress:
         rounds = experiment.planned.rounds
         task = progress.add_task("starting", total=rounds, completed=max(experiment.folder.last_round or 0, 0))
@@ -33,12 +34,14 @@ def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
         folder = execute(experiment, show)
     result = folder.result or {}
     if as_json:
-        print(json.dumps(encode({"folder": str(folder.path), **result}), ensure_ascii=False))
+        print(json.dumps(encode({"folder": str(folder.path), **result})))
     else:
         print(report.summary(folder), end="")
         print(f"\nResults are in {folder.path}")
     if result.get("stopped") == "interrupted":
-        console.print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}")
+        print(
+            f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}", file=sys.stderr
+        )
         return EXIT_INTERRUPTED
     return 0
 
@@ -51,6 +54,7 @@ def _progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=console.quiet,
     )
 
 

@@ -6,6 +6,7 @@ it a Flower grid, :mod:`fl_sim.engines` decides what that grid is.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,15 +16,18 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from clients.models import LanguageModel, load_model
+from clients.models import LanguageModel
 from clients.workspace import WorkspaceSpec
 from data_prep.corpus import Corpus
 from data_prep.encode import EncodedSplit, encode_split
-from fl_sim import environment, evaluate
+from fl_sim import environment, evaluate, record
 from fl_sim.checkpoint import Checkpoint
-from fl_sim.config import ConfigError, RunConfig
+from fl_sim.config import RunConfig
+from fl_sim.inputs import build_model, held_out_split, open_corpus, with_absolute_paths
 from fl_sim.planning import Planned, plan_run
+from fl_sim.record import Record
 from fl_sim.results import ResultsError, RunFolder, default_run_path
+from fl_sim.run_place import RunPlace
 from strategies.catalogue import build_strategy
 from strategies.messages import arrays_to_vector, vector_to_arrays
 from strategies.rounds import BoundedSumStrategy, Federation
@@ -31,89 +35,151 @@ from strategies.server_optimizer import build_optimizer
 
 Row = Mapping[str, Any]
 
-
 class Experiment:
-    """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid."""
+    """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
-    def __init__(self, config: RunConfig, corpus: Corpus, planned: Planned, folder: RunFolder) -> None:
+    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share. They are as
+    private as the text, so they are removed at the end.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        planned: Planned,
+        model: LanguageModel,
+        folder: RunFolder,
+        place: RunPlace,
+    ) -> None:
         self.config = config
         self.planned = planned
         self.folder = folder
         self.corpus = corpus
         self.observers: list[Callable[[Row], None]] = []
         self.stop_requested = False
-        self._model: LanguageModel = load_model(config.model, config.seed)
-        self._train = self._encode(config.corpus.train_split)
-        self._held_out = self._encode(held_out_split(config, corpus))
+        self._stopping = False
+        self._place = place
+        self._model = model
+        shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
+        self._train = self._encode(config.corpus.train_split, "train")
+        self._held_out = self._encode(held_out_split(config, corpus), "held_out")
         self._held_out_ids = evaluate.held_out_sample(self._held_out, config.evaluation.max_sentences, config.seed)
         self._strategy = self._build_strategy()
+        self._first_round = 1
         self._round_began = time.monotonic()
 
     @classmethod
     def create(cls, config: RunConfig) -> Experiment:
-        """Check everything that can be checked, then start a new run folder.
+        """Claim the run's folder, check everything that can be checked, and start the run's record.
 
         Raises:
-            ConfigError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not run; before
-                the folder is made, so that a mistake leaves nothing behind.
+            ConfigError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not run. The
+                folder is then as it was, and so are the folders above it.
         """
-        corpus = open_corpus(config)
-        planned = plan_run(config, corpus.ownership(config.corpus.train_split))
-        load_model(config.model, config.seed)
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
-        record = {
-            "run": config.model_dump(mode="json"),
-            "plan": asdict(planned.plan),
-            "corpus": {"fingerprint": corpus.fingerprint},
-        }
-        folder = RunFolder.create(Path(path).absolute(), config=record, environment=environment.describe())
-        return cls(config, corpus, planned, folder)
+        place = RunPlace.claim(Path(path).absolute())
+        try:
+            return cls._prepared(with_absolute_paths(config), place)
+        except BaseException:
+            place.discard()
+            raise
 
     @classmethod
     def resume(cls, path: str | Path) -> Experiment:
         """Open a run that was stopped, ready to go on after its last checkpoint.
 
         Raises:
-            ResultsError: if it is no run folder, is finished, or its corpus or plan has changed since.
+            ResultsError: if it is no run folder, is finished, is at work in another process, is corrupt, or its
+                corpus, its plan or its ε can no longer be reproduced.
         """
         folder = RunFolder.open(Path(path).absolute())
-        config = RunConfig.from_mapping(folder.config["run"])
+        place = RunPlace.hold(folder.path)
+        try:
+            return cls._resumed(folder, place)
+        except BaseException:
+            place.release()
+            raise
+
+    @classmethod
+    def _prepared(cls, config: RunConfig, place: RunPlace) -> Experiment:
         corpus = open_corpus(config)
-        if corpus.fingerprint != folder.config["corpus"]["fingerprint"]:
-            raise ResultsError(f"{path}: the corpus {config.corpus.path} has changed since the run began")
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
-        if asdict(planned.plan) != folder.config["plan"]:
-            raise ResultsError(f"{path}: the plan of the run can no longer be reproduced (another version?)")
+        model = build_model(config)
+        described = record.describe(config, planned, corpus)
+        folder = RunFolder.create(place.path, config=described, environment=environment.describe())
+        return cls(config, corpus, planned, model, folder, place)
+
+    @classmethod
+    def _resumed(cls, folder: RunFolder, place: RunPlace) -> Experiment:
         result = folder.result
-        if result is not None and result["stopped"] != "interrupted":
-            raise ResultsError(f"{path}: the run is finished ({result['rounds']} rounds)")
-        return cls(config, corpus, planned, folder)
+        if result is not None and result.get("stopped") != "interrupted":
+            raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
+        began = Record.read(folder)
+        config = began.config
+        corpus = open_corpus(config)
+        ownership = corpus.ownership(config.corpus.train_split)
+        planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
+        began.check(folder, corpus, planned)
+        experiment = cls(config, corpus, planned, build_model(config), folder, place)
+        experiment._restore(Checkpoint.read(folder.checkpoint_dir))
+        return experiment
 
     def execute(self, grid: Grid) -> None:
         """Run the rounds that are left on ``grid`` and finish the run folder."""
-        checkpoint = Checkpoint.read(self.folder.checkpoint_dir)
-        first_round = 1
-        if checkpoint is not None:
-            first_round = checkpoint.server_round + 1
-            self._model.set_vector(checkpoint.vector)
-            self._strategy.optimizer.restore(checkpoint.optimizer)
-        self.folder.truncate_metrics(after_round=first_round - 1 if checkpoint is not None else -1)
-        self._round_began = time.monotonic()
-        self._strategy.start(
-            grid,
-            vector_to_arrays(self._model.get_vector()),
-            num_rounds=self.planned.rounds,
-            timeout=self.config.engine.timeout,
-            evaluate_fn=self._after_round,
-            first_round=first_round,
-        )
-        self._finish()
+        try:
+            self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
+            self._round_began = time.monotonic()
+            self._strategy.start(
+                grid,
+                vector_to_arrays(self._model.get_vector()),
+                num_rounds=self.planned.rounds,
+                timeout=self.config.engine.timeout,
+                evaluate_fn=self._after_round,
+                first_round=self._first_round,
+            )
+            self._finish()
+        finally:
+            self._leave()
+
+    def abandon(self, error: BaseException) -> None:
+        """After ``error`` ended the run: remove a folder in which nothing was measured, and say what is left."""
+        self._leave()
+        where = self.folder.path
+        if self.folder.last_round is None and self._place.new:
+            self._place.discard()
+            error.add_note("no round was run, and no run folder is left")
+        elif str(where) not in str(error):
+            error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
+
+    def _leave(self) -> None:
+        shutil.rmtree(self._encoded, ignore_errors=True)
+        self._place.release()
+
+    def _restore(self, checkpoint: Checkpoint | None) -> None:
+        """Stand where ``checkpoint`` was written; before the first one, at the start."""
+        if checkpoint is None or checkpoint.server_round == 0:
+            return
+        recorded = self.folder.last_round or 0
+        last = min(recorded, self.planned.rounds)
+        if not 0 <= checkpoint.server_round <= last:
+            raise ResultsError(
+                f"{self.folder.path}: the checkpoint is of round {checkpoint.server_round}, but rounds 0 to {last} are "
+                "recorded; the run folder is corrupt"
+            )
+        if not checkpoint.fits(self._model.num_parameters, self._strategy.optimizer.state()):
+            raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
+        self._model.set_vector(checkpoint.vector)
+        self._strategy.optimizer.restore(checkpoint.optimizer)
+        self._first_round = checkpoint.server_round + 1
 
     def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
         """Measure, record, and keep the model so that the run can go on from here."""
+        # A stop that is requested from here on lets one more round run, which then is the last.
+        self._stopping = self.stop_requested
+        last = self._stopping or server_round == self.planned.rounds
         self._model.set_vector(arrays_to_vector(arrays))
         row: dict[str, Any] = {"round": server_round}
-        if server_round % self.config.evaluation.every == 0 or server_round == self.planned.rounds:
+        if last or server_round % self.config.evaluation.every == 0:
             loss = evaluate.model_loss(self._model, self._held_out, self._held_out_ids)
             row |= {"perplexity": evaluate.perplexity(loss), "loss": loss}
         row |= self.planned.guarantees.after(server_round)
@@ -122,21 +188,18 @@ class Experiment:
         row["seconds"] = time.monotonic() - self._round_began
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
-        if server_round % self.config.checkpoint_every == 0 or self._is_last(server_round):
+        if last or server_round % self.config.checkpoint_every == 0:
             state = self._strategy.optimizer.state()
             Checkpoint(server_round, self._model.get_vector(), state).write(self.folder.checkpoint_dir)
         for observer in self.observers:
             observer(row)
 
-    def _is_last(self, server_round: int) -> bool:
-        return server_round == self.planned.rounds or self.stop_requested
-
     def _finish(self) -> None:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
-        self._model.save(self.folder.model_dir)
+        measured = metrics["perplexity"].dropna()  # the rounds between two evaluations have none
         unigram = evaluate.unigram_loss(self._train, self._held_out, self._held_out_ids, self._model.vocabulary_size)
-        measured = metrics["perplexity"].dropna()
+        self._model.save(self.folder.model_dir)
         self.folder.finish(
             {
                 "stopped": self._why_stopped(rounds),
@@ -144,7 +207,7 @@ class Experiment:
                 "plan": asdict(self.planned.plan),
                 "corpus": {
                     "name": self.corpus.manifest.name,
-                    "users": self.planned_users,
+                    "users": self._strategy.federation.num_users,
                     "sentences": len(self._train.offsets) - 1,
                 },
                 "perplexity": float(measured.iloc[-1]),
@@ -156,36 +219,32 @@ class Experiment:
             }
         )
 
-    @property
-    def planned_users(self) -> int:
-        """U, how many users hold data."""
-        return self._strategy.federation.num_users
-
     def _why_stopped(self, rounds: int) -> str:
         if rounds < self.planned.rounds:
             return "interrupted"
         return "rounds" if self.planned.rounds == self.planned.plan.rounds else "epsilon_budget"
 
-    def _encode(self, split: str) -> EncodedSplit:
+    @property
+    def _encoded(self) -> Path:
+        return self.folder.path / "encoded"
+
+    def _encode(self, split: str, name: str) -> EncodedSplit:
         model = self._model
         return encode_split(
             self.corpus.texts(split),
             model.tokenizer,
             model.max_tokens,
-            self._encoded_dir(split),
+            self._encoded / name,
             bos_id=model.bos_id,
             eos_id=model.eos_id,
         )
 
-    def _encoded_dir(self, split: str) -> Path:
-        return self.folder.path / "encoded" / split
-
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config
         workspace = WorkspaceSpec(
-            corpus=str(self.corpus.path),
+            corpus=str(self.corpus.path.absolute()),
             split=config.corpus.train_split,
-            encoded=str(self._encoded_dir(config.corpus.train_split)),
+            encoded=str(self._encoded / "train"),
             model=config.model,
             seed=config.seed,
         )
@@ -195,21 +254,6 @@ class Experiment:
             seed=config.seed,
         )
         optimizer = build_optimizer(config.server, self._model.num_parameters)
-        return build_strategy(
-            self.planned.plan, federation, optimizer, config.local, should_stop=lambda: self.stop_requested
-        )
+        plan = self.planned.plan
+        return build_strategy(plan, federation, optimizer, config.local, should_stop=lambda: self._stopping)
 
-
-def open_corpus(config: RunConfig) -> Corpus:
-    """The corpus of a run, with the splits that the run needs."""
-    corpus = Corpus.open(config.corpus.path)
-    wanted = {"train_split": config.corpus.train_split, "held_out_split": held_out_split(config, corpus)}
-    for key, split in wanted.items():
-        if split not in corpus.splits:
-            raise ConfigError(f"corpus.{key} is '{split}'; allowed: {', '.join(corpus.splits)}")
-    return corpus
-
-
-def held_out_split(config: RunConfig, corpus: Corpus) -> str:
-    """The split on which perplexity is measured: the configured one, else the corpus's own."""
-    return config.corpus.held_out_split or corpus.held_out_split

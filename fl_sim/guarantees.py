@@ -19,6 +19,9 @@ from strategies.units import NO_ENTITY, Adjacency, Reach
 
 REACH_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
+# ε is computed after at most so many numbers of rounds; between two of them the later, larger one holds.
+_MOST_COUNTS = 2000
+
 
 @dataclass(frozen=True, slots=True)
 class Protected:
@@ -28,24 +31,26 @@ class Protected:
         user_sentences: n' of the protected user; ``inf`` where none is assumed.
         reach: the reach of the protected entity at the corpus's median, 95th percentile and maximum.
         coverage: the share of the corpus's entities that lie within each reach.
+        largest_user: the most sentences that a user of the corpus has.
     """
 
     user_sentences: float
     reach: Mapping[str, Reach]
     coverage: Mapping[str, float]
+    largest_user: int
 
     @classmethod
     def of(cls, ownership: Ownership, privacy: PrivacyConfig) -> Protected:
         """The protected parties of a corpus."""
         largest = int(ownership.sentences_per_user.max(initial=0))
         profiles = ownership.entity_profiles()
-        reach, coverage = {}, {}
-        for name, quantile in REACH_QUANTILES.items():
+        reach, coverage = dict.fromkeys(REACH_QUANTILES, NO_ENTITY), dict.fromkeys(REACH_QUANTILES, 1.0)
+        for name, quantile in REACH_QUANTILES.items() if ownership.num_entities else ():
             users, per_user, sentences = profiles.quantile(quantile)
             reach[name] = Reach(users=users, sentences_per_user=per_user, sentences=sentences)
             within = (profiles.users <= users) & (profiles.max_per_user <= per_user)
             coverage[name] = float(np.mean(within & (profiles.sentences <= sentences)))
-        return cls(user_sentence_bound(privacy.user_sentences, largest), reach, coverage)
+        return cls(user_sentence_bound(privacy.user_sentences, largest), reach, coverage, largest)
 
     def target(self, unit: str) -> Adjacency:
         """The adjacency that a target or a budget means."""
@@ -70,24 +75,17 @@ class Guarantees:
     @classmethod
     def of(cls, plan: PrivacyPlan, protected: Protected) -> Guarantees:
         """All curves of a plan."""
-        rounds = range(1, plan.rounds + 1)
-
-        def curve(adjacency: Adjacency, robust: bool = False) -> npt.NDArray[np.float64]:
-            epsilons = plan.epsilon_curve(adjacency, rounds, robust=robust)
-            # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
-            return np.concatenate(([0.0], np.minimum.accumulate(epsilons[::-1])[::-1]))
-
         curves = {
-            "epsilon_user": curve(Adjacency(protected.user_sentences)),
-            "epsilon_user_unbounded": curve(Adjacency()),
+            "epsilon_user": _curve(plan, Adjacency(protected.user_sentences)),
+            "epsilon_user_unbounded": _curve(plan, Adjacency()),
         }
         for name, reach in protected.reach.items():
             adjacency = Adjacency(protected.user_sentences, reach)
-            detected = curve(adjacency)
+            detected = _curve(plan, adjacency)
             relies_on_detection = plan.private and plan.q_e < 1
             curves[f"epsilon_user_entity_{name}"] = detected
             curves[f"epsilon_user_entity_robust_{name}"] = (
-                curve(adjacency, robust=True) if relies_on_detection else detected
+                _curve(plan, adjacency, robust=True) if relies_on_detection else detected
             )
         return cls(curves)
 
@@ -97,5 +95,21 @@ class Guarantees:
 
     def rounds_within(self, budget: float, unit: str) -> int:
         """How many rounds may be released before ε of ``unit`` would exceed ``budget``."""
-        curve = self.curves["epsilon_user" if unit == "user" else "epsilon_user_entity_p95"]
-        return int(np.count_nonzero(curve[1:] <= budget))
+        return int(np.count_nonzero(self.curves[epsilon_name(unit)][1:] <= budget))
+
+
+def epsilon_name(unit: str) -> str:
+    """The metric that a target or a budget for ``unit`` means."""
+    return "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
+
+
+def _curve(plan: PrivacyPlan, adjacency: Adjacency, *, robust: bool = False) -> npt.NDArray[np.float64]:
+    """ε after 0, 1, …, T rounds: at each the smallest figure that is proven."""
+    last = plan.rounds
+    counts = np.unique(np.linspace(1, last, min(last, _MOST_COUNTS)).round().astype(np.int64))
+    epsilons = plan.epsilon_curve(adjacency, counts.tolist(), robust=robust)
+    # A number of rounds on its own is computed on a finer grid than within a curve, and targets are met on that grid.
+    epsilons[-1] = min(epsilons[-1], plan.epsilon_curve(adjacency, [last], robust=robust)[0])
+    # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
+    monotone = np.minimum.accumulate(epsilons[::-1])[::-1]
+    return np.concatenate(([0.0], monotone[np.searchsorted(counts, np.arange(1, last + 1))]))

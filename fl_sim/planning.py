@@ -8,9 +8,12 @@ from typing import Any
 
 from data_prep.ownership import Ownership
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
-from fl_sim.guarantees import Guarantees, Protected
+from fl_sim.guarantees import Guarantees, Protected, epsilon_name
+from fl_sim.idle_settings import idle_settings
+from fl_sim.report import format_epsilon
 from strategies import accounting
 from strategies.plan import PrivacyPlan
+from strategies.units import Adjacency, PrivacyError
 
 # Rates, clips and noise that a strategy takes where the configuration leaves them out. uedp samples sentences and not
 # users, because that is what makes its guarantee strong (docs/privacy.md).
@@ -44,23 +47,49 @@ class Planned:
     warnings: tuple[str, ...]
 
 
-def plan_run(config: RunConfig, ownership: Ownership) -> Planned:
+def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | None = None) -> Planned:
     """Resolve the plan of a run.
 
+    Args:
+        config: what is asked for.
+        ownership: who owns which sentence of the training split.
+        noise_multiplier: z as a run found it for its target when it began; None to find it now.
+
     Raises:
-        ConfigError: for a target or budget that cannot be met, or settings the strategy does not have.
+        ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
+            that cannot be trained on privately.
         PrivacyError: for an impossible privacy parameter.
     """
-    if config.privacy.strategy == "uedp" and ownership.num_entities == 0:
-        raise ConfigError(
-            "privacy.strategy is uedp, but the corpus has no entity; allowed: user_level, noiseless, "
-            "or prepare the corpus with a tagger"
-        )
+    _check_corpus(config, ownership)
     protected = Protected.of(ownership, config.privacy)
-    plan = _with_noise(_untuned_plan(config, ownership.num_users), config.privacy, protected)
+    plan = _untuned_plan(config, ownership.num_users)
+    target = config.privacy.target_epsilon
+    if target is not None:
+        found = noise_multiplier
+        if found is None:
+            found = _noise_for_target(plan, target, protected.target(config.privacy.target_unit))
+        plan = replace(plan, noise_multiplier=found)
     guarantees = Guarantees.of(plan, protected)
     rounds = _rounds_within_budget(config.privacy, plan, guarantees)
-    return Planned(plan, protected, guarantees, rounds, tuple(_warnings(config, plan, protected)))
+    warnings = _warnings(config, plan, protected, guarantees) + idle_settings(config)
+    return Planned(plan, protected, guarantees, rounds, tuple(warnings))
+
+
+def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
+    split, population, nodes = config.corpus.train_split, config.privacy.population, config.engine.nodes
+    if ownership.num_users < 2:
+        raise ConfigError(f"corpus.train_split is '{split}', which has one user; allowed: a split of at least 2 users")
+    if config.privacy.strategy == "uedp" and ownership.num_entities == 0:
+        raise ConfigError(
+            f"privacy.strategy is uedp, but the split '{split}' has no entity; allowed: user_level, noiseless, "
+            "or prepare the corpus with a tagger"
+        )
+    if population is not None and population < ownership.num_users:
+        raise ConfigError(
+            f"privacy.population is {population}; allowed: at least {ownership.num_users}, the users of the corpus"
+        )
+    if nodes is not None and nodes > ownership.num_users:
+        raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
 
 
 def _untuned_plan(config: RunConfig, num_users: int) -> PrivacyPlan:
@@ -71,13 +100,16 @@ def _untuned_plan(config: RunConfig, num_users: int) -> PrivacyPlan:
         chosen[name] = default if value is None else value
     if privacy.strategy == "noiseless":
         _refuse_noise(privacy)
-    return PrivacyPlan(
-        strategy=privacy.strategy,
-        population=privacy.population or num_users,
-        rounds=config.rounds,
-        delta=privacy.delta,
-        **chosen,
-    )
+    try:
+        return PrivacyPlan(
+            strategy=privacy.strategy,
+            population=privacy.population or num_users,
+            rounds=config.rounds,
+            delta=privacy.delta,
+            **chosen,
+        )
+    except PrivacyError as error:
+        raise ConfigError(f"privacy.{error}") from error
 
 
 def _refuse_noise(privacy: PrivacyConfig) -> None:
@@ -86,14 +118,11 @@ def _refuse_noise(privacy: PrivacyConfig) -> None:
             raise ConfigError(f"privacy.{name} is {getattr(privacy, name)}; allowed: nothing under noiseless")
 
 
-def _with_noise(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected) -> PrivacyPlan:
-    if privacy.target_epsilon is None:
-        return plan
-    adjacency = protected.target(privacy.target_unit)
-    multiplier = accounting.calibrate_noise_multiplier(
-        plan.event(), [adjacency], plan.rounds, plan.delta, privacy.target_epsilon
-    )
-    return replace(plan, noise_multiplier=multiplier)
+def _noise_for_target(plan: PrivacyPlan, target: float, adjacency: Adjacency) -> float:
+    try:
+        return accounting.calibrate_noise_multiplier(plan.event(), [adjacency], plan.rounds, plan.delta, target)
+    except PrivacyError as error:
+        raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
 
 def _rounds_within_budget(privacy: PrivacyConfig, plan: PrivacyPlan, guarantees: Guarantees) -> int:
@@ -101,16 +130,15 @@ def _rounds_within_budget(privacy: PrivacyConfig, plan: PrivacyPlan, guarantees:
         return plan.rounds
     rounds = guarantees.rounds_within(privacy.epsilon_budget, privacy.target_unit)
     if rounds == 0:
-        first = guarantees.after(1)
-        epsilon = first["epsilon_user" if privacy.target_unit == "user" else "epsilon_user_entity_p95"]
+        first = guarantees.after(1)[epsilon_name(privacy.target_unit)]
         raise ConfigError(
-            f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {epsilon:.3g}, "
+            f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {format_epsilon(first)}, "
             f"which the first round spends at noise_multiplier {plan.noise_multiplier:g}"
         )
     return rounds
 
 
-def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected) -> list[str]:
+def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees) -> list[str]:
     if not plan.private:
         return ["noiseless protects nobody: its ε is infinite."]
     warnings = []
@@ -119,11 +147,18 @@ def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected) -> lis
             f"δ = {plan.delta:g} is not below 1/N = {1 / plan.population:.2g}: a mechanism that publishes one "
             "user's text outright could satisfy it."
         )
+    if math.isinf(guarantees.after(plan.rounds)["epsilon_user"]):
+        warnings.append(f"no finite ε can be computed at δ = {plan.delta:g}: nothing is promised (privacy.delta).")
     if config.privacy.population is None:
         warnings.append("N is the corpus's number of users; the guarantee takes it as public (privacy.population).")
     if config.privacy.user_sentences == "corpus":
         warnings.append(
             f"n' = {protected.user_sentences:g} is the corpus's largest user; a user with more sentences has the "
             "unbounded ε (privacy.user_sentences)."
+        )
+    elif protected.user_sentences < protected.largest_user:
+        warnings.append(
+            f"n' = {protected.user_sentences:g} is below the corpus's largest user ({protected.largest_user} "
+            "sentences): users with more than n' have the unbounded ε (privacy.user_sentences)."
         )
     return warnings

@@ -10,11 +10,22 @@ from pathlib import Path
 from types import FrameType
 
 from fl_sim.config import RunConfig
-from fl_sim.engines import run_experiment
+from fl_sim.engines import check_engine, run_experiment
 from fl_sim.experiment import Experiment, Row
 from fl_sim.results import RunFolder
 
 Observer = Callable[[Row], None]
+
+
+def prepare(config: RunConfig) -> Experiment:
+    """Check a configuration and start its run folder, ready for :func:`execute`.
+
+    Raises:
+        ValueError: (one of the project's own subclasses) for a configuration that cannot be run; it leaves nothing
+            behind.
+    """
+    check_engine(config.engine)
+    return Experiment.create(config)
 
 
 def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
@@ -30,7 +41,7 @@ def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
     Raises:
         ValueError: (one of the project's own subclasses) for a configuration that cannot be run.
     """
-    return execute(Experiment.create(config), observer)
+    return execute(prepare(config), observer)
 
 
 def resume(folder: str | Path, observer: Observer | None = None) -> RunFolder:
@@ -39,11 +50,18 @@ def resume(folder: str | Path, observer: Observer | None = None) -> RunFolder:
 
 
 def execute(experiment: Experiment, observer: Observer | None = None) -> RunFolder:
-    """Run a prepared experiment on its engine. The first Ctrl-C stops after the round under way, the second at once."""
+    """Run a prepared experiment on its engine. The first Ctrl-C stops after the round under way, the second at once.
+
+    Whatever ends the run early gets a note that says what is left of it (:meth:`Experiment.abandon`).
+    """
     if observer is not None:
         experiment.observers.append(observer)
-    with _stop_on_interrupt(experiment):
-        run_experiment(experiment)
+    try:
+        with _stop_on_interrupt(experiment):
+            run_experiment(experiment)
+    except BaseException as error:
+        experiment.abandon(error)
+        raise
     return experiment.folder
 
 

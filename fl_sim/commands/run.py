@@ -43,16 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the configured simulation; exit code 0, or 130 if it was interrupted."""
-    from fl_sim.config import RunConfig, parse_assignments, parse_value
+    from fl_sim.config import RunConfig, add_setting, parse_assignments
 
     overrides = parse_assignments(args.set)
     for _, key, _, _ in SHORTHANDS:
         text = getattr(args, key)
         if text is not None:
-            overrides[key] = parse_value(text)
+            add_setting(overrides, key, text)
     config = RunConfig.load(args.config, overrides)
 
     from fl_sim.console import follow
-    from fl_sim.experiment import Experiment
+    from fl_sim.simulate import prepare
 
-    return follow(Experiment.create(config), as_json=args.json, quiet=args.quiet)
+    return follow(prepare(config), as_json=args.json, quiet=args.quiet)

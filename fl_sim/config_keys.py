@@ -1,0 +1,120 @@
+"""The keys of a configuration, read off its pydantic models: what each may be, its default, what it means.
+
+Error messages, the command line and docs/configuration.md all speak from here, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+_SYMBOLS = {
+    "z": "privacy.noise_multiplier",
+    "c": "privacy.clip_norm",
+    "w": "privacy.user_cap",
+    "n": "privacy.population",
+    "t": "rounds",
+    "epsilon": "privacy.target_epsilon",
+    "lr": "server.learning_rate",
+    "eta": "server.learning_rate",
+}
+"""What people write for a key: the papers' letters, and customary short names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a configuration.
+
+    Attributes:
+        name: with its section, such as ``privacy.q_u``.
+        allowed: the values that it may have, in words.
+        default: as it would be written in TOML; empty where the key is left out.
+        meaning: what it does.
+        is_text: whether any text is a value, so that ``2024`` means the folder and not the number.
+    """
+
+    name: str
+    allowed: str
+    default: str
+    meaning: str
+    is_text: bool
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, Key]:
+    """Every key of ``model`` and its sections by full name, in the order of the fields."""
+    schema = model.model_json_schema()
+    keys: dict[str, Key] = {}
+    for name, field in schema["properties"].items():
+        section = schema["$defs"][field["$ref"].rsplit("/", 1)[-1]] if "$ref" in field else None
+        fields = {name: field} if section is None else {f"{name}.{k}": v for k, v in section["properties"].items()}
+        keys |= {full: _key(full, properties) for full, properties in fields.items()}
+    return keys
+
+
+def sections_of(keys: Mapping[str, Key]) -> list[str]:
+    """The names of the sections, in the order of their first key."""
+    return list(dict.fromkeys(name.split(".")[0] for name in keys if "." in name))
+
+
+def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
+    """The key or section that somebody who wrote ``name`` may have meant; None where nothing is near."""
+    leaves: dict[str, str] = {}
+    for key in keys:
+        leaves.setdefault(key.rsplit(".", 1)[-1], key)
+    leaf = name.rsplit(".", 1)[-1].lower()
+    if leaf in leaves:
+        return leaves[leaf]
+    if leaf in _SYMBOLS:
+        return _SYMBOLS[leaf]
+    close = difflib.get_close_matches(name.lower(), [*keys, *sections_of(keys)], n=1, cutoff=0.75)
+    if close:
+        return close[0]
+    close = difflib.get_close_matches(leaf, leaves, n=1)
+    return leaves[close[0]] if close else None
+
+
+def _key(name: str, field: Mapping[str, Any]) -> Key:
+    kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
+    return Key(
+        name=name,
+        allowed=" or ".join(_allowed(kind) for kind in kinds),
+        default=_default(field.get("default")),
+        meaning=field.get("description", ""),
+        is_text=all(kind.get("type") == "string" for kind in kinds),
+    )
+
+
+def _allowed(kind: Mapping[str, Any]) -> str:
+    if "enum" in kind:
+        return ", ".join(kind["enum"])
+    if "pattern" in kind:
+        return f"text that matches {kind['pattern']}"
+    names = {"integer": "an integer", "number": "a number", "string": "text", "array": "a list of texts"}
+    return f"{names[kind['type']]}{_bounds(kind)}"
+
+
+def _bounds(kind: Mapping[str, Any]) -> str:
+    low = f"[{_number(kind['minimum'])}" if "minimum" in kind else ""
+    low = f"({_number(kind['exclusiveMinimum'])}" if "exclusiveMinimum" in kind else low
+    high = f"{_number(kind['maximum'])}]" if "maximum" in kind else ""
+    high = f"{_number(kind['exclusiveMaximum'])})" if "exclusiveMaximum" in kind else high
+    if low and high:
+        return f" in {low}, {high}"
+    if low:
+        return f" above {low[1:]}" if low.startswith("(") else f" of at least {low[1:]}"
+    return ", not empty" if kind.get("minLength") else ""
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else _number(value)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

@@ -1,0 +1,50 @@
+"""Settings that somebody changed and that nothing will read: said aloud, so that nobody trusts in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from clients.models import SMALL_GPT2
+from fl_sim.config import RunConfig
+
+_STEPS = ("epochs", "batch_size", "learning_rate")
+_SIZES = ("hidden", "layers", "heads")
+_RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
+
+
+def idle_settings(config: RunConfig) -> list[str]:
+    """One sentence per reason why settings that differ from their default have no effect."""
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
+        for section, fields, reason in _unread(config)
+        if (names := _changed(getattr(config, section), section, fields))
+    ]
+
+
+def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """The fields of each section that this configuration leaves unread, and why."""
+    strategy = config.privacy.strategy
+    steps = strategy == "user_level" or (strategy == "noiseless" and config.local.update == "steps")
+    if strategy != "noiseless":
+        yield "local", ("update",), f"{strategy} decides it"
+    if not steps:
+        yield "local", _STEPS, "users take no local steps, they send gradients"
+    if config.server.optimizer == "adam":
+        yield "server", ("momentum",), "server.optimizer is adam"
+    else:
+        yield "server", ("beta_1", "beta_2", "stabilizer"), "server.optimizer is sgd"
+    if config.model.name != SMALL_GPT2:
+        yield "model", _SIZES, "model.name has sizes of its own"
+    if config.model.lora_rank == 0:
+        yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
+    if config.engine.name == "inline":
+        yield "engine", _RAY, "engine.name is inline"
+    if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
+        yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
+
+
+def _changed(values: BaseModel, section: str, fields: tuple[str, ...]) -> list[str]:
+    defaults = type(values)()
+    return [f"{section}.{name}" for name in fields if getattr(values, name) != getattr(defaults, name)]

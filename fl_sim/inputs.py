@@ -1,0 +1,50 @@
+"""What a run is made from: its corpus and its model, opened and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clients.models import LanguageModel, ModelError, load_model
+from data_prep.corpus import BUNDLED, Corpus
+from fl_sim.config import ConfigError, RunConfig
+
+
+def open_corpus(config: RunConfig) -> Corpus:
+    """The corpus of a run, with the splits that the run needs; every checksum is verified, because ε rests on it.
+
+    Raises:
+        CorpusError: for a folder that is no prepared corpus, or has changed since.
+        ConfigError: for a split that it has not, or that would both train and be held out.
+    """
+    corpus = Corpus.open(config.corpus.path, verify=True)
+    train, held_out = config.corpus.train_split, held_out_split(config, corpus)
+    for key, split in {"train_split": train, "held_out_split": held_out}.items():
+        if split not in corpus.splits:
+            raise ConfigError(f"corpus.{key} is '{split}'; allowed: {', '.join(corpus.splits)}")
+    if train == held_out:
+        raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
+    return corpus
+
+
+def held_out_split(config: RunConfig, corpus: Corpus) -> str:
+    """The split on which perplexity is measured: the configured one, else the corpus's own."""
+    return config.corpus.held_out_split or corpus.held_out_split
+
+
+def build_model(config: RunConfig) -> LanguageModel:
+    """The model of a run; :class:`ModelError` if it cannot be loaded, or is larger than the memory."""
+    try:
+        return load_model(config.model, config.seed)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"model '{config.model.name}' cannot be built: {reason}") from error
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The configuration as it holds in every working folder, a worker's or that of somebody who resumes."""
+    corpus, model = config.corpus, config.model
+    if corpus.path != BUNDLED:
+        corpus = corpus.model_copy(update={"path": str(Path(corpus.path).absolute())})
+    folders = {"name": model.name, "tokenizer": model.tokenizer}
+    update = {key: str(Path(name).absolute()) for key, name in folders.items() if name and Path(name).is_dir()}
+    return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=update)})
