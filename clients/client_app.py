@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flwr.app import Context, Message
+import logging
+from collections.abc import Callable
+
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from clients.selection import select
@@ -10,10 +13,24 @@ from clients.training import bounded_sum
 from clients.workspace import open_workspace
 from strategies.messages import TRAIN_ACTION, TrainRequest
 
+log = logging.getLogger(__name__)
+
+_CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
+
 app = ClientApp()
 
 
-@app.train(TRAIN_ACTION)
+def reply_with_failure(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A mod: a failure travels to the server as one line of text; its traceback stays in the worker's log."""
+    try:
+        return call_next(message, context)
+    except Exception as error:  # whatever fails, the server has to hear of it
+        log.warning("node %d failed", context.node_id, exc_info=True)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return Message(Error(_CLIENT_APP_RAISED, reason), reply_to=message)
+
+
+@app.train(TRAIN_ACTION, mods=[reply_with_failure])
 def train(message: Message, context: Context) -> Message:
     """The sum of the bounded updates of this node's sampled users."""
     request = TrainRequest.from_message(message)

@@ -12,6 +12,7 @@ from clients.models import LanguageModel, ModelSpec, load_model
 from data_prep.corpus import Corpus
 from data_prep.encode import EncodedSplit, open_encoded
 from data_prep.ownership import Ownership
+from data_prep.records import CorpusError
 
 
 class WorkspaceSpec(BaseModel):
@@ -40,6 +41,8 @@ class Workspace:
     def __init__(self, spec: WorkspaceSpec) -> None:
         self.ownership: Ownership = Corpus.open(spec.corpus).ownership(spec.split)
         self.encoded: EncodedSplit = open_encoded(Path(spec.encoded))
+        if len(self.encoded.offsets) - 1 != self.ownership.num_sentences:
+            raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
         self.model: LanguageModel = load_model(spec.model, spec.seed)
 
 

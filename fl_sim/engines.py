@@ -8,25 +8,42 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
+import socket
+import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
+from flwr.supercore import telemetry
 from flwr.supercore.task_identity import TaskIdentity
 
+import clients
 from clients.client_app import app as client_app
 from fl_sim.config import EngineConfig
 from fl_sim.experiment import Experiment
+from fl_sim.grids import SERVER_NODE, AttendedGrid, InlineGrid, context_of
 from fl_sim.server_app import make_server_app
 
-_SERVER_NODE = 1
-_FAILED = 2  # flwr.common's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+# What a Ray worker may do after it died (of memory, say): start again, for the rounds to come.
+_RESTARTS = 100
+_KNOCK_SECONDS = 10.0
+
+# No telemetry, no update check, no network beyond this machine; plain workers of one thread each.
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 class EngineError(ValueError):
@@ -34,7 +51,12 @@ class EngineError(ValueError):
 
 
 def run_experiment(experiment: Experiment) -> None:
-    """Run a prepared experiment on the engine that its configuration names."""
+    """Run a prepared experiment on the engine that its configuration names.
+
+    Raises:
+        EngineError: if the engine cannot be started as configured.
+        GridError: if every node failed in one round.
+    """
     engine = experiment.config.engine
     server = make_server_app(experiment)
     if engine.name == "inline":
@@ -43,143 +65,182 @@ def run_experiment(experiment: Experiment) -> None:
         run_on_ray(server, client_app, engine)
 
 
+def check_engine(engine: EngineConfig) -> None:
+    """Refuse at once what can be refused without Ray; what a cluster has is known only when it is joined.
+
+    Raises:
+        EngineError: if one node is to get more CPU cores than there are, or nobody answers at ``engine.address``.
+    """
+    if engine.name != "ray":
+        return
+    if engine.address is not None:
+        _knock(engine.address)
+        return
+    cpus = engine.num_cpus or os.cpu_count() or 1
+    if engine.cpus_per_node > cpus:
+        raise EngineError(f"engine.cpus_per_node is {engine.cpus_per_node}; allowed: at most {cpus}, what Ray has")
+
+
+def _knock(address: str) -> None:
+    """Open a connection to ``host:port`` and close it: Ray itself tries for many minutes before it gives up."""
+    host, separator, port = address.rpartition("/")[2].rpartition(":")
+    if separator and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise EngineError(f"engine.address is {address}, but nothing answers there ({error})") from error
+
+
 def run_inline(server: ServerApp, client: ClientApp, num_nodes: int) -> None:
-    """Run the ServerApp against ``num_nodes`` nodes that live in this process, one after the other."""
+    """Run the ServerApp against ``num_nodes`` nodes that live in this process, one after the other.
+
+    Raises:
+        GridError: if every node failed in one round.
+    """
     with _identity():
-        server(InlineGrid(client, num_nodes), _context(_SERVER_NODE))
+        server(AttendedGrid(InlineGrid(client, num_nodes)), context_of(SERVER_NODE))
 
 
 def run_on_ray(server: ServerApp, client: ClientApp, engine: EngineConfig) -> None:
     """Run the ServerApp on Flower's simulation engine.
 
     Raises:
-        EngineError: if the machine or cluster has not the CPUs or GPUs that one node is to get.
+        EngineError: if Ray cannot be started or joined, or has not the CPUs or GPUs that one node is to get.
+        GridError: if every node failed in one round.
     """
+    check_engine(engine)
     _stay_local()
     import ray
     from flwr.simulation import run_simulation
 
-    with _quiet_flower(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    stop = threading.Event()
+    with _quiet_flower(), _ray_session(engine):
+        workers = count_workers(ray.nodes(), engine)
+        nodes = engine.nodes or workers
         try:
-            ray.init(**_ray_arguments(engine))
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise EngineError(f"engine.address is {engine.address}: Ray cannot be started ({error})") from error
-        try:
-            resources = {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node}
-            workers = _workers(ray.cluster_resources(), engine)
-            run_simulation(server, client, engine.nodes or workers, backend_config={"client_resources": resources})
+            run_simulation(_attended(server, nodes, stop), client, nodes, backend_config=backend_config(engine))
         finally:
-            ray.shutdown()
+            stop.set()  # else the server's thread would wait for replies that nobody sends any more
 
 
-class InlineGrid(Grid):
-    """A grid of virtual nodes that run the ClientApp at once, in this thread; an error becomes an error reply."""
-
-    def __init__(self, client: ClientApp, num_nodes: int) -> None:
-        self._client = client
-        self._contexts = {
-            node: _context(node, {"partition-id": k, "num-partitions": num_nodes})
-            for k, node in enumerate(range(_SERVER_NODE + 1, _SERVER_NODE + 1 + num_nodes))
-        }
-        self._run = Run.create_empty(run_id=TaskIdentity.run_id)
-        self._replies: dict[str, Message] = {}
-
-    def set_run(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        return self._run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self._contexts)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        sent = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())  # as Flower's own grids do
-            self._replies[message.metadata.message_id] = self._answer(message)
-            sent.append(message.metadata.message_id)
-        return sent
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.pull_messages(self.push_messages(messages))
-
-    def _answer(self, message: Message) -> Message:
-        try:
-            return self._client(message, self._contexts[message.metadata.dst_node_id])
-        except Exception as error:  # a node may fail in any way; the server counts it as zero and says so
-            return Message(Error(code=_FAILED, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
+    """The arguments of ``ray.init``: join the configured cluster, or start Ray on this machine and nowhere else."""
+    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if engine.address is None:
+        return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
+    return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment()}}
 
 
-def _context(node: int, node_config: dict[str, Any] | None = None) -> Context:
-    return Context(
-        run_id=TaskIdentity.run_id, node_id=node, node_config=node_config or {}, state=RecordDict(), run_config={}
-    )
+def backend_config(engine: EngineConfig) -> dict[str, Any]:
+    """What Flower asks of Ray for every worker; it hands all the ``client_resources`` to the actor's options."""
+    resources = {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, "max_restarts": _RESTARTS}
+    return {"client_resources": resources}
+
+
+def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -> int:
+    """How many nodes can work at once on the machines of ``ray.nodes()``, as Flower will count them.
+
+    Raises:
+        EngineError: if there is no machine on which even one can.
+    """
+    alive = [machine["Resources"] for machine in machines if machine["Alive"]]
+    workers = 0
+    for has in alive:
+        here = int(has.get("CPU", 0) / engine.cpus_per_node)
+        if engine.gpus_per_node > 0:
+            here = min(here, int(has.get("GPU", 0) / engine.gpus_per_node))
+        workers += here
+    if workers < 1:
+        there = " or ".join(f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in alive)
+        raise EngineError(
+            f"engine.cpus_per_node is {engine.cpus_per_node} and engine.gpus_per_node is {engine.gpus_per_node:g}; "
+            f"allowed: at most what Ray has on one machine, {there}"
+        )
+    return workers
+
+
+@contextmanager
+def _ray_session(engine: EngineConfig) -> Iterator[None]:
+    """Ray while the block runs; a Ray that we started ends with it, a cluster that we joined goes on."""
+    import ray
+
+    try:
+        with _exported(_worker_environment()):  # a Ray started here hands it on; a cluster gets it as an argument
+            ray.init(**ray_arguments(engine))
+    except Exception as error:  # Ray raises whatever went wrong in its own processes, often as a plain Exception
+        ray.shutdown()
+        what = f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
+        raise EngineError(f"{what}: {_first_line(error)}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _stay_local() -> None:
+    """Nothing leaves this machine, and workers are plain; whoever sets one of these variables overrules it."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # Flower read it when it was imported
+
+
+def _worker_environment() -> dict[str, str]:
+    """What workers need of this process: its settings, and our packages from where it has them."""
+    packages = str(Path(clients.__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
+    return {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()} | {"PYTHONPATH": path}
+
+
+@contextmanager
+def _exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment with ``variables`` while the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _attended(server: ServerApp, num_nodes: int, stop: threading.Event) -> ServerApp:
+    """``server``, on an :class:`AttendedGrid` around the grid that Flower gives it."""
+    attended = ServerApp()
+
+    @attended.main()
+    def main(grid: Grid, context: Context) -> None:
+        server(AttendedGrid(grid, num_nodes, stop), context)
+
+    return attended
 
 
 @contextmanager
 def _identity() -> Iterator[None]:
     """Flower stamps messages with the identity of the process's task; give it one, and put back what was there."""
     before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, _SERVER_NODE
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER_NODE
     try:
         yield
     finally:
         TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
 
 
-def _stay_local() -> None:
-    """No telemetry, no update check, no network beyond this machine, one thread per worker; the caller may overrule."""
-    defaults = {
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
 @contextmanager
 def _quiet_flower() -> Iterator[None]:
-    """Flower logs every message; errors are enough beside our own progress."""
+    """No word of Flower's own: our progress tells what happens, our exceptions and the strategy's log what failed."""
     logger = logging.getLogger("flwr")
     before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _ray_arguments(engine: EngineConfig) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    if engine.address is not None:
-        return arguments | {"address": engine.address}
-    return arguments | {"num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
-
-
-def _workers(resources: dict[str, float], engine: EngineConfig) -> int:
-    """How many nodes can work at once on what Ray has."""
-    workers = int(resources.get("CPU", 0) // engine.cpus_per_node)
-    if engine.gpus_per_node > 0:
-        workers = min(workers, int(resources.get("GPU", 0) / engine.gpus_per_node))
-    if workers < 1:
-        raise EngineError(
-            f"engine.cpus_per_node is {engine.cpus_per_node} and engine.gpus_per_node is {engine.gpus_per_node:g}; "
-            f"allowed: at most what Ray has, {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
-        )
-    return workers
+    logger.setLevel(logging.CRITICAL + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
