@@ -20,6 +20,7 @@ from data_prep.textfiles import decoded_lines
 TABLE_KINDS = ("jsonl", "csv", "parquet")
 HELD_OUT = "test"
 
+_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 12, 30
 _EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
 _ROWS_AT_ONCE = 4096
 _TEXTS_AT_ONCE = 1000
@@ -137,7 +138,9 @@ def _require_columns(columns: list[str], present: list[str], where: str) -> None
     for column in columns:
         if present.count(column) != 1:
             problem = "several columns" if column in present else "no column"
-            raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join(map(repr, present)) or 'none'}")
+            shown = [repr(name[:_SHOWN_CHARACTERS]) for name in present[:_SHOWN_COLUMNS]]
+            more = ["..."] if len(present) > _SHOWN_COLUMNS else []
+            raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join([*shown, *more]) or 'none'}")
 
 
 def _checked_row(where: str, values: dict[str, Any], options: TableOptions) -> Sentence:

@@ -140,6 +140,7 @@ def test_cutting_loses_no_mention_and_no_word(case: tuple[Sentence, list[tuple[i
         ("csv", "text,name\na,b\n", r"line 1: no column 'user'; found 'text', 'name'"),
         ("csv", "text,user,user\na,b,c\n", r"line 1: several columns 'user'"),
         ("csv", "\n", r"line 1: no column 'text'; found none"),
+        ("csv", ",".join(map(str, range(99))) + "\n", r"found '0', .*, '11', \.\.\.$"),
         ("parquet", "", r"the file is empty"),
         ("parquet", "PAR1 it is not", r"not a readable Parquet file"),
     ],
