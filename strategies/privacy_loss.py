@@ -22,7 +22,7 @@ _UNIT_ROUND_OFF = 2.0**-53
 _EXPONENT_LIMIT = 700.0
 _TABLE_POINTS = 512
 _CELLS = 1 << 21  # entries of the largest temporary matrix
-_FAR_LEFT = -80.0
+_OUTWARD = 80  # standard deviations beyond the central range after which a loss counts as not attained
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,11 @@ class _LossCurve:
         self.infimum = float(np.log(self.common)) if self.common > 0 else -np.inf
         if self.common == 0 and self.shifts.min() == 0 and self.opposed.max() == 0:
             self.infimum = float(np.log(self.weights[self.shifts == 0].sum()))
+        self.supremum = np.inf
+        if self.shifts.max() == 0:
+            still = float(self.opposed_weights[self.opposed == 0].sum())
+            ratio = float(self.weights.sum()) / still if still > 0 else np.inf
+            self.supremum = float(np.log(self.common + ratio))
 
     def loss(self, x: float) -> float:
         return float(self.loss_and_slope(np.array([x]))[0][0])
@@ -182,19 +187,20 @@ class _LossCurve:
         return -float(self.opposed.max()) - reach, float(self.shifts.max()) + reach
 
     def inverse(self, losses: Floats, tail: float) -> Floats:
-        """x with ℓ(x) = loss for ascending losses, −∞ where the loss is below all values of ℓ."""
+        """x with ℓ(x) = loss for ascending losses, −∞ or ∞ where the loss is below or above all values of ℓ."""
         left, right = self.central_range(tail)
-        while self.loss(right) < losses[-1]:
-            right += 1.0
-        reachable = losses > self.infimum
-        lowest = losses[reachable][0]
-        while left > _FAR_LEFT and self.loss(left) > lowest:
-            left -= 1.0
-        table_x = np.linspace(left, right, _TABLE_POINTS)
+        inner = losses[(losses > self.infimum) & (losses < self.supremum)]
+        steps = 0
+        while steps < _OUTWARD and len(inner) and self.loss(right + steps) < inner[-1]:
+            steps += 1
+        right, steps = right + steps, 0
+        while steps < _OUTWARD and len(inner) and self.loss(left - steps) > inner[0]:
+            steps += 1
+        table_x = np.linspace(left - steps, right, _TABLE_POINTS)
         table_loss = np.maximum.accumulate(self.loss_and_slope(table_x)[0])
-        reachable &= losses >= table_loss[0]
-        x = np.full_like(losses, -np.inf)
-        x[reachable] = self._solve(losses[reachable], table_x, table_loss)
+        x = np.where(losses > table_loss[-1], np.inf, -np.inf)
+        inside = (losses >= table_loss[0]) & (losses <= table_loss[-1])
+        x[inside] = self._solve(losses[inside], table_x, table_loss)
         return x
 
     def _solve(self, losses: Floats, table_x: Floats, table_loss: Floats) -> Floats:
@@ -245,7 +251,7 @@ def _discretize_mixture(mixture: ShiftMixture, noise_multiplier: float, width: f
     curve = _LossCurve(mixture, noise_multiplier)
     left, right = curve.central_range(tail)
     first = int(np.floor(max(curve.loss(left), curve.infimum) / width))
-    last = max(int(np.ceil(curve.loss(right) / width)), first + 1)
+    last = max(int(np.ceil(min(curve.loss(right), curve.supremum) / width)), first + 1)
     losses: Floats = width * np.arange(first, last + 1, dtype=np.float64)
     under_p, under_q = curve.masses(curve.inverse(losses, tail))
     return _connect_the_dots(first, losses, under_p, under_q, width, mixture.missing)
