@@ -1,7 +1,7 @@
 """Language models by name: what a client trains, and the loss of one sentence.
 
 Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); whatever is
-frozen is loaded once per process (``shared_model``).
+frozen is loaded once per process (``clients.workspace``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,18 @@ from clients.tokenizers import BUNDLED, boundary_ids, load_tokenizer
 
 __all__ = [
     "SMALL_GPT2",
+    "SMALL_GPT2_PUBLIC",
     "LanguageModel",
     "ModelError",
     "ModelSpec",
     "load_model",
     "perplexity",
     "sentence_losses",
-    "shared_model",
 ]
 
 SMALL_GPT2 = "small-gpt2"
+SMALL_GPT2_PUBLIC = "small-gpt2-public"
+PUBLIC_FOLDER = Path(__file__).resolve().parent / "assets" / SMALL_GPT2_PUBLIC
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)
 
 
@@ -45,7 +46,8 @@ class ModelSpec(BaseModel):
     """Which model, public in every part.
 
     Attributes:
-        name: ``"small-gpt2"`` (built from the four sizes below, random initial weights), or any causal
+        name: ``"small-gpt2"`` (built from the four sizes below, random initial weights), ``"small-gpt2-public"``
+            (the one that ships, pre-trained on public text), or any causal
             language model of the Hugging Face hub or a local folder (safetensors weights only, its own code
             is never run).
         hidden, layers, heads: sizes of small-gpt2; ignored for a named model.
@@ -75,7 +77,7 @@ class ModelSpec(BaseModel):
     @property
     def tokenizer_name(self) -> str:
         """The tokenizer that ``tokenizer=None`` stands for."""
-        return self.tokenizer or (BUNDLED if self.name == SMALL_GPT2 else self.name)
+        return self.tokenizer or (BUNDLED if self.name in (SMALL_GPT2, SMALL_GPT2_PUBLIC) else self.name)
 
 
 class LanguageModel:
@@ -195,12 +197,6 @@ def load_model(spec: ModelSpec, seed: int) -> LanguageModel:
     return LanguageModel(module.to(device), tokenizer, spec, seed)
 
 
-@lru_cache(maxsize=1)
-def shared_model(spec: ModelSpec, seed: int) -> LanguageModel:
-    """The process's one copy of that model; whoever uses it sets the vector first."""
-    return load_model(spec, seed)
-
-
 def _device(name: str) -> torch.device:
     if name != "cpu":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -242,7 +238,7 @@ def _pretrained(name: str) -> nn.Module:
     loader: Any = AutoModelForCausalLM
     try:
         module, report = loader.from_pretrained(
-            locate(name),
+            PUBLIC_FOLDER if name == SMALL_GPT2_PUBLIC else locate(name),
             use_safetensors=True,
             trust_remote_code=False,
             dtype=torch.float32,

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from clients.batches import Sentence
 from clients.losses import sentence_losses
 from clients.models import LanguageModel, perplexity
 from strategies import streams
+
+_POOL = 50  # batches that are sorted by length together
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ def pretrain(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step, steps))
     step = 0
     for epoch in range(config.epochs):
-        order = streams.generator(config.seed, "pretraining", epoch).permutation(len(sentences))
-        for start in range(0, len(order), config.batch_size):
-            loss = sentence_losses(model, [sentences[i] for i in order[start : start + config.batch_size]]).mean()
+        rng = streams.generator(config.seed, "pretraining", epoch)
+        for batch in _batches_of_similar_length(sentences, config.batch_size, rng):
+            loss = sentence_losses(model, [sentences[i] for i in batch]).mean()
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -90,6 +93,22 @@ def split_held_out(sentences: Sequence[Sentence], share: float, seed: int) -> tu
     held_out = set(np.sort(order[:cut]).tolist())
     train = [sentence for i, sentence in enumerate(sentences) if i not in held_out]
     return train, [sentences[i] for i in sorted(held_out)]
+
+
+def _batches_of_similar_length(
+    sentences: Sequence[Sentence], batch_size: int, rng: np.random.Generator
+) -> list[npt.NDArray[np.int64]]:
+    """Every sentence once, in shuffled batches: sorted by length within pools of many batches, to pad little."""
+    order = rng.permutation(len(sentences))
+    lengths = np.array([len(sentence) for sentence in sentences])[order]
+    pool = _POOL * batch_size
+    sorted_pools = [
+        order[start : start + pool][np.argsort(lengths[start : start + pool], kind="stable")]
+        for start in range(0, len(order), pool)
+    ]
+    by_length = np.concatenate(sorted_pools)
+    batches = [by_length[start : start + batch_size] for start in range(0, len(by_length), batch_size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
 def _cosine(step: int, steps: int) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from train_tokenizer import column_sentences, read_lines, universal_ner_sentences
 
-MIN_WORDS, MAX_WORDS = 3, 80
+MIN_WORDS, MAX_WORDS = 3, 50
 
 
 def open_ner(folder: Path) -> Iterator[str]:

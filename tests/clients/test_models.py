@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from clients import hub
-from clients.models import LanguageModel, ModelError, ModelSpec, load_model, perplexity, sentence_losses, shared_model
+from clients.models import LanguageModel, ModelError, ModelSpec, load_model, perplexity, sentence_losses
 from tests.clients import models_to_try
 from tests.clients.models_to_try import SMALL, sentences
 
@@ -170,11 +170,6 @@ def test_dropout_of_a_pretrained_model_is_off(saved: Path) -> None:
     model = load_model(ModelSpec(name=str(saved)), seed=0)
     given = sentences(9, 20)
     torch.testing.assert_close(sentence_losses(model, given), sentence_losses(model, given), rtol=0, atol=0)
-
-
-def test_one_copy_per_process() -> None:
-    assert shared_model(SMALL, 0) is shared_model(ModelSpec(**SMALL.model_dump()), 0)
-    assert shared_model(SMALL, 0) is not shared_model(SMALL, 1)
 
 
 @pytest.mark.parametrize(
