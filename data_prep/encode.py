@@ -20,7 +20,7 @@ _OFFSETS = "offsets.npy"
 _BATCH = 4096
 
 Tokenizer = Callable[..., Any]
-"""A ``transformers`` fast tokenizer, or what answers ``tokenizer(texts, add_special_tokens=False)`` alike."""
+"""A ``transformers`` fast tokenizer, or what answers the call in :func:`encode_split` alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,8 @@ def encode_split(
         parts: list[NDArray[np.int32]] = []
         lengths: list[int] = []
         for batch in _batches(texts):
-            encoded = tokenizer(batch, add_special_tokens=False)["input_ids"]
+            # A special token spelt out in a text is text: nobody can forge the boundary of a sentence.
+            encoded = tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             rows = [[bos_id, *ids, eos_id][:max_tokens] for ids in encoded]
             lengths.extend(map(len, rows))
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32))

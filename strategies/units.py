@@ -25,7 +25,7 @@ class Reach:
         sentences: at most this many sentences do altogether; ``None`` stands for ``users * sentences_per_user``.
 
     Raises:
-        PrivacyError: if a count is negative, or sentences are claimed without users.
+        PrivacyError: if a count is negative.
     """
 
     users: int

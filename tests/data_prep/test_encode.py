@@ -17,9 +17,10 @@ from data_prep.records import CorpusError
 BOS, EOS = 0, 1
 
 
-def letters(texts: list[str], *, add_special_tokens: bool) -> dict[str, Any]:
+def letters(texts: list[str], *, add_special_tokens: bool, split_special_tokens: bool) -> dict[str, Any]:
     """A tokenizer that gives each character its code."""
     assert not add_special_tokens
+    assert split_special_tokens  # or a text could forge a sentence boundary
     return {"input_ids": [[ord(character) for character in text] for text in texts]}
 
 
@@ -68,7 +69,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_a_failing_tokenizer_leaves_nothing(tmp_path: Path) -> None:
-    def failing(texts: list[str], *, add_special_tokens: bool) -> dict[str, Any]:
+    def failing(texts: list[str], **options: bool) -> dict[str, Any]:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
