@@ -38,6 +38,15 @@ def test_reach_equals_counting_by_hand(users: list[list[set[int]]]) -> None:
 
 
 @given(USERS)
+def test_profiles_equal_counting_by_hand(users: list[list[set[int]]]) -> None:
+    profiles = incidence(users).sentences_per_entity_user()
+    for entity in range(7):
+        per_user = [sum(entity in sentence for sentence in user) for user in users]
+        found = profiles.sentences[profiles.offsets[entity] : profiles.offsets[entity + 1]]
+        assert found.tolist() == sorted(filter(None, per_user), reverse=True)
+
+
+@given(USERS)
 def test_counts_and_owners(users: list[list[set[int]]]) -> None:
     ownership = incidence(users)
     assert ownership.num_users == len(users)
