@@ -7,7 +7,7 @@ included. Whether the learnt law is exact decides the attack's power only, never
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,11 +22,13 @@ from fl_sim.audit.bounds import (
     epsilon_lower_bound,
     gaussian_lower_bound,
     judge_claims,
+    noise_at_most,
 )
 from strategies import streams
 from strategies.units import PrivacyError
 
 Floats = NDArray[np.float64]
+Claims = Sequence[tuple[float, float]]
 
 _LEARNING_COPIES = 20_000
 _LEARNING_ROUNDS = 2
@@ -77,12 +79,14 @@ class Audit:
         bound: at the δ asked for, for any mechanism.
         gaussian: the same if the shift is fixed (no coin), else None.
         verdict: of the whole claimed curve; None if nothing is claimed.
+        noise_at_most: bound on the true noise multiplier if nothing else is in question; None if not asked for.
         trials: outputs per corpus; half of them choose the event, half judge it.
     """
 
     bound: Bound
     gaussian: Bound | None
     verdict: Verdict | None
+    noise_at_most: float | None
     trials: int
 
 
@@ -94,7 +98,8 @@ def audit(
     seed: int,
     delta: float,
     confidence: float,
-    claims: Sequence[tuple[float, float]] = (),
+    claims: Claims = (),
+    noise: tuple[float, Callable[[float], Claims]] | None = None,
 ) -> Audit:
     """Attack ``target`` with ``trials`` independent trainings on either corpus.
 
@@ -104,18 +109,24 @@ def audit(
         trials: trainings per corpus.
         seed: root seed of every draw.
         delta: δ of the bound.
-        confidence: of each bound and of the verdict.
+        confidence: with which all that is found holds at once; what may fail is shared out equally.
         claims: pairs (δ, ε) that an accountant claims for this mechanism.
+        noise: the claimed noise multiplier, and the pairs (δ, ε) that the accountant claims at any other.
     """
     if trials < 8:
         raise PrivacyError(f"trials is {trials}; allowed: an integer of at least 8")
     if rounds < 1:
         raise PrivacyError(f"rounds is {rounds}; allowed: an integer of at least 1")
+    if not 0 < confidence < 1:
+        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
     scores = attack(target, rounds, trials, seed)
+    fixed = not target.random_shift
+    each = 1 - (1 - confidence) / (1 + fixed + bool(claims) + (noise is not None))
     return Audit(
-        bound=epsilon_lower_bound(scores, delta, confidence),
-        gaussian=None if target.random_shift else gaussian_lower_bound(scores, delta, confidence),
-        verdict=judge_claims(scores, claims, confidence) if claims else None,
+        bound=epsilon_lower_bound(scores, delta, each),
+        gaussian=gaussian_lower_bound(scores, delta, each) if fixed else None,
+        verdict=judge_claims(scores, claims, each) if claims else None,
+        noise_at_most=noise_at_most(scores, noise[1], noise[0], each) if noise else None,
         trials=trials,
     )
 

@@ -120,6 +120,45 @@ def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> Bou
     return Bound(gaussian_epsilon(max(mu, 0.0), delta), delta, likely, unlikely)
 
 
+def noise_at_most(
+    scores: Scores, claims_at: Callable[[float], Sequence[tuple[float, float]]], claimed: float, confidence: float
+) -> float:
+    """The smallest noise multiplier at which an accountant's curve is refuted: the true one is below it.
+
+    The event that refutes most on the first half is held, on the second, against the curve of every noise
+    multiplier; one event, so the search costs no confidence. This is how tight an audit is: where a mechanism is as
+    noisy as claimed, the result is as close above the claim as the proof and the number of trials let it be. It
+    takes for granted that nothing but the noise is in question.
+
+    Args:
+        scores: of the attack.
+        claims_at: the pairs (δ, ε) that the accountant claims at a noise multiplier; ε falls with it.
+        claimed: the noise multiplier that is claimed; the search goes from half of it to four times it.
+        confidence: of the result; inf where not even the upper end is refuted.
+    """
+    first, second = scores.halves()
+    failure = (1 - confidence) / 2
+    high, low, events = _candidates(first, failure)
+    lower, upper = claimed / 2, claimed * 4
+
+    def smallest(likely: Floats, unlikely: Floats) -> float:
+        return _smallest_refuted(lambda z: bool(_refutes(likely, unlikely, claims_at(z)).any()), lower, upper)
+
+    best = _refutes(high, low, claims_at(min(smallest(high, low), upper))).argmax()
+    likely, unlikely = _probabilities(second, *events[int(best)], failure)
+    return smallest(np.array([likely]), np.array([unlikely]))
+
+
+def _smallest_refuted(refuted: Callable[[float], bool], lower: float, upper: float) -> float:
+    """The smallest refuted value within 1 %, where all above a refuted one are refuted, too; inf if none is."""
+    if not refuted(upper):
+        return math.inf
+    while upper > lower * 1.01:
+        middle = math.sqrt(lower * upper)
+        lower, upper = (lower, middle) if refuted(middle) else (middle, upper)
+    return upper
+
+
 def judge_claims(scores: Scores, claims: Sequence[tuple[float, float]], confidence: float) -> Verdict:
     """Hold a whole curve of claims (δ, ε) against the scores; an accountant claims them all at once.
 
@@ -268,6 +307,11 @@ def lower_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
 def _log_ratio(likely: Floats, unlikely: Floats, delta: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(likely > delta, np.log(np.maximum(likely - delta, 0.0) / unlikely), -np.inf)
+
+
+def _refutes(likely: Floats, unlikely: Floats, claims: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
+    """Which events refute at least one of the claims (δ, ε)."""
+    return np.any([_log_ratio(likely, unlikely, delta) > epsilon for delta, epsilon in claims], axis=0)
 
 
 def _probit_difference(likely: Floats, unlikely: Floats) -> Floats:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.audit.attack import Audit, Target, audit
+from fl_sim.audit.attack import Audit, Claims, Target, audit
 from fl_sim.audit.mutations import mutate
 from fl_sim.audit.ours import OwnMechanism, seam_of, worst_case
 from fl_sim.audit.published import AS_STATED, Defects, PublishedMechanism
@@ -17,7 +18,9 @@ from strategies.published import PublishedSettings
 from strategies.units import Adjacency, Reach
 
 # Beside the δ that was asked for, the claimed curve is tested at these: some bugs show at a large δ only.
-_CURVE_DELTAS = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
+_CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
+_NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # and at these, where the noise is sought
+_CHEAP_REACH = 100  # users in reach beyond which a curve takes too long to be computed at many noise multipliers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Case:
         delta: δ.
         proven: pairs (δ, ε) that our accountant proves; the first is the one at ``delta``. Empty if it proves nothing.
         as_published: ε by the published accountant, or None.
+        noise: the claimed noise multiplier, and what our accountant proves at any other; None if that is not sought.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Case:
     delta: float
     proven: tuple[tuple[float, float], ...]
     as_published: float | None = None
+    noise: tuple[float, Callable[[float], Claims]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,22 @@ class Finding:
         return self.audit.bound.epsilon
 
     @property
+    def epsilon_lower_model(self) -> float | None:
+        """Our ε at the largest noise that the audit leaves possible: a lower bound if only the noise is in question."""
+        if self.case.noise is None or self.audit.noise_at_most is None:
+            return None
+        if math.isinf(self.audit.noise_at_most):
+            return 0.0
+        _, claims_at = self.case.noise
+        return float(claims_at(self.audit.noise_at_most)[0][1])
+
+    @property
     def holds(self) -> bool:
         """Whether nothing that our accountant proves is refuted."""
-        gaussian = self.audit.gaussian
+        gaussian, verdict, noise = self.audit.gaussian, self.audit.verdict, self.audit.noise_at_most
         within = max(self.epsilon_lower, gaussian.epsilon if gaussian else 0.0) <= self.epsilon_proven
-        return within and not (self.audit.verdict and self.audit.verdict.refuted)
+        enough_noise = noise is None or self.case.noise is None or noise >= self.case.noise[0]
+        return within and enough_noise and not (verdict and verdict.refuted)
 
     @property
     def as_published_holds(self) -> bool | None:
@@ -84,6 +100,9 @@ class Finding:
             "epsilon_proven": self.epsilon_proven,
             "epsilon_lower": self.epsilon_lower,
             "epsilon_lower_gaussian": audit_.gaussian.epsilon if audit_.gaussian else None,
+            "epsilon_lower_model": self.epsilon_lower_model,
+            "noise_multiplier": self.case.noise[0] if self.case.noise else None,
+            "noise_multiplier_at_most": audit_.noise_at_most,
             "confidence": self.confidence,
             "trials": audit_.trials,
             "worst_claim": {
@@ -114,7 +133,14 @@ def own_case(
     if mutation is not None:
         seam = mutate(seam, mutation)
     target = OwnMechanism(seam, worst_case(event, adjacency, companions))
-    return Case(name, target, rounds, delta, _curve(event, adjacency, rounds, delta))
+
+    def claims_at(noise_multiplier: float) -> Claims:
+        changed = replace(event, noise_multiplier=noise_multiplier)
+        return _curve(changed, adjacency, rounds, delta, _NOISE_DELTAS)
+
+    cheap = event.q_u == 1 or adjacency.reach.users <= _CHEAP_REACH
+    noise = (event.noise_multiplier, claims_at) if cheap else None
+    return Case(name, target, rounds, delta, _curve(event, adjacency, rounds, delta), noise=noise)
 
 
 def published_case(
@@ -166,8 +192,8 @@ def published_case(
     return Case(name, target, rounds, delta, proven, claimed)
 
 
-def examine(case: Case, *, trials: int, seed: int, confidence: float) -> Finding:
-    """Audit a case."""
+def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise: bool = False) -> Finding:
+    """Audit a case; ``pin_noise`` also seeks its true noise, which takes seconds of accounting."""
     found = audit(
         case.target,
         rounds=case.rounds,
@@ -176,9 +202,17 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float) -> Finding
         delta=case.delta,
         confidence=confidence,
         claims=case.proven,
+        noise=case.noise if pin_noise else None,
     )
     return Finding(case, found, confidence)
 
 
-def _curve(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> tuple[tuple[float, float], ...]:
-    return tuple((d, accounting.epsilon(event, adjacency, rounds, d)) for d in (delta, *_CURVE_DELTAS))
+def _curve(
+    event: RoundEvent,
+    adjacency: Adjacency,
+    rounds: int,
+    delta: float,
+    others: tuple[float, ...] = _CURVE_DELTAS,
+) -> tuple[tuple[float, float], ...]:
+    """The pairs (δ, ε) that are proven, the one at ``delta`` first."""
+    return tuple((d, accounting.epsilon(event, adjacency, rounds, d)) for d in (delta, *others))

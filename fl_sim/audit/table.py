@@ -83,14 +83,24 @@ class Table:
 
 
 def audit_table(
-    *, trials: int, seed: int, confidence: float, progress: Callable[[str], None] = lambda name: None
+    *,
+    trials: int,
+    seed: int,
+    confidence: float,
+    pin_noise: bool = False,
+    progress: Callable[[str], None] = lambda name: None,
 ) -> Table:
-    """Audit every mechanism of the table; ``progress`` is told the name of each before it starts."""
+    """Audit every mechanism of the table; ``progress`` is told the name of each before it starts.
+
+    ``pin_noise`` also seeks the true noise of ours, as in :func:`fl_sim.audit.cases.examine`.
+    """
     rows = []
     for mechanism, reach, case in cases():
         progress(case.name)
         enough = min(trials, _WIDE_TRIALS) if reach > _WIDE and case.as_published is None else trials
-        rows.append(Row(mechanism, reach, examine(case, trials=enough, seed=seed, confidence=confidence)))
+        rows.append(
+            Row(mechanism, reach, examine(case, trials=enough, seed=seed, confidence=confidence, pin_noise=pin_noise))
+        )
     return Table(tuple(rows), seed)
 
 
@@ -142,7 +152,16 @@ def _user_level(mechanism: str, reach: int) -> Iterator[tuple[str, int, Case]]:
 
 def markdown(table: Table) -> str:
     """The table as Markdown."""
-    head = ["mechanism", "protected", "claimed ε", "our ε", "audited ε ≥", "if Gaussian, ε ≥", "trials"]
+    head = [
+        "mechanism",
+        "protected",
+        "claimed ε",
+        "our ε",
+        "audited ε ≥",
+        "if Gaussian, ε ≥",
+        "if only z is in question, ε ≥",
+        "trials",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table.rows:
         finding = row.finding
@@ -154,6 +173,7 @@ def markdown(table: Table) -> str:
             _number(finding.epsilon_proven if finding.case.proven else None),
             _number(finding.epsilon_lower) + ("" if finding.as_published_holds is not False else " (claim refuted)"),
             _number(gaussian.epsilon if gaussian else None),
+            _number(finding.epsilon_lower_model),
             str(finding.audit.trials),
         ]
         lines.append("| " + " | ".join(cells) + " |")

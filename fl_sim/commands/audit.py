@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
     parser.add_argument("--trials", type=int, metavar="N", help="trainings per corpus (default 20000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="root seed (default 0)")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="P", help="of each bound (default 0.95)")
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="of all that is found (default 0.95)"
+    )
+    parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of ours (slower)")
     parser.add_argument("--mutation", metavar="NAME", help="break the mechanism on purpose (see docs/audit.md)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     _add_mechanism(parser)
@@ -95,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
     findings = []
     for case in _own_cases(args) if args.strategy in _OWN else _published_cases(args):
         print(f"auditing {case.name}", file=sys.stderr)
-        findings.append(examine(case, trials=_trials(args), seed=args.seed, confidence=args.confidence))
+        found = examine(
+            case, trials=_trials(args), seed=args.seed, confidence=args.confidence, pin_noise=args.pin_noise
+        )
+        findings.append(found)
     settings = {"strategy": args.strategy, "mutation": args.mutation, "seed": args.seed}
     if args.json:
         print(json.dumps(settings | {"audits": [finding.record() for finding in findings]}, allow_nan=False))
@@ -187,6 +193,7 @@ def _table(args: argparse.Namespace) -> int:
         trials=_trials(args),
         seed=args.seed,
         confidence=args.confidence,
+        pin_noise=args.pin_noise,
         progress=lambda name: print(name, file=sys.stderr),
     )
     sys.stdout.write(json.dumps(table.record(), allow_nan=False) + "\n" if args.json else markdown(table))
