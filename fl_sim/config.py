@@ -218,8 +218,9 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 def add_setting(values: dict[str, Any], key: str, text: str) -> None:
     """Put the value that ``text`` stands for under ``key``; :class:`ConfigError` if another one is there."""
     value = parse_value(key, text)
-    if values.setdefault(key, value) != value:
+    if key in values and values[key] != value:
         raise ConfigError(f"{key} is {_shown(values[key])} and {_shown(value)}; allowed: one value")
+    values[key] = value
 
 
 def parse_value(key: str, text: str) -> Any:

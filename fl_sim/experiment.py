@@ -35,6 +35,8 @@ from strategies.server_optimizer import build_optimizer
 
 Row = Mapping[str, Any]
 
+_ENCODED = "encoded"
+
 class Experiment:
     """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
@@ -77,7 +79,7 @@ class Experiment:
                 folder is then as it was, and so are the folders above it.
         """
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
-        place = RunPlace.claim(Path(path).absolute())
+        place = RunPlace.claim(Path(path).expanduser().absolute())
         try:
             return cls._prepared(with_absolute_paths(config), place)
         except BaseException:
@@ -97,6 +99,7 @@ class Experiment:
         try:
             return cls._resumed(folder, place)
         except BaseException:
+            shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
             place.release()
             raise
 
@@ -226,7 +229,7 @@ class Experiment:
 
     @property
     def _encoded(self) -> Path:
-        return self.folder.path / "encoded"
+        return self.folder.path / _ENCODED
 
     def _encode(self, split: str, name: str) -> EncodedSplit:
         model = self._model

@@ -44,7 +44,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     """The configuration as it holds in every working folder, a worker's or that of somebody who resumes."""
     corpus, model = config.corpus, config.model
     if corpus.path != BUNDLED:
-        corpus = corpus.model_copy(update={"path": str(Path(corpus.path).absolute())})
+        corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
     folders = {"name": model.name, "tokenizer": model.tokenizer}
-    update = {key: str(Path(name).absolute()) for key, name in folders.items() if name and Path(name).is_dir()}
+    update = {key: str(_absolute(name)) for key, name in folders.items() if name and _absolute(name).is_dir()}
     return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=update)})
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()

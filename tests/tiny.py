@@ -1,0 +1,37 @@
+"""A corpus and a model small enough to train in a blink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.records import Mention, Sentence
+from data_prep.prepare import write_corpus
+
+MODEL: dict[str, int] = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
+USERS, SENTENCES_EACH = 6, 4
+NAMES = ("Ada", "Blaise", "Carl", "Emmy")
+
+
+def tiny_corpus(folder: Path, users: int = USERS, each: int = SENTENCES_EACH) -> Path:
+    """A prepared corpus: a train and a validation split, one of a single user, and one without entities."""
+    write_corpus(_sentences(users, each), folder, name="tiny")
+    return folder
+
+
+def _sentences(users: int, each: int) -> Iterator[Sentence]:
+    for split in ("train", "validation"):
+        for user in range(users):
+            for number in range(each):
+                name = NAMES[(user + number) % len(NAMES)]
+                mentions = (Mention(0, len(name), "PER"),) if number % 2 == 0 else ()
+                text = f"{name} saw {user} boats and {number} birds." if mentions else f"It rained on day {number}."
+                yield Sentence(split, f"user {user}", text, mentions)
+    yield Sentence("lonely", "hermit", "Ada comes here.", (Mention(0, 3, "PER"),))
+    for user in range(2):
+        yield Sentence("plain", f"user {user}", "Nobody comes here.", ())
+
+
+def command_line(settings: dict[str, object]) -> list[str]:
+    """``settings`` as the flags of ``fl-sim run``."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
