@@ -10,7 +10,7 @@ everything else that the server uses is public. Every figure is an upper bound, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -114,6 +114,33 @@ def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) 
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
+def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
+    """ε of rounds that differ from one another, several runs on one corpus for instance; inf where none can be proven.
+
+    Every round is dominated by a pair of its own and the training by the product of the pairs, in whatever order they
+    came (docs/privacy.md, section 9). Of several proofs for a kind of round the one that is best by itself is taken.
+
+    Args:
+        events: how many rounds there were of each kind; 0 for none.
+        adjacency: whom ε protects, the same in all rounds.
+        delta: δ, in (0, 1).
+
+    Raises:
+        PrivacyError: if a number of rounds or ``delta`` is impossible.
+    """
+    _check_delta(delta)
+    kinds = {event: count for event, count in events.items() if count}
+    if not kinds:
+        return 0.0
+    _check_rounds([*kinds.values(), sum(kinds.values())])
+    if len(kinds) == 1:
+        ((event, count),) = kinds.items()
+        return epsilon(event, adjacency, count, delta)
+    tail = composition.tail_share(delta, sum(kinds.values()))
+    parts = [_best_part(event, adjacency, count, delta, tail) for event, count in kinds.items()]
+    return composition.epsilon_of_parts(parts, delta)
+
+
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
     """δ(ε) after ``rounds`` equal rounds, as an upper bound in both directions.
 
@@ -194,6 +221,13 @@ def dominating_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> lis
         user, unit = _user_law(event, adjacency.user_sentences, tail)
         laws.append((shifts.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),))
     return laws
+
+
+def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
+    """``count`` equal rounds under the law that gives them the smallest ε by themselves."""
+    laws = dominating_laws(event, adjacency, tail)
+    alone = [composition.epsilon_curve(law, event.noise_multiplier, np.array([count]), delta)[0] for law in laws]
+    return composition.Part(laws[int(np.argmin(alone))], event.noise_multiplier, count)
 
 
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[ShiftMixture, ...]:

@@ -1,8 +1,8 @@
 """ε or δ after many rounds: one round's privacy loss convolved with itself on a circle, errors charged to δ.
 
 The loss of T rounds is the sum of T independent losses. The discrete Fourier transform of one round's masses,
-raised to the T-th power, gives the masses of that sum wrapped around a circle of grid points. Added to δ, so
-that the result stays an upper bound:
+raised to the T-th power, gives the masses of that sum wrapped around a circle of grid points. Rounds of different
+kinds share one circle, on which their transforms are multiplied. Added to δ, so that the result stays an upper bound:
 
 * the mass above the window (bounded by Chernoff's inequality), which the circle moves to small losses; mass
   below it moves to large losses and needs no charge;
@@ -12,7 +12,7 @@ that the result stays an upper bound:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,36 @@ def delta_at(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds
     both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(
         delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID) for loss, window in zip(both, windows, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``rounds`` equal rounds among others: what each is dominated by, and z."""
+
+    mixtures: tuple[ShiftMixture, ...]
+    noise_multiplier: float
+    rounds: int
+
+
+def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
+    """The smallest provable ε after rounds of several kinds; inf where none can be proven.
+
+    Args:
+        parts: the kinds of rounds, in any order.
+        delta: the δ that must not be exceeded.
+    """
+    moving = [part for part in parts if _moves(part.mixtures)]
+    if not moving:
+        return 0.0
+    counts = np.array([part.rounds for part in moving])
+    tail = tail_share(delta, int(counts.sum()))
+    coarse = [_part_on_grid(part, None, tail) for part in moving]
+    windows = [_series_window([both[k] for both in coarse], counts, _TAIL_SHARE * delta) for k in (0, 1)]
+    width = max(window.high - window.low for window in windows) / (_SINGLE_GRID - 2)
+    fine = [_part_on_grid(part, width, tail) for part in moving]
+    return max(
+        _epsilon_of_series([both[k] for both in fine], counts, delta, window) for k, window in enumerate(windows)
     )
 
 
@@ -154,6 +184,46 @@ def _grid_losses(
     return fine, (windows[0], windows[1])
 
 
+def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
+    """Both directions of one round of a part; on a coarse grid of its own where no width is given."""
+    if width is None:
+        low, high = loss_range(part.mixtures, part.noise_multiplier, tail)
+        width = (high - low) / _COARSE_POINTS
+    return discretize(part.mixtures, part.noise_multiplier, width, tail)
+
+
+def _series_moments(losses: Sequence[GridLoss], counts: Counts, orders: Floats) -> Floats:
+    """ln E exp(order · sum of all losses), for every order."""
+    return np.sum([count * moments(loss, orders) for loss, count in zip(losses, counts, strict=True)], axis=0)
+
+
+def _series_window(losses: Sequence[GridLoss], counts: Counts, tail: float) -> Window:
+    """Losses beyond which at most ``tail`` of the sum of all losses lies on either side."""
+    above = _series_moments(losses, counts, _ORDERS) - np.log(tail)
+    below = _series_moments(losses, counts, -_ORDERS) - np.log(tail)
+    return Window(float(-(below / _ORDERS).min()), float((above / _ORDERS).min()))
+
+
+def _epsilon_of_series(losses: Sequence[GridLoss], counts: Counts, delta: float, window: Window) -> float:
+    """The smallest provable ε of ``counts[g]`` rounds of each ``losses[g]``, all on one grid, in one direction."""
+    size, width = _SINGLE_GRID, losses[0].width
+    series = _series_moments(losses, counts, _ORDERS)
+    circles = [_Circle.around(loss, window, size) for loss in losses]
+    low = circles[0].low
+    product: np.ndarray = np.ones(size // 2 + 1, dtype=complex)
+    one_less = np.ones(size // 2 + 1)  # at least the product with one round less, whichever that is
+    for circle, count in zip(circles, counts, strict=True):
+        product = product * _power(circle.transform, int(count))
+        one_less = one_less * np.abs(circle.transform) ** (int(count) - 1)
+    masses = np.roll(fft.irfft(product, size), -low)
+    total = np.array([counts.sum()])
+    charges = sum(count * (loss.infinite + loss.round_off) for loss, count in zip(losses, counts, strict=True))
+    charges += float(circles[0].transform_error(total, np.array([2 * float((one_less**2).sum())]))[0])
+    above = float(np.exp(min(float((series - _ORDERS * width * (low + size)).min()), 0.0)))
+    on_grid = _epsilons_on_grid(masses[None], low, width, np.array([delta - charges - above]))
+    return float(min(on_grid[0], _chernoff(series[None], np.array([delta - charges]))[0]))
+
+
 def _bands(counts: Counts) -> list[slice]:
     """Runs of ascending numbers of rounds that may share a grid."""
     bands, end = [], len(counts)
@@ -207,9 +277,9 @@ class _Circle:
                 energy[i] = energy_before
                 energy_before = 2 * float(np.vdot(power, power).real)
             masses = np.roll(fft.irfft(powers, self.size, axis=1), -self.low, axis=1)
-            yield slice(start, start + len(block)), masses, self._transform_error(block, energy)
+            yield slice(start, start + len(block)), masses, self.transform_error(block, energy)
 
-    def _transform_error(self, counts: Counts, energy: Floats) -> Floats:
+    def transform_error(self, counts: Counts, energy: Floats) -> Floats:
         """Sum of the absolute errors of all masses.
 
         Every entry of a transform is wrong by at most a share of the total mass; ``energy`` bounds the
@@ -249,7 +319,12 @@ def _epsilons_on_grid(masses: Floats, low: int, width: float, left: Floats) -> F
 
 def _chernoff_epsilons(loss: GridLoss, counts: Counts, left: Floats) -> Floats:
     """ε by Markov's inequality on exp(λ · loss), which needs no grid wide enough."""
+    return _chernoff(np.multiply.outer(counts, moments(loss, _ORDERS)), left)
+
+
+def _chernoff(order_moments: Floats, left: Floats) -> Floats:
+    """The same from the moments of the whole sum of losses, a row per number of rounds."""
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = -np.log(np.maximum(left, 0.0))
-    totals = np.multiply.outer(counts, moments(loss, _ORDERS)) + _CONVERSION + needed[:, None]
+    totals = order_moments + _CONVERSION + needed[:, None]
     return np.maximum((totals / _ORDERS).min(axis=1), 0.0)

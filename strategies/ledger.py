@@ -1,0 +1,367 @@
+"""The ledger: what a run has released, round by round, so that its ε follows from what ran, not from what was planned.
+
+A run's folder holds two files. ``ledger.jsonl`` is only ever appended to, a line per release; every line carries the
+hash of the line before it and its own. ``ledger.head.json`` holds the number of lines and the last hash, and is
+replaced whole after each append. A line that was changed, removed, added or moved is therefore refused
+(:class:`LedgerError` names file and line). The hashes are checksums: whoever may write both files can write another
+consistent pair. A copy of the last hash that is kept elsewhere (a run's result.json has one) shows that too.
+
+A release is written down, and on disk, *before* it leaves the server. Whatever a crash interrupts, the ledger never
+says less than was released: an unfinished last line was never released, and a whole line ahead of the head may have
+been, so it counts. See docs/privacy.md, section 9.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from strategies import accounting, streams
+from strategies.plan import PrivacyPlan, StrategyName
+from strategies.units import Adjacency, PrivacyError
+
+LEDGER_FILE = "ledger.jsonl"
+HEAD_FILE = "ledger.head.json"
+MECHANISM = 1
+"""Version of what a round computes; raised when the same terms would release something that needs another proof."""
+
+NoiseSource = Literal["seeded", "secure"]
+
+_GENESIS = "fl-sim ledger"
+
+
+class LedgerError(PrivacyError):
+    """A ledger that cannot be trusted, or an entry that does not belong in it; one line that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which terms a round was released: all that its ε depends on, and where its noise came from.
+
+    Attributes:
+        strategy: ``uedp``, ``user_level`` or ``noiseless``.
+        mechanism: the version of the mechanism, :data:`MECHANISM`.
+        q_u, q_e, q_s, clip_norm, user_cap, noise_multiplier, population: as in
+            :class:`~strategies.plan.PrivacyPlan`.
+        noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
+        stream: names the seed of seeded noise without telling it; empty for secure noise.
+
+    Raises:
+        PrivacyError: if a value is impossible.
+    """
+
+    strategy: StrategyName
+    mechanism: int
+    q_u: float
+    q_e: float
+    q_s: float
+    clip_norm: float
+    user_cap: float
+    noise_multiplier: float
+    population: int
+    noise: NoiseSource
+    stream: str
+
+    def __post_init__(self) -> None:
+        if self.mechanism != MECHANISM:
+            raise PrivacyError(f"mechanism is {self.mechanism}; allowed: {MECHANISM} (other versions of fl-sim differ)")
+        for name, kinds in (("strategy", StrategyName), ("noise", NoiseSource)):
+            if getattr(self, name) not in get_args(kinds):
+                raise PrivacyError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(get_args(kinds))}")
+        self.plan()
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan, seed: int | None) -> Terms:
+        """The terms of ``plan`` with noise from ``seed``, or secure noise for None."""
+        return cls(
+            strategy=plan.strategy,
+            mechanism=MECHANISM,
+            **{name: float(getattr(plan, name)) for name in _NUMBERS},
+            population=plan.population,
+            noise="secure" if seed is None else "seeded",
+            stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
+        )
+
+    def plan(self) -> PrivacyPlan:
+        """A plan of one round under these terms (its δ has no meaning)."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return PrivacyPlan(strategy=self.strategy, population=self.population, rounds=1, delta=0.5, **numbers)
+
+
+_NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
+_KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | dict.fromkeys(
+    ("mechanism", "population"), (int,)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One release: a round of a run. A round that was released twice with different noise has two entries."""
+
+    run: str
+    round: int
+    terms: Terms
+
+
+class Ledger:
+    """The ledger of one run, by :meth:`create` (a new run), :meth:`open` (to write on) or :meth:`read`. One writer."""
+
+    def __init__(self, folder: Path, run: str, entries: Sequence[Entry], last_hash: str) -> None:
+        self.folder = folder
+        self.run = run
+        self.last_hash = last_hash
+        self._entries = list(entries)
+        self._terms = {entry.round: entry.terms for entry in entries}
+
+    @classmethod
+    def create(cls, folder: Path) -> Ledger:
+        """Start the ledger of a new run, which gets a random identity; :class:`LedgerError` if there is one."""
+        file = folder / LEDGER_FILE
+        if file.exists():
+            raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
+        run = secrets.token_hex(16)
+        ledger = cls(folder, run, [], _genesis(run))
+        _replace(file, b"")
+        ledger._write_head()
+        return ledger
+
+    @classmethod
+    def open(cls, folder: Path) -> Ledger:
+        """Check the ledger of a run that goes on, and mend what a crash may have left."""
+        ledger = cls.read(folder)
+        with (folder / LEDGER_FILE).open("rb+") as file:  # a half line was never released
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+            os.fsync(file.fileno())
+        ledger._write_head()  # it may be one entry behind
+        return ledger
+
+    @classmethod
+    def read(cls, folder: Path) -> Ledger:
+        """Check the ledger of a run, without writing anything.
+
+        Raises:
+            LedgerError: it is missing, cut off, changed or reordered; the message names file and line.
+        """
+        head = _read_head(folder / HEAD_FILE)
+        file = folder / LEDGER_FILE
+        try:
+            *lines, tail = file.read_bytes().split(b"\n")
+        except FileNotFoundError as error:
+            raise LedgerError(f"{file}: is missing; what the run released is not known") from error
+        entries, hashes = _read_chain(file, head["run"], lines)
+        whole, counted = len(lines), head["entries"]
+        if whole < counted:
+            raise LedgerError(f"{file}, line {whole + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
+        if whole > counted + 1 or (whole > counted and tail):
+            raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
+        if hashes[counted] != head["last"]:
+            raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
+        return cls(folder, head["run"], entries, hashes[-1])
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All releases, in order."""
+        return tuple(self._entries)
+
+    @property
+    def last_round(self) -> int:
+        """The latest round that was released; 0 before the first."""
+        return max(self._terms, default=0)
+
+    def releases(self, up_to: int) -> int:
+        """How many releases the rounds 1 to ``up_to`` took; more than one each where noise was drawn afresh."""
+        return sum(entry.round <= up_to for entry in self._entries)
+
+    def charger(self, terms: Terms) -> Callable[[int], None]:
+        """:meth:`charge` for a strategy, which knows the round and nothing else."""
+        return functools.partial(self.charge, terms)
+
+    def charge(self, terms: Terms, server_round: int) -> None:
+        """Write down that ``server_round`` is about to be released; on disk when this returns.
+
+        A round that is done again with seeded noise releases the same thing and is charged once. With secure noise
+        it is another release and gets another entry.
+
+        Raises:
+            LedgerError: the round was released under other terms, or rounds before it are missing.
+        """
+        file, before = self.folder / LEDGER_FILE, self._terms.get(server_round)
+        if before is not None and before != terms:
+            raise LedgerError(f"{file}: round {server_round} was released under other terms ({_differ(before, terms)})")
+        if before is not None and terms.noise == "seeded":
+            return
+        if not 1 <= server_round <= self.last_round + 1:
+            raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
+        entry = Entry(self.run, server_round, terms)
+        line, own = _line(entry, self.last_hash)
+        with file.open("ab") as stream:
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._entries.append(entry)
+        self._terms[server_round] = terms
+        self.last_hash = own
+        self._write_head()
+
+    def _write_head(self) -> None:
+        head = {"run": self.run, "entries": len(self._entries), "last": self.last_hash}
+        _replace(self.folder / HEAD_FILE, _canonical(head) + b"\n")
+
+
+def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
+    """ε of all ``entries`` together, of one run or of several on one corpus; inf if one of them had no noise.
+
+    Args:
+        entries: what was released, in any order.
+        adjacency: whom ε protects.
+        delta: δ, in (0, 1).
+        robust: state the bound that does not rely on the entity having been detected (q_e := 1).
+
+    Raises:
+        PrivacyError: if ``delta`` is impossible.
+    """
+    plans = [entry.terms.plan() for entry in entries]
+    if not all(plan.private for plan in plans):
+        return math.inf
+    events = Counter(plan.event().robust() if robust else plan.event() for plan in plans)
+    return accounting.composed_epsilon(events, adjacency, delta)
+
+
+def together(ledgers: Sequence[Ledger]) -> list[Entry]:
+    """The entries of several runs on one corpus, if the runs are independent of one another.
+
+    Raises:
+        LedgerError: a run is given twice, or two runs drew coins and noise from one seed: who sees both can then
+            subtract one run's noise from the other's, and no ε holds for the two together.
+    """
+    runs: dict[str, Path] = {}
+    seeds: dict[str, Path] = {}
+    entries: list[Entry] = []
+    for ledger in ledgers:
+        file = ledger.folder / LEDGER_FILE
+        if ledger.run in runs:
+            raise LedgerError(f"{file}: is the same run as {runs[ledger.run]}; allowed: every run once")
+        runs[ledger.run] = file
+        for stream in {entry.terms.stream for entry in ledger.entries} - {""}:
+            other = seeds.setdefault(stream, file)
+            if other != file:
+                raise LedgerError(f"{file}: has its noise from the same seed as {other}, so no ε holds for both")
+        entries += ledger.entries
+    return entries
+
+
+def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
+    """The entries from the first release of ``server_round`` on: what somebody who joined then is charged for.
+
+    Raises:
+        LedgerError: no such round was released.
+    """
+    for place, entry in enumerate(entries):
+        if entry.round == server_round:
+            return list(entries[place:])
+    last = max((entry.round for entry in entries), default=0)
+    raise LedgerError(f"round {server_round} is not in the ledger; allowed: a released round, 1 to {last}")
+
+
+def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
+    """The entries of all whole lines, and the hash before the first line and after each."""
+    entries: list[Entry] = []
+    hashes = [_genesis(run)]
+    for number, line in enumerate(lines, start=1):
+        where = f"{file}, line {number}"
+        values = _object(line, where)
+        own, previous = values.pop("hash", None), values.get("previous")
+        if own != _hash(values):
+            raise LedgerError(f"{where}: was changed (its hash does not match)")
+        if previous != hashes[-1]:
+            raise LedgerError(f"{where}: does not follow the line before it; lines were removed, added or reordered")
+        entries.append(_entry(values, where))
+        hashes.append(own)
+    return entries, hashes
+
+
+def _entry(values: Mapping[str, Any], where: str) -> Entry:
+    names = {field.name for field in fields(Terms)}
+    if values.keys() != names | {"run", "round", "previous"}:
+        raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
+    given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names}
+    wrong = [name for name in names if type(given[name]) not in _KINDS.get(name, (str,))]
+    if wrong or type(values["round"]) is not int:
+        raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
+    try:
+        return Entry(values["run"], values["round"], Terms(**given))
+    except PrivacyError as error:
+        raise LedgerError(f"{where}: {error}") from error
+
+
+def _read_head(file: Path) -> dict[str, Any]:
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError as error:
+        raise LedgerError(f"{file}: is missing; there is no ledger, or an incomplete one") from error
+    head = _object(content, f"{file}, line 1")
+    kinds = {name: type(value) for name, value in head.items()}
+    if kinds != {"run": str, "entries": int, "last": str} or head["entries"] < 0:
+        raise LedgerError(f"{file}, line 1: is corrupt ('run', 'entries' and 'last' are expected)")
+    return head
+
+
+def _object(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        values = json.loads(content)
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise LedgerError(f"{where}: is corrupt (no JSON object)") from error
+    if not isinstance(values, dict):
+        raise LedgerError(f"{where}: is corrupt (no JSON object)")
+    return values
+
+
+def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
+    """The line of an entry, and its hash."""
+    terms = {name: "inf" if value == math.inf else value for name, value in asdict(entry.terms).items()}
+    values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
+    own = _hash(values)
+    return _canonical(values | {"hash": own}) + b"\n", own
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(values)).hexdigest()
+
+
+def _genesis(run: str) -> str:
+    return hashlib.sha256(f"{_GENESIS} {run}".encode()).hexdigest()
+
+
+def _canonical(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _differ(before: Terms, now: Terms) -> str:
+    old, new = asdict(before), asdict(now)
+    return ", ".join(f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Put ``content`` at ``file`` so that a crash leaves the old file or the new, synced with its folder."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    if os.name != "nt":  # Windows cannot open folders and needs no such step
+        descriptor = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
