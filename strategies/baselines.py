@@ -36,8 +36,10 @@ class _LocalTrainingStrategy(BoundedSumStrategy):
         optimizer: ServerOptimizer,
         local: LocalTrainingConfig,
         should_stop: Callable[[], bool] = lambda: False,
+        before_release: Callable[[int], None] = lambda server_round: None,
+        secure_noise: bool = False,
     ) -> None:
-        super().__init__(plan, federation, optimizer, should_stop)
+        super().__init__(plan, federation, optimizer, should_stop, before_release, secure_noise)
         self.local = local
 
     def _rule(self, update: str) -> LocalRule:

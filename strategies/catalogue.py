@@ -17,10 +17,11 @@ def build_strategy(
     optimizer: ServerOptimizer,
     local: LocalTrainingConfig,
     should_stop: Callable[[], bool] = lambda: False,
+    before_release: Callable[[int], None] = lambda server_round: None,
+    secure_noise: bool = False,
 ) -> BoundedSumStrategy:
-    """The strategy that ``plan.strategy`` names."""
+    """The strategy that ``plan.strategy`` names; the arguments are those of :class:`BoundedSumStrategy`."""
     if plan.strategy == "uedp":
-        return UserEntityDP(plan, federation, optimizer, should_stop)
-    if plan.strategy == "user_level":
-        return UserLevelDP(plan, federation, optimizer, local, should_stop)
-    return Noiseless(plan, federation, optimizer, local, should_stop)
+        return UserEntityDP(plan, federation, optimizer, should_stop, before_release, secure_noise)
+    kind = UserLevelDP if plan.strategy == "user_level" else Noiseless
+    return kind(plan, federation, optimizer, local, should_stop, before_release, secure_noise)

@@ -31,7 +31,7 @@ from strategies.messages import (
     runs_of,
     vector_to_arrays,
 )
-from strategies.noise import gaussian_noise
+from strategies.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise
 from strategies.plan import PrivacyPlan
 from strategies.server_optimizer import ServerOptimizer
 
@@ -117,6 +117,9 @@ class BoundedSumStrategy(Strategy):
         federation: where the users are.
         optimizer: the server's step, post-processing of the noisy average.
         should_stop: asked after every round; a true answer ends the run there.
+        before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
+        secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
+            done again is then another release.
     """
 
     def __init__(
@@ -125,12 +128,16 @@ class BoundedSumStrategy(Strategy):
         federation: Federation,
         optimizer: ServerOptimizer,
         should_stop: Callable[[], bool] = lambda: False,
+        before_release: Callable[[int], None] = lambda server_round: None,
+        secure_noise: bool = False,
     ) -> None:
         self.plan = plan
         self.federation = federation
         self.optimizer = optimizer
         self.tally = RoundTally(cohort_users=0)
         self._should_stop = should_stop
+        self._before_release = before_release
+        self._secure_noise = secure_noise
         self._open = _OpenRound(np.empty(0, np.float32), self.tally)
 
     @abstractmethod
@@ -185,8 +192,9 @@ class BoundedSumStrategy(Strategy):
         """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
         plan, model, self.tally = self.plan, self._open.vector, self._open.tally
         total = self._sum(replies)
-        noise = gaussian_noise(self.federation.seed, server_round, len(total), plan.noise_std)
-        average = (total + noise) / plan.expected_cohort
+        self._before_release(server_round)
+        released, noise = self._noised(server_round, total)
+        average = released / plan.expected_cohort
         self.tally.update_norm = float(np.linalg.norm(total)) / plan.expected_cohort
         self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.expected_cohort
         stepped = model + self.optimizer.step(average)
@@ -233,6 +241,15 @@ class BoundedSumStrategy(Strategy):
             self.tally.add(reply)
         self.tally.failed_nodes += len(waiting)
         return total
+
+    def _noised(self, server_round: int, total: Floats) -> tuple[Floats, Floats]:
+        """The noisy sum, which is all that a round releases, and the noise alone."""
+        std = self.plan.noise_std
+        if self._secure_noise and self.plan.private:
+            noise = secure_gaussian_noise(len(total), std)
+            return round_to_grid(total + noise, std), noise
+        noise = gaussian_noise(self.federation.seed, server_round, len(total), std)
+        return total + noise, noise
 
     def _checked(self, message: Message, users: int | None) -> TrainReply:
         """The reply of a node that was asked for ``users`` users, if it is what the guarantee allows."""
