@@ -39,9 +39,7 @@ def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
         print(report.summary(folder), end="")
         print(f"\nResults are in {folder.path}")
     if result.get("stopped") == "interrupted":
-        print(
-            f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}", file=sys.stderr
-        )
+        print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0
 

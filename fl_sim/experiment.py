@@ -37,6 +37,7 @@ Row = Mapping[str, Any]
 
 _ENCODED = "encoded"
 
+
 class Experiment:
     """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
@@ -259,4 +260,3 @@ class Experiment:
         optimizer = build_optimizer(config.server, self._model.num_parameters)
         plan = self.planned.plan
         return build_strategy(plan, federation, optimizer, config.local, should_stop=lambda: self._stopping)
-

@@ -339,9 +339,7 @@ def test_disk_full_before_the_first_round(
     assert not list(tmp_path.iterdir())
 
 
-def test_disk_full_on_the_way(
-    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_full_on_the_way(corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", *tiny.command_line(dict(tiny.MODEL))]
     assert main(["run", *arguments, "--out", str(tmp_path / "whole"), "--quiet"]) == 0
     out = tmp_path / "out"
