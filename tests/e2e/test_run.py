@@ -1,0 +1,255 @@
+"""A run end to end: what it prints is true of what ran, and the same seed gives the same run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from clients.models import ModelSpec, load_model
+from data_prep.corpus import Corpus
+from fl_sim.checkpoint import Checkpoint
+from fl_sim.cli import main
+from fl_sim.config import RunConfig
+from fl_sim.results import RunFolder
+from fl_sim.simulate import run
+from strategies import accounting, sampling
+from strategies.accounting import RoundEvent
+from strategies.units import Adjacency, Reach
+from tests import tiny
+
+Capture = pytest.CaptureFixture[str]
+Run = Callable[..., RunFolder]
+
+SGD = {"server.optimizer": "sgd", "server.learning_rate": 1.0}
+STRATEGIES = ("uedp", "user_level", "noiseless")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture
+def tiny_run(corpus: Path, tmp_path: Path) -> Run:
+    """``tiny_run(name, key=value, …)`` runs the tiny corpus inline, with keys such as ``privacy.q_u``."""
+
+    def start(name: str, observer: Callable[..., None] | None = None, **settings: Any) -> RunFolder:
+        base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 3, **tiny.MODEL}
+        return run(RunConfig.from_mapping(base | settings | {"out": str(tmp_path / name)}), observer)
+
+    return start
+
+
+def final_vector(folder: RunFolder) -> np.ndarray:
+    checkpoint = Checkpoint.read(folder.checkpoint_dir)
+    assert checkpoint is not None
+    return checkpoint.vector
+
+
+def initial_vector(seed: int = 0) -> np.ndarray:
+    sizes = {key.removeprefix("model."): value for key, value in tiny.MODEL.items()}
+    return load_model(ModelSpec(**sizes), seed).get_vector()
+
+
+# What was printed is what ran
+
+
+@pytest.mark.parametrize("strategy", ["uedp", "user_level"])
+@pytest.mark.parametrize("population", [None, 60])
+def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: int | None, tiny_run: Run) -> None:
+    z, cap, clip, q_u = 900.0, 1.0 if strategy == "user_level" else 3.0, 0.01, 0.5
+    mechanism = {"noise_multiplier": z, "clip_norm": clip, "user_cap": cap, "q_u": q_u, "strategy": strategy}
+    settings: dict[str, Any] = {f"privacy.{key}": value for key, value in mechanism.items()}
+    if population:
+        settings["privacy.population"] = population
+    folder = tiny_run("run", **settings, **SGD, rounds=1)
+    step = (final_vector(folder) - initial_vector()).astype(np.float64)
+    enrolled = population or tiny.USERS
+    # The users' own share is at most 6·β, in all coordinates together: nothing beside the noise.
+    assert step.std() * q_u * enrolled == pytest.approx(z * cap * clip, rel=0.02)
+    epsilon = accounting.epsilon(
+        RoundEvent("uedp" if strategy == "uedp" else "user_level", z, q_u, user_cap=cap,
+                   **({"q_e": 0.5, "q_s": 0.05} if strategy == "uedp" else {})),
+        Adjacency(), 1, 1e-5,
+    )  # fmt: skip
+    assert (folder.result or {})["epsilon_user_unbounded"] == pytest.approx(epsilon, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cap"), [("uedp", 1.0), ("uedp", 2.5), ("user_level", 1.0)], ids=["cap 1", "cap 2.5", "user_level"]
+)
+def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, tiny_run: Run) -> None:
+    clip = 1e-4
+    rates = {"privacy.q_u": 1.0, "privacy.q_e": 1.0, "privacy.q_s": 1.0}
+    mechanism = {"privacy.strategy": strategy, "privacy.clip_norm": clip, "privacy.user_cap": cap}
+    metrics = tiny_run("run", **rates, **mechanism).metrics().iloc[1:]
+    sums = metrics["update_norm"] * tiny.USERS
+    assert (sums <= tiny.USERS * cap * clip * 1.001).all()
+    assert (sums > 0.3 * tiny.USERS * cap * clip).all()  # the sentences are alike, and so are their gradients
+    assert (metrics["clipped_fraction"] == 1).all()
+    assert (metrics["cohort_sentences"] == tiny.USERS * tiny.SENTENCES_EACH).all()
+
+
+def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None:
+    rates = {"q_u": 0.6, "q_e": 0.7, "q_s": 0.8}
+    folder = tiny_run("run", **{f"privacy.{key}": rate for key, rate in rates.items()}, rounds=12, seed=5)
+    ownership = Corpus.open(corpus).ownership("train")
+    owner = ownership.user_of_sentence
+    for row in folder.metrics().iloc[1:].itertuples():
+        number = int(row.round)
+        users = sampling.sample_users(5, number, tiny.USERS, rates["q_u"])
+        coins = sampling.round_seed(5, number)
+        up = sampling.active_sentences(coins, 0, ownership.num_sentences, rates["q_s"])
+        active = sampling.active_entities(coins, ownership.num_entities, rates["q_e"])
+        firsts = ownership.entity_offsets
+        eligible = [
+            s for s in range(ownership.num_sentences)
+            if owner[s] in users and up[s] and active[ownership.entity_ids[firsts[s] : firsts[s + 1]]].all()
+        ]  # fmt: skip
+        assert (row.cohort_users, row.cohort_sentences) == (len(users), len(eligible))
+    assert (folder.result or {})["plan"].items() >= rates.items()
+
+
+def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> None:
+    rates = {"q_u": 0.9, "q_e": 0.5, "q_s": 0.3}
+    mechanism = rates | {"noise_multiplier": 1.5, "user_cap": 2.0}
+    folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
+    event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
+    n = tiny.SENTENCES_EACH  # every user's
+    reach = Reach(users=3, sentences_per_user=1, sentences=3)  # four names go round six users
+    expected = {
+        "epsilon_user": (event, Adjacency(n)),
+        "epsilon_user_unbounded": (event, Adjacency()),
+        "epsilon_user_entity_max": (event, Adjacency(n, reach)),
+        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, reach)),
+    }
+    metrics = folder.metrics()
+    for name, (round_event, adjacency) in expected.items():
+        curve = accounting.epsilon_curve(round_event, adjacency, [1, 2, 3, 4], 1e-5)
+        np.testing.assert_allclose(metrics[name].to_numpy(), [0.0, *curve], rtol=2e-3)
+        assert (folder.result or {})[name] == metrics[name].iloc[-1]
+    for name in metrics.filter(like="epsilon_"):
+        assert (np.diff(metrics[name]) >= 0).all()
+
+
+def test_noiseless_promises_nothing(tiny_run: Run, capsys: Capture) -> None:
+    folder = tiny_run("run", **{"privacy.strategy": "noiseless"})
+    metrics = folder.metrics().filter(like="epsilon_")
+    assert len(metrics.columns) == 8
+    assert (metrics.iloc[0] == 0).all()  # the initial model knows nothing
+    assert np.isinf(metrics.iloc[1:]).all(axis=None)
+    assert math.isinf((folder.result or {})["epsilon_user"])
+    assert (folder.metrics()["noise_norm"].iloc[1:] == 0).all()
+
+
+# Targets and budgets
+
+
+def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", "--target-epsilon", "0.7"]
+    sizes = tiny.command_line(dict(tiny.MODEL))
+    assert main(["run", *arguments, *sizes, "--json", "--quiet", "--out", str(tmp_path / "out")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert 0.7 * 0.995 <= result["epsilon_user_entity_p95"] <= 0.7
+    assert result["plan"]["noise_multiplier"] != 3.0
+    assert RunFolder.open(tmp_path / "out").metrics()["epsilon_user_entity_p95"].iloc[-1] <= 0.7
+
+
+@pytest.mark.parametrize("unit", ["user", "user_entity"])
+def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -> None:
+    settings = {"privacy.q_s": 0.5, "privacy.noise_multiplier": 2.0, "rounds": 6}
+    name = "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
+    curve = tiny_run("whole", **settings).metrics()[name]
+    budget = float(curve.iloc[4] + curve.iloc[5]) / 2
+    folder = tiny_run("run", **settings, **{"privacy.epsilon_budget": budget, "privacy.target_unit": unit})
+    result = folder.result or {}
+    assert (result["stopped"], result["rounds"]) == ("epsilon_budget", 4)
+    assert list(folder.metrics()["round"]) == [0, 1, 2, 3, 4]
+    assert result[name] <= budget < curve.iloc[5]
+
+
+# One seed, one run
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
+    settings = {"privacy.strategy": strategy, "privacy.q_u": 0.5, "rounds": 2}
+    first, again, other = (tiny_run(name, **settings, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    weights = [load_file(folder.model_dir / "model.safetensors") for folder in (first, again, other)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    assert any((weights[0][name] != weights[2][name]).any() for name in weights[0])
+    same, different = (folder.metrics().drop(columns="seconds") for folder in (again, other))
+    assert first.metrics().drop(columns="seconds").equals(same)
+    assert not same.equals(different)
+
+
+class Killed(Exception):
+    """Stands for a process that dies."""
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_killed_run_ends_the_same_once_resumed(every: int, optimizer: str, tiny_run: Run, tmp_path: Path) -> None:
+    settings = {"checkpoint_every": every, "server.optimizer": optimizer, "rounds": 5}
+    if optimizer == "sgd":
+        settings |= {"server.momentum": 0.9}
+    whole = tiny_run("whole", **settings)
+
+    def kill(row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed) as killed:
+        tiny_run("killed", kill, **settings)
+    assert "fl-sim resume" in killed.value.__notes__[0]
+    checkpoint = Checkpoint.read(tmp_path / "killed" / "checkpoint")
+    assert checkpoint is not None
+    assert checkpoint.server_round == {1: 3, 2: 2, 5: 0}[every]
+    assert main(["resume", str(tmp_path / "killed"), "--quiet"]) == 0
+    resumed = RunFolder.open(tmp_path / "killed")
+    assert resumed.metrics().drop(columns="seconds").equals(whole.metrics().drop(columns="seconds"))
+    assert (final_vector(resumed) == final_vector(whole)).all()
+    ours, theirs = resumed.result or {}, whole.result or {}
+    assert ours == theirs
+
+
+def test_evaluations_between_rounds(tiny_run: Run) -> None:
+    folder = tiny_run("run", **{"evaluation.every": 2, "rounds": 5})
+    measured = folder.metrics()["perplexity"].notna()
+    assert list(measured) == [True, False, True, False, True, True]
+    assert (folder.result or {})["perplexity"] == folder.metrics()["perplexity"].iloc[-1]
+
+
+# What is printed
+
+
+def test_json_is_one_object_and_nothing_else(corpus: Path, tmp_path: Path) -> None:
+    arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--json"]
+    words = [sys.executable, "-m", "fl_sim.cli", *arguments, *tiny.command_line(dict(tiny.MODEL))]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(words, capture_output=True, timeout=120, env=environment, cwd=tmp_path, check=True)
+    result = json.loads(done.stdout)
+    assert result["stopped"] == "rounds"
+    folder = Path(result["folder"])
+    assert folder.parent == tmp_path / "runs"
+    assert not (folder / "encoded").exists()
+    assert b"note: N is" in done.stderr
+
+
+def test_the_summary_and_where_the_results_are(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--quiet", "--delta", "0.2"]
+    assert main([*arguments, "--out", str(tmp_path / "[out]"), *tiny.command_line(dict(tiny.MODEL))]) == 0
+    said = capsys.readouterr()
+    assert f"Results are in {tmp_path / '[out]'}" in said.out
+    assert "not below 1/N" in " ".join(said.out.split())
+    assert "round" not in said.err
