@@ -93,6 +93,12 @@ class PrivacyConfig(_Section):
         "no bound at all",
     )
 
+    secure_noise: bool = Field(
+        False,
+        description="draw noise and coins from the operating system instead of the seed: nobody can repeat the run, "
+        "and a round that is done again after a crash is paid for again",
+    )
+
     @model_validator(mode="after")
     def _one_source_of_noise(self) -> PrivacyConfig:
         if self.noise_multiplier is not None and self.target_epsilon is not None:

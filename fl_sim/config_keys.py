@@ -95,6 +95,7 @@ def _allowed(kind: Mapping[str, Any]) -> str:
     if "pattern" in kind:
         return f"text that matches {kind['pattern']}"
     names = {"integer": "an integer", "number": "a number", "string": "text", "array": "a list of texts"}
+    names["boolean"] = "true or false"
     return f"{names[kind['type']]}{_bounds(kind)}"
 
 
@@ -117,4 +118,6 @@ def _default(value: Any) -> str:
 
 
 def _number(value: float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return str(value) if isinstance(value, int) else f"{value:g}"

@@ -21,6 +21,7 @@ from clients.workspace import WorkspaceSpec
 from data_prep.corpus import Corpus
 from data_prep.encode import EncodedSplit, encode_split
 from fl_sim import environment, evaluate, record
+from fl_sim.charges import Charges
 from fl_sim.checkpoint import Checkpoint
 from fl_sim.config import RunConfig
 from fl_sim.inputs import build_model, held_out_split, open_corpus, with_absolute_paths
@@ -29,6 +30,7 @@ from fl_sim.record import Record
 from fl_sim.results import ResultsError, RunFolder, default_run_path
 from fl_sim.run_place import RunPlace
 from strategies.catalogue import build_strategy
+from strategies.ledger import Ledger
 from strategies.messages import arrays_to_vector, vector_to_arrays
 from strategies.rounds import BoundedSumStrategy, Federation
 from strategies.server_optimizer import build_optimizer
@@ -53,6 +55,7 @@ class Experiment:
         model: LanguageModel,
         folder: RunFolder,
         place: RunPlace,
+        ledger: Ledger,
     ) -> None:
         self.config = config
         self.planned = planned
@@ -63,6 +66,8 @@ class Experiment:
         self._stopping = False
         self._place = place
         self._model = model
+        self._charges = Charges(ledger, config, planned)
+        self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
         self._held_out = self._encode(held_out_split(config, corpus), "held_out")
@@ -94,6 +99,7 @@ class Experiment:
         Raises:
             ResultsError: if it is no run folder, is finished, is at work in another process, is corrupt, or its
                 corpus, its plan or its ε can no longer be reproduced.
+            LedgerError: if its ledger cannot be trusted.
         """
         folder = RunFolder.open(Path(path).absolute())
         place = RunPlace.hold(folder.path)
@@ -111,7 +117,7 @@ class Experiment:
         model = build_model(config)
         described = record.describe(config, planned, corpus)
         folder = RunFolder.create(place.path, config=described, environment=environment.describe())
-        return cls(config, corpus, planned, model, folder, place)
+        return cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path))
 
     @classmethod
     def _resumed(cls, folder: RunFolder, place: RunPlace) -> Experiment:
@@ -124,8 +130,10 @@ class Experiment:
         ownership = corpus.ownership(config.corpus.train_split)
         planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
         began.check(folder, corpus, planned)
-        experiment = cls(config, corpus, planned, build_model(config), folder, place)
+        ledger = Ledger.open(folder.path)
+        experiment = cls(config, corpus, planned, build_model(config), folder, place, ledger)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
+        experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)
         return experiment
 
     def execute(self, grid: Grid) -> None:
@@ -136,7 +144,7 @@ class Experiment:
             self._strategy.start(
                 grid,
                 vector_to_arrays(self._model.get_vector()),
-                num_rounds=self.planned.rounds,
+                num_rounds=self._last_round,
                 timeout=self.config.engine.timeout,
                 evaluate_fn=self._after_round,
                 first_round=self._first_round,
@@ -180,13 +188,13 @@ class Experiment:
         """Measure, record, and keep the model so that the run can go on from here."""
         # A stop that is requested from here on lets one more round run, which then is the last.
         self._stopping = self.stop_requested
-        last = self._stopping or server_round == self.planned.rounds
+        last = self._stopping or server_round == self._last_round
         self._model.set_vector(arrays_to_vector(arrays))
         row: dict[str, Any] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
             loss = evaluate.model_loss(self._model, self._held_out, self._held_out_ids)
             row |= {"perplexity": evaluate.perplexity(loss), "loss": loss}
-        row |= self.planned.guarantees.after(server_round)
+        row |= self._charges.after(server_round)
         if server_round > 0:
             row |= self._strategy.tally.metrics()
         row["seconds"] = time.monotonic() - self._round_began
@@ -217,16 +225,17 @@ class Experiment:
                 "perplexity": float(measured.iloc[-1]),
                 "initial_perplexity": float(measured.iloc[0]),
                 "unigram_perplexity": evaluate.perplexity(unigram),
-                **self.planned.guarantees.after(rounds),
+                **self._charges.altogether(),
+                "ledger": self._charges.seal(),
                 **self.planned.protected.record(),
                 "warnings": list(self.planned.warnings),
             }
         )
 
     def _why_stopped(self, rounds: int) -> str:
-        if rounds < self.planned.rounds:
+        if rounds < self._last_round:
             return "interrupted"
-        return "rounds" if self.planned.rounds == self.planned.plan.rounds else "epsilon_budget"
+        return "rounds" if self._last_round == self.planned.plan.rounds else "epsilon_budget"
 
     @property
     def _encoded(self) -> Path:
@@ -255,8 +264,16 @@ class Experiment:
         federation = Federation(
             workspace=workspace.model_dump_json(),
             sentences_per_user=self.corpus.ownership(config.corpus.train_split).sentences_per_user,
-            seed=config.seed,
+            seed=self._charges.sampling_seed,
         )
         optimizer = build_optimizer(config.server, self._model.num_parameters)
         plan = self.planned.plan
-        return build_strategy(plan, federation, optimizer, config.local, should_stop=lambda: self._stopping)
+        return build_strategy(
+            plan,
+            federation,
+            optimizer,
+            config.local,
+            should_stop=lambda: self._stopping,
+            before_release=self._charges.before_release,
+            secure_noise=config.privacy.secure_noise,
+        )

@@ -41,6 +41,8 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
     if config.engine.name == "inline":
         yield "engine", _RAY, "engine.name is inline"
+    if strategy == "noiseless":
+        yield "privacy", ("secure_noise",), "noiseless draws no noise"
     if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
         yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
 

@@ -76,6 +76,8 @@ def _check_epsilon(folder: RunFolder, planned: Planned) -> None:
     if not len(metrics) or int(metrics["round"].iloc[-1]) > planned.rounds:
         return
     last = metrics.iloc[-1]
+    if last.get("releases", last["round"]) != last["round"]:  # some were released twice: the plan's curve is shorter
+        return
     for name, epsilon in planned.guarantees.after(int(last["round"])).items():
         recorded = last.get(name, math.nan)
         if not math.isclose(recorded, epsilon, rel_tol=_SAME_EPSILON, abs_tol=_SAME_EPSILON):

@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, such as model.hidden=256"
     )
+    parser.add_argument(
+        "--secure-noise",
+        action="store_true",
+        help="noise and coins from the operating system, not from the seed (docs/privacy.md)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -50,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         text = getattr(args, key)
         if text is not None:
             add_setting(overrides, key, text)
+    if args.secure_noise:
+        add_setting(overrides, "privacy.secure_noise", "true")
     config = RunConfig.load(args.config, overrides)
 
     from fl_sim.console import follow
