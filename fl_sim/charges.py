@@ -66,8 +66,8 @@ class Charges:
         return self._figures(len(self._ledger.entries))
 
     def seal(self) -> dict[str, str | int]:
-        """For the run's record: whose ledger it is, how long, and its last hash."""
-        return {"run": self._ledger.run, "entries": len(self._ledger.entries), "last": self._ledger.last_hash}
+        """For the run's result: a copy of the ledger's head."""
+        return self._ledger.seal
 
     def _figures(self, releases: int) -> dict[str, float]:
         return {"releases": releases, **self._guarantees.after(releases)}

@@ -115,10 +115,10 @@ class Entry:
 class Ledger:
     """The ledger of one run, by :meth:`create` (a new run), :meth:`open` (to write on) or :meth:`read`. One writer."""
 
-    def __init__(self, folder: Path, run: str, entries: Sequence[Entry], last_hash: str) -> None:
+    def __init__(self, folder: Path, run: str, entries: Sequence[Entry], hashes: Sequence[str]) -> None:
         self.folder = folder
         self.run = run
-        self.last_hash = last_hash
+        self._hashes = list(hashes)  # before the first entry, and after each
         self._entries = list(entries)
         self._terms = {entry.round: entry.terms for entry in entries}
 
@@ -129,7 +129,7 @@ class Ledger:
         if file.exists():
             raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
         run = secrets.token_hex(16)
-        ledger = cls(folder, run, [], _genesis(run))
+        ledger = cls(folder, run, [], [_genesis(run)])
         _replace(file, b"")
         ledger._write_head()
         return ledger
@@ -166,7 +166,7 @@ class Ledger:
             raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
         if hashes[counted] != head["last"]:
             raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
-        return cls(folder, head["run"], entries, hashes[-1])
+        return cls(folder, head["run"], entries, hashes)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -177,6 +177,17 @@ class Ledger:
     def last_round(self) -> int:
         """The latest round that was released; 0 before the first."""
         return max(self._terms, default=0)
+
+    @property
+    def seal(self) -> dict[str, str | int]:
+        """Whose ledger it is, how many entries it has, and the last hash: what the head says, and a copy may keep."""
+        return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+
+    def check_seal(self, seal: Mapping[str, Any]) -> None:
+        """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
+        count = seal.get("entries")
+        if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != seal.get("last"):
+            raise LedgerError(f"{self.folder / LEDGER_FILE}: is not the ledger that was sealed after {count} entries")
 
     def releases(self, up_to: int) -> int:
         """How many releases the rounds 1 to ``up_to`` took; more than one each where noise was drawn afresh."""
@@ -203,19 +214,18 @@ class Ledger:
         if not 1 <= server_round <= self.last_round + 1:
             raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
         entry = Entry(self.run, server_round, terms)
-        line, own = _line(entry, self.last_hash)
+        line, own = _line(entry, self._hashes[-1])
         with file.open("ab") as stream:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
         self._entries.append(entry)
         self._terms[server_round] = terms
-        self.last_hash = own
+        self._hashes.append(own)
         self._write_head()
 
     def _write_head(self) -> None:
-        head = {"run": self.run, "entries": len(self._entries), "last": self.last_hash}
-        _replace(self.folder / HEAD_FILE, _canonical(head) + b"\n")
+        _replace(self.folder / HEAD_FILE, _canonical(self.seal) + b"\n")
 
 
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:

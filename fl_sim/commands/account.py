@@ -1,4 +1,4 @@
-"""Say what ε a training costs: as proven here, and for the published algorithm also as its paper has it."""
+"""Say what ε a training costs, or has cost by its ledger; for the published algorithm also as its paper has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _ALLOWED = {
     "uedp": _COMMON | _SOLVING | {"q_e", "q_s", "user_cap", "clipping"},
     "user_level": _COMMON | _SOLVING,
 }
-_FLAGS = sorted(set.union(*_ALLOWED.values()))
+_OF_LEDGER = {"joined_at", "delta", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
+_FLAGS = sorted(set.union(_OF_LEDGER, *_ALLOWED.values()))
 _SOLVED_FLAGS = {
     "noise_multiplier": "z",
     "rounds": "rounds",
@@ -37,12 +38,13 @@ _PLACEHOLDER = 1.0  # stands for the value that is being solved for
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim account``."""
-    parser.add_argument("--strategy", required=True, choices=sorted(_ALLOWED), help="what trains")
+    parser.add_argument("--strategy", choices=sorted(_ALLOWED), help="what trains (or give --ledger)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     _add_mechanism(parser)
     _add_adjacency(parser)
     _add_target(parser)
     _add_published(parser)
+    _add_ledger(parser)
 
 
 def _add_mechanism(parser: argparse.ArgumentParser) -> None:
@@ -96,16 +98,34 @@ def _add_published(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sensitive-sentences", type=int, metavar="S", help="sentences with an entity")
 
 
+def _add_ledger(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what was released")
+    group.add_argument("--ledger", nargs="+", metavar="DIR", help="run folders, of one corpus: ε of them all together")
+    group.add_argument("--joined-at", type=int, metavar="ROUND", help="for a user and entity that joined in this round")
+
+
 def run(args: argparse.Namespace) -> int:
-    """Print the accounts of one mechanism; exit code 0."""
+    """Print the accounts of one mechanism, or of what ran; exit code 0."""
     _refuse_foreign_flags(args)
-    report = _published(args) if args.strategy == "published" else _ours(args)
+    of = _of_ledger if args.ledger else _published if args.strategy == "published" else _ours
+    report = of(args)
     _warn(args, report)
     if args.json:
         print(json.dumps(_finite(report), ensure_ascii=False, allow_nan=False))
     else:
         sys.stdout.write(_text(report))
     return 0
+
+
+def _of_ledger(args: argparse.Namespace) -> Report:
+    from fl_sim.ledger_account import account_for, read_ledgers
+
+    user, both = _adjacencies(args, default_users=1)
+    ledgers = read_ledgers(args.ledger)
+    report: Report = {"ledger": [str(ledger.folder) for ledger in ledgers]}
+    if args.joined_at is not None:
+        report["joined_at"] = args.joined_at
+    return report | _protected(both) | account_for(ledgers, user, both, _required(args, "delta"), args.joined_at)
 
 
 def _ours(args: argparse.Namespace) -> Report:
@@ -233,7 +253,7 @@ def _or(value: Any, default: Any) -> Any:
 def _required(args: argparse.Namespace, name: str) -> Any:
     value = getattr(args, name)
     if value is None:
-        _refuse(name.replace("_", "-"), "missing", f"a value is needed with --strategy {args.strategy}")
+        _refuse(name.replace("_", "-"), "missing", f"a value is needed with {_source(args)}")
     return value
 
 
@@ -245,10 +265,17 @@ def _refuse(flag: str, value: str, allowed: str) -> NoReturn:
 
 def _refuse_foreign_flags(args: argparse.Namespace) -> None:
     """A flag that would be ignored is a misunderstanding about the guarantee, so it is an error."""
+    if bool(args.strategy) == bool(args.ledger):
+        _refuse("strategy", "given with --ledger" if args.ledger else "missing", "one of --strategy and --ledger")
+    allowed = _OF_LEDGER if args.ledger else _ALLOWED[args.strategy]
     for name in _FLAGS:
-        if getattr(args, name) is not None and name not in _ALLOWED[args.strategy]:
-            flags = ", ".join("--" + flag.replace("_", "-") for flag in sorted(_ALLOWED[args.strategy]))
-            _refuse(name.replace("_", "-"), f"given with --strategy {args.strategy}", flags)
+        if getattr(args, name) is not None and name not in allowed:
+            flags = ", ".join("--" + flag.replace("_", "-") for flag in sorted(allowed))
+            _refuse(name.replace("_", "-"), f"given with {_source(args)}", flags)
+
+
+def _source(args: argparse.Namespace) -> str:
+    return "--ledger" if args.ledger else f"--strategy {args.strategy}"
 
 
 def _warn(args: argparse.Namespace, report: Report) -> None:
@@ -258,6 +285,9 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
             "giving away one user's data outright would meet it",
             file=sys.stderr,
         )
+    if report.get("noiseless_releases"):
+        print(f"warning: {report['noiseless_releases']} releases had no noise: nothing is promised", file=sys.stderr)
+        return
     unproven = [name for name, value in report.items() if name.startswith("epsilon") and value == math.inf]
     if unproven:
         print(
@@ -273,10 +303,12 @@ def _finite(report: Report) -> Report:
 
 def _text(report: Report) -> str:
     lines = [f"{name:<27}{_shown(value)}" for name, value in report.items()]
-    if report["strategy"] == "published":
+    if report.get("strategy") == "published":
         lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy.md.")
     return "\n".join(lines) + "\n"
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
