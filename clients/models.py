@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
 from clients.batches import Batch
@@ -46,8 +46,8 @@ class ModelSpec(BaseModel):
     """Which model, public in every part.
 
     Attributes:
-        name: ``"small-gpt2"`` (built from the four sizes below, random initial weights), ``"small-gpt2-public"``
-            (the one that ships, pre-trained on public text), or any causal
+        name: ``"small-gpt2-public"`` (the one that ships, pre-trained on public text), ``"small-gpt2"`` (built
+            from the sizes below, random initial weights; also what a size without a name means), or any causal
             language model of the Hugging Face hub or a local folder (safetensors weights only, its own code
             is never run).
         hidden, layers, heads: sizes of small-gpt2; ignored for a named model.
@@ -57,13 +57,13 @@ class ModelSpec(BaseModel):
         lora_targets: names of the layers to adapt; empty means peft's choice for the architecture, or all
             linear layers where it has none.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
-        tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means bundled for small-gpt2, else the
-            model's own.
+        tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means bundled for the first
+            two, else the model's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(default=SMALL_GPT2, min_length=1)
+    name: str = Field(default=SMALL_GPT2_PUBLIC, min_length=1)
     hidden: int = Field(default=128, ge=1)
     layers: int = Field(default=2, ge=1)
     heads: int = Field(default=4, ge=1)
@@ -73,6 +73,13 @@ class ModelSpec(BaseModel):
     lora_targets: tuple[str, ...] = ()
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     tokenizer: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_mean_small_gpt2(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "name" not in values and values.keys() & {"hidden", "layers", "heads"}:
+            return {**values, "name": SMALL_GPT2}
+        return values
 
     @property
     def tokenizer_name(self) -> str:
