@@ -248,7 +248,7 @@ def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> shifts.
         masses[: below * steps : steps] = stats.binom.pmf(np.arange(below), count, q_s)
         masses[-1] += stats.binom.sf(below - 1, count, q_s)
         total = _sum(total, _times(_Ladder(0, masses), int(users), tail), tail)
-    values = (total.first + np.flatnonzero(total.masses)) / steps
+    values: Floats = (total.first + np.flatnonzero(total.masses)) / float(steps)
     return shifts.Law(values, total.masses[total.masses > 0])
 
 
@@ -310,7 +310,8 @@ class _Cases:
         probabilities = np.multiply.outer(self.probabilities, drawn.probabilities).ravel()
         base = int(users.max()) + 1
         keys, position = np.unique(sentences * base + users, return_inverse=True)
-        return _Cases(np.bincount(position, probabilities, minlength=len(keys)), keys % base, keys // base)
+        together = np.bincount(position, probabilities, minlength=len(keys)).astype(float)
+        return _Cases(together, keys % base, keys // base)
 
     def without_rare(self, tail: float) -> _Cases:
         """The rarest few sentences, at most ``tail`` together, become more."""
