@@ -6,12 +6,14 @@ ClientApp where the engine would send it the message.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,13 +116,17 @@ def run_on_ray(server: ServerApp, client: ClientApp, engine: EngineConfig) -> No
     from flwr.simulation import run_simulation
 
     stop = threading.Event()
-    with _quiet_flower(), _ray_session(engine):
+    with _quiet_flower(), _ray_session(engine), ThreadPoolExecutor(max_workers=1) as beside:
         workers = count_workers(ray.nodes(), engine)
         nodes = engine.nodes or workers
+        attended = _attended(server, nodes, stop)
+        simulation = beside.submit(run_simulation, attended, client, nodes, backend_config=backend_config(engine))
         try:
-            run_simulation(_attended(server, nodes, stop), client, nodes, backend_config=backend_config(engine))
+            simulation.result()
         finally:
-            stop.set()  # else the server's thread would wait for replies that nobody sends any more
+            stop.set()  # the server's thread must not wait for replies that nobody sends any more
+            if not simulation.done():  # Ctrl-C: Flower, in a thread of its own, would wait for its busy workers
+                _kill_workers()
 
 
 def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
@@ -157,6 +163,16 @@ def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -
             f"allowed: at most what Ray has on one machine, {there}"
         )
     return workers
+
+
+def _kill_workers() -> None:
+    """End what the workers are doing. Flower keeps its actors to itself, so they are found among all objects."""
+    import ray
+    from ray.actor import ActorHandle
+
+    for found in gc.get_objects():
+        if type(found) is ActorHandle and ray.is_initialized():
+            ray.kill(found)
 
 
 @contextmanager
