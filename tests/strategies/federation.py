@@ -64,6 +64,8 @@ def run_rounds(
     seed: int = 0,
     answer: Answer = ones,
     rounds: int = 1,
+    before_release: Callable[[int], None] = lambda server_round: None,
+    secure_noise: bool = False,
 ) -> tuple[list[np.ndarray], BoundedSumStrategy]:
     """The models after each round (the initial one is zero), and the strategy that made them."""
     client = ClientApp()
@@ -74,7 +76,13 @@ def run_rounds(
         return Message(answer(request, user_ids(request)).to_record(), reply_to=message)
 
     federation = Federation("{}", np.full(users, 3, dtype=np.int64), seed)
-    strategy = UserEntityDP(privacy, federation, build_optimizer(PLAIN_SGD, size))
+    strategy = UserEntityDP(
+        privacy,
+        federation,
+        build_optimizer(PLAIN_SGD, size),
+        before_release=before_release,
+        secure_noise=secure_noise,
+    )
     models: list[np.ndarray] = []
     server = ServerApp()
 
