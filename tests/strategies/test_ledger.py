@@ -1,0 +1,402 @@
+"""The ledger: written before a release, refused when touched, whole after a crash, and the source of ε."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from strategies import accounting, composition, rounds
+from strategies.accounting import RoundEvent, composed_epsilon, epsilon
+from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of, since, together
+from strategies.units import Adjacency, PrivacyError, Reach
+from tests.strategies.federation import plan, run_rounds
+
+PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
+SEEDED, SECURE = Terms.of(PLAN, 0), Terms.of(PLAN, None)
+NOISELESS = Terms.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 0)
+USER, BOTH = Adjacency(15), Adjacency(15, Reach(5, 2))
+
+
+def written(folder: Path, count: int = 4, terms: Terms = SEEDED) -> Ledger:
+    folder.mkdir(exist_ok=True)
+    ledger = Ledger.create(folder)
+    for number in range(1, count + 1):
+        ledger.charge(terms, number)
+    return ledger
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    return (folder / LEDGER_FILE).read_bytes().splitlines(keepends=True)
+
+
+# --- written before a round is released ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_round_is_on_disk_before_its_noise_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    ledger = Ledger.create(tmp_path)
+    known: list[int] = []
+    for name in ("gaussian_noise", "secure_gaussian_noise"):
+        draw = getattr(rounds, name)
+
+        def noise(*arguments: float, draw: Callable = draw) -> np.ndarray:
+            known.append(len(Ledger.read(tmp_path).entries))
+            return draw(*arguments)
+
+        monkeypatch.setattr(rounds, name, noise)
+    run_rounds(PLAN, rounds=3, before_release=ledger.charger(SECURE if secure else SEEDED), secure_noise=secure)
+    assert known == [1, 2, 3]
+    assert [entry.round for entry in ledger.entries] == [1, 2, 3]
+
+
+def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.create(tmp_path)
+    drawn: list[object] = []
+    monkeypatch.setattr(rounds, "gaussian_noise", lambda *arguments: drawn.append(arguments))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        run_rounds(PLAN, before_release=ledger.charger(SEEDED))
+    assert drawn == []
+
+
+def test_lines_are_only_ever_appended(tmp_path: Path) -> None:
+    ledger, before = Ledger.create(tmp_path), b""
+    for number in range(1, 5):
+        ledger.charge(SEEDED, number)
+        content = (tmp_path / LEDGER_FILE).read_bytes()
+        assert content.startswith(before)
+        assert content.count(b"\n") == number
+        before = content
+
+
+@pytest.mark.parametrize("terms", [SEEDED, SECURE, NOISELESS])
+def test_what_was_written_is_read(tmp_path: Path, terms: Terms) -> None:
+    ledger = written(tmp_path, 3, terms)
+    again = Ledger.read(tmp_path)
+    assert again.entries == ledger.entries
+    assert {entry.terms for entry in again.entries} == {terms}
+    assert (again.run, again.last_round, again.seal) == (ledger.run, 3, ledger.seal)
+    assert Terms.of(terms.plan(), None if terms.noise == "secure" else 0) == terms
+
+
+# --- which rounds are charged ----------------------------------------------------------------------------------------
+
+
+def test_the_same_seeded_round_is_charged_once(tmp_path: Path) -> None:
+    written(tmp_path, 4)
+    resumed = Ledger.open(tmp_path)
+    for number in (3, 4, 5):
+        resumed.charge(SEEDED, number)
+    assert [entry.round for entry in Ledger.read(tmp_path).entries] == [1, 2, 3, 4, 5]
+    assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 3, 5]
+
+
+def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> None:
+    written(tmp_path, 4, SECURE)
+    resumed = Ledger.open(tmp_path)
+    for number in (3, 4, 5):
+        resumed.charge(SECURE, number)
+    assert [entry.round for entry in Ledger.read(tmp_path).entries] == [1, 2, 3, 4, 3, 4, 5]
+    assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "change", [{"q_s": 0.2}, {"noise_multiplier": 1.0}, {"clip_norm": 2.0}, {"population": 11}, {"stream": "other"}]
+)
+def test_other_terms_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
+    ledger = written(tmp_path, 2)
+    with pytest.raises(LedgerError, match=rf"round 2 was released under other terms \({next(iter(change))} "):
+        ledger.charge(replace(SEEDED, **change), 2)
+    assert len(lines_of(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("number", [0, -1, 4, 9])
+def test_a_gap_is_refused(tmp_path: Path, number: int) -> None:
+    with pytest.raises(LedgerError, match="does not follow round 2"):
+        written(tmp_path, 2).charge(SEEDED, number)
+
+
+def test_a_ledger_is_started_once(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(LedgerError, match="exists"):
+        Ledger.create(tmp_path)
+
+
+# --- touched ledgers are refused -------------------------------------------------------------------------------------
+
+
+def refused(folder: Path, message: str) -> None:
+    for attempt in (Ledger.read, Ledger.open):
+        with pytest.raises(LedgerError, match=message) as caught:
+            attempt(folder)
+        assert "\n" not in str(caught.value)
+
+
+def rewrite(folder: Path, lines: list[bytes]) -> None:
+    (folder / LEDGER_FILE).write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("line", [0, 1, 3])
+@pytest.mark.parametrize("field", [*SEEDED.__slots__, "run", "round", "previous", "hash"])
+def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> None:
+    written(tmp_path)
+    lines = lines_of(tmp_path)
+    values = json.loads(lines[line])
+    values[field] = values[field] * 2 if isinstance(values[field], int | float) else "0" * 64
+    lines[line] = json.dumps(values).encode() + b"\n"
+    rewrite(tmp_path, lines)
+    refused(tmp_path, rf"ledger\.jsonl, line {line + 1}: was changed")
+
+
+def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
+    written(tmp_path / "own")
+    other = written(tmp_path / "other", terms=Terms.of(replace(PLAN, noise_multiplier=9.0), 0))
+    lines, foreign = lines_of(tmp_path / "own"), lines_of(other.folder)
+    rewrite(tmp_path / "own", [*lines[:3], foreign[3]])
+    refused(tmp_path / "own", r"line 4: does not follow the line before it")
+
+
+@pytest.mark.parametrize(
+    ("order", "line"), [((0, 2, 1, 3), 2), ((0, 1, 3, 2), 3), ((0, 2, 3), 2), ((1, 2, 3), 1), ((0, 0, 1, 2, 3), 2)]
+)
+def test_reordered_removed_or_repeated_lines_are_refused(tmp_path: Path, order: tuple[int, ...], line: int) -> None:
+    written(tmp_path)
+    lines = lines_of(tmp_path)
+    rewrite(tmp_path, [lines[place] for place in order])
+    refused(tmp_path, rf"ledger\.jsonl, line {line}: does not follow the line before it")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("tail", [b"", b'{"clip', None])
+def test_a_cut_off_ledger_is_refused(tmp_path: Path, kept: int, tail: bytes | None) -> None:
+    written(tmp_path)
+    lines = lines_of(tmp_path)
+    rewrite(tmp_path, [*lines[:kept], lines[kept][:-1] if tail is None else tail])
+    refused(tmp_path, rf"ledger\.jsonl, line {kept + 1}: is cut off")
+
+
+def test_lines_that_the_head_does_not_know_are_refused(tmp_path: Path) -> None:
+    ledger = written(tmp_path, 2)
+    head = (tmp_path / HEAD_FILE).read_bytes()
+    ledger.charge(SEEDED, 3)
+    ledger.charge(SEEDED, 4)
+    (tmp_path / HEAD_FILE).write_bytes(head)
+    refused(tmp_path, r"line 3: was added")
+    rewrite(tmp_path, [*lines_of(tmp_path)[:3], b"half"])
+    refused(tmp_path, r"line 3: was added")
+
+
+def test_a_ledger_of_another_run_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "own")
+    other = written(tmp_path / "other")
+    (other.folder / HEAD_FILE).write_bytes((tmp_path / "own" / HEAD_FILE).read_bytes())
+    refused(other.folder, r"line 1: does not follow")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (LEDGER_FILE, None, r"ledger\.jsonl: is missing"),
+        (HEAD_FILE, None, r"head\.json: is missing"),
+        (HEAD_FILE, b"", r"head\.json, line 1: is corrupt"),
+        (HEAD_FILE, b"[]", r"head\.json, line 1: is corrupt"),
+        (HEAD_FILE, b'{"run": "a", "entries": -1, "last": "b"}', r"head\.json, line 1: is corrupt"),
+        (LEDGER_FILE, b"\xff\n", r"line 1: is corrupt"),
+        (LEDGER_FILE, b"null\n", r"line 1: is corrupt"),
+    ],
+)
+def test_missing_and_corrupt_files_are_refused(tmp_path: Path, file: str, content: bytes | None, message: str) -> None:
+    written(tmp_path)
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
+    refused(tmp_path, message)
+
+
+def test_a_head_with_another_last_hash_is_refused(tmp_path: Path) -> None:
+    written(tmp_path)
+    head = json.loads((tmp_path / HEAD_FILE).read_bytes())
+    (tmp_path / HEAD_FILE).write_text(json.dumps(head | {"last": "0" * 64}))
+    refused(tmp_path, "line 4: was changed")
+
+
+def test_a_consistent_forgery_does_not_meet_a_kept_seal(tmp_path: Path) -> None:
+    ledger = written(tmp_path / "own", 4)
+    seal = ledger.seal
+    ledger.charge(SEEDED, 5)
+    Ledger.read(ledger.folder).check_seal(seal)  # it may go on
+    forged = written(tmp_path / "forged", 4)
+    for other in (forged, written(tmp_path / "short", 3)):
+        with pytest.raises(LedgerError, match="sealed after 4 entries"):
+            other.check_seal(seal)
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_crash_at_any_byte_the_ledger_goes_on(tmp_path: Path) -> None:
+    """The process dies while it writes the third line, or between the line and the head."""
+    folder = tmp_path / "run"
+    ledger = written(folder, 2)
+    head, two = (folder / HEAD_FILE).read_bytes(), (folder / LEDGER_FILE).read_bytes()
+    ledger.charge(SEEDED, 3)
+    three = (folder / LEDGER_FILE).read_bytes()
+    for size in [*range(len(two), len(three), 37), len(three) - 1, len(three)]:
+        (folder / LEDGER_FILE).write_bytes(three[:size])
+        (folder / HEAD_FILE).write_bytes(head)
+        released = 3 if size == len(three) else 2  # noise is drawn only once the whole line is on disk
+        assert len(Ledger.read(folder).entries) == released
+        resumed = Ledger.open(folder)
+        resumed.charge(SEEDED, 3)
+        assert (folder / LEDGER_FILE).read_bytes() == three
+        assert len(Ledger.read(folder).entries) == 3
+
+
+def test_reading_mends_nothing(tmp_path: Path) -> None:
+    written(tmp_path)
+    with (tmp_path / LEDGER_FILE).open("ab") as file:
+        file.write(b"half")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    Ledger.read(tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+# --- ε from entries --------------------------------------------------------------------------------------------------
+
+
+def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> None:
+    entries = written(tmp_path, 6).entries
+    for adjacency in (USER, BOTH):
+        assert epsilon_of(entries, adjacency, 1e-5) == epsilon(PLAN.event(), adjacency, 6, 1e-5)
+    robust = epsilon_of(entries, BOTH, 1e-5, robust=True)
+    assert robust == epsilon(PLAN.event().robust(), BOTH, 6, 1e-5) > epsilon_of(entries, BOTH, 1e-5)
+    assert epsilon_of([], BOTH, 1e-5) == 0.0
+
+
+def test_one_round_without_noise_leaves_no_promise(tmp_path: Path) -> None:
+    private, bare = written(tmp_path / "a", 5), written(tmp_path / "b", 1, NOISELESS)
+    assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
+
+
+EVENTS = {
+    RoundEvent("uedp", 2.0, 0.5, 0.5, 0.1, 5.0): 20,
+    RoundEvent("uedp", 1.0, 1.0, 0.5, 0.05, 15.0): 12,
+    RoundEvent("user_level", 1.5, 0.1): 7,
+    RoundEvent("uedp", 4.0, 0.2, 0.5, clipping="user"): 1,
+}
+
+
+@pytest.mark.parametrize("adjacency", [USER, BOTH, Adjacency(math.inf, Reach(1, 40))])
+def test_equal_rounds_in_parts_cost_what_they_cost_together(adjacency: Adjacency) -> None:
+    for event in EVENTS:
+        tail = composition.tail_share(1e-5, 30)
+        parts = [accounting._best_part(event, adjacency, count, 1e-5, tail) for count in (14, 1, 15)]
+        single = [replace(part, mixtures=parts[0].mixtures) for part in parts]
+        assert composition.epsilon_of_parts(single, 1e-5) == pytest.approx(
+            epsilon(event, adjacency, 30, 1e-5), rel=1e-4
+        )
+
+
+@pytest.mark.parametrize("adjacency", [USER, BOTH])
+def test_a_mixture_costs_more_than_each_part_and_less_than_their_sum(adjacency: Adjacency) -> None:
+    altogether = composed_epsilon(EVENTS, adjacency, 1e-5)
+    alone = [epsilon(event, adjacency, count, 1e-5) for event, count in EVENTS.items()]
+    assert max(alone) < altogether < sum(alone)
+    assert composed_epsilon(dict(reversed(EVENTS.items())), adjacency, 1e-5) == pytest.approx(altogether, rel=1e-9)
+    first = next(iter(EVENTS))
+    assert composed_epsilon(EVENTS | {first: 30}, adjacency, 1e-5) > altogether
+
+
+def test_plain_gaussians_of_several_scales_are_exact() -> None:
+    """Without sampling, rounds of noise z_i are one Gaussian with μ² = Σ 1/z_i², whose δ is known in closed form."""
+    counts = {3.0: 4, 8.0: 30, 20.0: 100}
+    mu = math.sqrt(sum(count / z**2 for z, count in counts.items()))
+    events = {RoundEvent("user_level", z): count for z, count in counts.items()}
+    for delta in (1e-3, 1e-6):
+        found = composed_epsilon(events, Adjacency(), delta)
+        exact = stats.norm.cdf(mu / 2 - found / mu) - math.exp(found) * stats.norm.cdf(-mu / 2 - found / mu)
+        assert delta * 0.99 < exact <= delta
+
+
+def test_several_subsampled_gaussians_agree_with_dp_accounting() -> None:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    counts = {(0.02, 1.2): 30, (0.3, 2.0): 10, (0.1, 0.8): 5}
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for (q_u, z), count in counts.items():
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(q_u, dp_accounting.GaussianDpEvent(z)), count)
+    events = {RoundEvent("user_level", z, q_u=q_u): count for (q_u, z), count in counts.items()}
+    assert composed_epsilon(events, Adjacency(), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+
+
+def test_a_loud_round_and_many_quiet_ones_share_a_grid() -> None:
+    loud, quiet = RoundEvent("user_level", 0.1), RoundEvent("uedp", 50.0, 0.1, 1.0, 0.1, 10)
+    base = epsilon(loud, USER, 1, 1e-5)
+    assert base < composed_epsilon({loud: 1, quiet: 1000}, USER, 1e-5) < base * 1.01
+
+
+def test_impossible_questions_are_refused() -> None:
+    event = next(iter(EVENTS))
+    for events, delta, message in (
+        ({event: 1}, 0.0, "delta is 0.0"),
+        ({event: -1}, 1e-5, "rounds is -1"),
+        ({event: accounting.MAX_ROUNDS, RoundEvent("user_level", 1.0): 1}, 1e-5, "rounds is 10000001"),
+    ):
+        with pytest.raises(PrivacyError, match=message):
+            composed_epsilon(events, USER, delta)
+
+
+# --- several runs, and those who join later --------------------------------------------------------------------------
+
+
+def test_runs_compose(tmp_path: Path) -> None:
+    louder = replace(PLAN, noise_multiplier=1.0)
+    one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, Terms.of(louder, 1))
+    entries = together([one, other])
+    expected = composed_epsilon({PLAN.event(): 4, louder.event(): 3}, BOTH, 1e-5)
+    assert epsilon_of(entries, BOTH, 1e-5) == expected
+    secure = [written(tmp_path / name, 2, SECURE) for name in ("c", "d")]
+    assert len(together([one, *secure])) == 8
+
+
+def test_runs_that_are_not_independent_do_not_compose(tmp_path: Path) -> None:
+    one = written(tmp_path / "a")
+    with pytest.raises(LedgerError, match="same run"):
+        together([one, Ledger.read(one.folder)])
+    same_seed = written(tmp_path / "b", 2, Terms.of(replace(PLAN, noise_multiplier=5.0), 0))
+    with pytest.raises(LedgerError, match="same seed"):
+        together([one, same_seed])
+
+
+def test_who_joins_later_is_charged_from_then_on(tmp_path: Path) -> None:
+    entries = written(tmp_path / "a", 6).entries
+    assert [entry.round for entry in since(entries, 4)] == [4, 5, 6]
+    assert since(entries, 1) == list(entries)
+    for number in (0, 7):
+        with pytest.raises(LedgerError, match="allowed: a released round, 1 to 6"):
+            since(entries, number)
+
+
+def test_a_repeated_earlier_round_counts_for_who_had_joined_by_then(tmp_path: Path) -> None:
+    ledger = written(tmp_path, 4, SECURE)
+    for number in (2, 3, 4):
+        ledger.charge(SECURE, number)
+    assert [entry.round for entry in since(ledger.entries, 3)] == [3, 4, 2, 3, 4]
+
+
+def test_another_version_of_the_mechanism_is_refused() -> None:
+    with pytest.raises(PrivacyError, match="mechanism is 2; allowed: 1"):
+        replace(SEEDED, mechanism=2)
