@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,12 @@ def keys_of(model: type[BaseModel]) -> dict[str, Key]:
     schema = model.model_json_schema()
     keys: dict[str, Key] = {}
     for name, field in schema["properties"].items():
-        section = schema["$defs"][field["$ref"].rsplit("/", 1)[-1]] if "$ref" in field else None
-        fields = {name: field} if section is None else {f"{name}.{k}": v for k, v in section["properties"].items()}
-        keys |= {full: _key(full, properties) for full, properties in fields.items()}
+        if "$ref" not in field:
+            keys[name] = _key(name, field, {})
+            continue
+        section = schema["$defs"][field["$ref"].rsplit("/", 1)[-1]]
+        documented = _attributes(section.get("description", ""))
+        keys |= {f"{name}.{key}": _key(f"{name}.{key}", f, documented) for key, f in section["properties"].items()}
     return keys
 
 
@@ -78,15 +82,22 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
     return leaves[close[0]] if close else None
 
 
-def _key(name: str, field: Mapping[str, Any]) -> Key:
+def _key(name: str, field: Mapping[str, Any], documented: Mapping[str, str]) -> Key:
     kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
     return Key(
         name=name,
         allowed=" or ".join(_allowed(kind) for kind in kinds),
         default=_default(field.get("default")),
-        meaning=field.get("description", ""),
+        meaning=field.get("description") or documented.get(name.rpartition(".")[2], ""),
         is_text=all(kind.get("type") == "string" for kind in kinds),
     )
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    """The entries of a docstring's ``Attributes:``, by name; ``a, b: text`` is an entry of both."""
+    _, _, block = docstring.partition("Attributes:\n")
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", block, flags=re.MULTILINE)
+    return {name: " ".join(text.replace("``", "`").split()) for names, text in entries for name in names.split(", ")}
 
 
 def _allowed(kind: Mapping[str, Any]) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clients.models import LanguageModel, ModelError, load_model
+from clients.models import SMALL_GPT2, SMALL_GPT2_PUBLIC, LanguageModel, ModelError, load_model
+from clients.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from data_prep.corpus import BUNDLED, Corpus
 from fl_sim.config import ConfigError, RunConfig
+
+_BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, BUNDLED_TOKENIZER)
+"""Names that mean what ships, whatever folder is called the same."""
 
 
 def open_corpus(config: RunConfig) -> Corpus:
@@ -45,9 +49,13 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     corpus, model = config.corpus, config.model
     if corpus.path != BUNDLED:
         corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
-    folders = {"name": model.name, "tokenizer": model.tokenizer}
-    update = {key: str(_absolute(name)) for key, name in folders.items() if name and _absolute(name).is_dir()}
-    return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=update)})
+    named = {"name": model.name, "tokenizer": model.tokenizer}
+    folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
+    return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=folders)})
+
+
+def _is_folder(name: str) -> bool:
+    return name not in _BUILT_IN and _absolute(name).is_dir()
 
 
 def _absolute(path: str) -> Path:

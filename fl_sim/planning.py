@@ -18,12 +18,12 @@ from strategies.units import Adjacency, PrivacyError
 # Rates, clips and noise that a strategy takes where the configuration leaves them out. uedp samples sentences and not
 # users, because that is what makes its guarantee strong (docs/privacy.md).
 DEFAULTS: dict[str, dict[str, float]] = {
-    "uedp": {"q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 1.0, "user_cap": 5.0, "noise_multiplier": 3.0},
+    "uedp": {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1, "clip_norm": 1.0, "user_cap": 2.0, "noise_multiplier": 4.0},
     "user_level": {
         "q_u": 0.05, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0, "noise_multiplier": 1.0,
     },
     "noiseless": {
-        "q_u": 1.0, "q_e": 1.0, "q_s": 0.05, "clip_norm": math.inf, "user_cap": 1.0, "noise_multiplier": 0.0,
+        "q_u": 1.0, "q_e": 1.0, "q_s": 0.1, "clip_norm": math.inf, "user_cap": 1.0, "noise_multiplier": 0.0,
     },
 }  # fmt: skip
 
@@ -75,6 +75,12 @@ def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | 
     return Planned(plan, protected, guarantees, rounds, tuple(warnings))
 
 
+def mechanism_of(privacy: PrivacyConfig) -> dict[str, Any]:
+    """Rates, clips and noise as configured, else the strategy's default; the noise before any target is looked at."""
+    given = {name: getattr(privacy, name) for name in DEFAULTS[privacy.strategy]}
+    return DEFAULTS[privacy.strategy] | {name: value for name, value in given.items() if value is not None}
+
+
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
     split, population, nodes = config.corpus.train_split, config.privacy.population, config.engine.nodes
     if ownership.num_users < 2:
@@ -94,10 +100,6 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
 
 def _untuned_plan(config: RunConfig, num_users: int) -> PrivacyPlan:
     privacy = config.privacy
-    chosen: dict[str, Any] = {}
-    for name, default in DEFAULTS[privacy.strategy].items():
-        value = getattr(privacy, name)
-        chosen[name] = default if value is None else value
     if privacy.strategy == "noiseless":
         _refuse_noise(privacy)
     try:
@@ -106,7 +108,7 @@ def _untuned_plan(config: RunConfig, num_users: int) -> PrivacyPlan:
             population=privacy.population or num_users,
             rounds=config.rounds,
             delta=privacy.delta,
-            **chosen,
+            **mechanism_of(privacy),
         )
     except PrivacyError as error:
         raise ConfigError(f"privacy.{error}") from error

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,14 @@ from fl_sim.run_place import RunPlace
 from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_plots() -> Iterator[None]:
+    """Drawing takes longer than a tiny run."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -317,34 +325,36 @@ def test_empty_folder_given_as_output_stays(corpus: Path, tmp_path: Path, capsys
     assert not list(tmp_path.iterdir())
 
 
-class FullDisk:
-    """Every write to disk fails from the ``after``-th on."""
+def fill_disk(monkeypatch: pytest.MonkeyPatch, out: Path, rows: int) -> None:
+    """Let every write fail once the run in ``out`` has recorded so many rows."""
 
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def __call__(self, descriptor: int) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def fsync(descriptor: int) -> None:
+        metrics = out / "metrics.jsonl"
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= rows:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", fsync)
 
 
 def test_disk_full_before_the_first_round(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_sim.results.os.fsync", FullDisk(after=2))
     out = tmp_path / "a" / "out"
+    fill_disk(monkeypatch, out, rows=0)
     arguments = ["--corpus", str(corpus), "--out", str(out), "--engine", "inline", *tiny.command_line(dict(tiny.MODEL))]
     says(refused(["run", *arguments, "--quiet"], capsys), f"{out}|No space left")
     assert not list(tmp_path.iterdir())
 
 
-def test_disk_full_on_the_way(corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [2, 4])
+def test_disk_full_on_the_way(
+    rows: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", *tiny.command_line(dict(tiny.MODEL))]
     assert main(["run", *arguments, "--out", str(tmp_path / "whole"), "--quiet"]) == 0
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr("fl_sim.results.os.fsync", FullDisk(after=14))
+        fill_disk(patched, out, rows)
         line = refused(["run", *arguments, "--out", str(out), "--quiet"], capsys)
     says(line, f"No space left|what was done is in {out}|fl-sim resume {out}")
     assert not (out / "encoded").exists()
