@@ -6,6 +6,7 @@ and how ε is spread over them. It is read off the private corpus, so it is for 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,13 @@ from data_prep.ownership import EntityProfiles, Ownership
 from fl_sim.config import ConfigError
 from strategies import accounting, profiles
 from strategies.accounting import RoundEvent
+from strategies.profile_accountant import ProfileAccountant
+from strategies.profile_bounds import Bounds, bound_all
 from strategies.units import Adjacency
 
 QUANTILES = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 THRESHOLDS = (1.0, 2.0, 5.0, 10.0, 20.0)
-EVALUATIONS = 300
+EVALUATIONS = 1000
 WORST = 10
 
 Floats = npt.NDArray[np.float64]
@@ -59,8 +62,8 @@ class EntityEpsilons:
 
     profiles: Sequence[profiles.Profile]
     profile_of: Ints
-    detected: profiles.Bounds
-    robust: profiles.Bounds
+    detected: Bounds
+    robust: Bounds
     user: float
 
 
@@ -113,28 +116,26 @@ def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], 
     offsets, sentences = entity_profiles.offsets, entity_profiles.sentences
     numbers: dict[bytes, int] = {}
     profile_of = np.empty(len(offsets) - 1, dtype=np.int64)
-    for entity, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for entity, (start, end) in enumerate(itertools.pairwise(offsets)):
         profile_of[entity] = numbers.setdefault(sentences[start:end].tobytes(), len(numbers))
     return [np.frombuffer(key, dtype=np.int64) for key in numbers], profile_of
 
 
 def _bounds(
     event: RoundEvent, training: Training, distinct: Sequence[profiles.Profile], profile_of: Ints, evaluations: int
-) -> profiles.Bounds:
+) -> Bounds:
     """ε per distinct profile; those that the mechanism cannot tell apart are computed once."""
     numbers: dict[bytes, int] = {}
     kinds = np.array([numbers.setdefault(profiles.reduced(event, p).tobytes(), len(numbers)) for p in distinct])
     reduced = [np.frombuffer(key, dtype=np.int64) for key in numbers]
     multiplicities = np.bincount(kinds[profile_of], minlength=len(reduced))
 
-    def epsilon_of(profile: profiles.Profile) -> float:
-        return profiles.epsilon(event, training.user_sentences, profile, training.rounds, training.delta)
-
-    found = profiles.bound_all(reduced, multiplicities.tolist(), epsilon_of, evaluations)
-    return profiles.Bounds(found.upper[kinds], found.lower[kinds], found.evaluations)
+    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+    found = bound_all(reduced, multiplicities.tolist(), accountant.epsilon, evaluations)
+    return Bounds(found.upper[kinds], found.lower[kinds], found.evaluations)
 
 
-def _spread(bounds: profiles.Bounds, profile_of: Ints, thresholds: Sequence[float]) -> dict[str, Any]:
+def _spread(bounds: Bounds, profile_of: Ints, thresholds: Sequence[float]) -> dict[str, Any]:
     upper, lower = bounds.upper[profile_of], bounds.lower[profile_of]
     with np.errstate(invalid="ignore"):
         excess = np.where(upper > lower, upper / lower - 1, 0.0)
@@ -171,4 +172,4 @@ def _described(found: EntityEpsilons, index: int, names: Sequence[str] | None) -
         "epsilon_user_entity": float(found.detected.upper[index]),
         "epsilon_user_entity_robust": float(found.robust.upper[index]),
     }
-    return described if names is None else described | {"names": [names[entity] for entity in entities]}
+    return described if names is None else described | {"names": [names[int(entity)] for entity in entities]}

@@ -1,32 +1,25 @@
-"""ε of a user together with one entity, from that entity's own profile.
+"""The law of the shift of an entity from its own profile, instead of a bound on its reach.
 
 A *profile* says how many sentences of each of its users mention an entity: whole numbers of at least 1, one per user,
 largest first. A reach (:class:`~strategies.units.Reach`) bounds a profile by three numbers; the profile itself gives
 a smaller law of the shift and so a smaller ε. Given the sampled users b, the entity moves a round by at most
 A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy.md, Theorem 1, step (b) and remark iv).
 
-That law, and with it ε, never falls when a profile gains users or sentences. So ε of one profile bounds the ε of every
-profile that it *dominates*, which is one with, largest first, no entry above its own. :func:`bound_all` uses this
-where a corpus has more profiles than can be computed one by one.
+The figures follow in :mod:`strategies.profile_accountant`.
 """
 
 from __future__ import annotations
 
-import functools
-import heapq
-import itertools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from strategies import composition, shifts
-from strategies.accounting import MAX_ROUNDS, RoundEvent, dominating_laws, exposed_mixtures
+from strategies import shifts
+from strategies.accounting import RoundEvent
 from strategies.privacy_loss import Floats, ShiftMixture
-from strategies.units import Adjacency, PrivacyError, Reach
 
 Profile = NDArray[np.int64]
 
@@ -35,30 +28,6 @@ _MOST_CASES_BETWEEN = 8192
 _NEGLIGIBLE = 1e-60
 _STEPS = 16  # of a sentence, on which a fractional cap is rounded up
 _TRIM = 1e-3  # share of the tail that each convolution may cut
-
-
-def epsilon(event: RoundEvent, user_sentences: float, profile: Profile, rounds: int, delta: float) -> float:
-    """ε after ``rounds`` equal rounds of a user with at most n' sentences and an entity with exactly this profile.
-
-    It never exceeds the ε of a reach that the profile lies within.
-
-    Args:
-        event: what every round releases; ``event.robust()`` for an entity that the detector may have missed.
-        user_sentences: n' of the protected user; 0 protects no user.
-        profile: sentences of each user that mention the entity, largest first; empty protects no entity.
-        rounds: number of rounds.
-        delta: δ, in (0, 1).
-
-    Raises:
-        PrivacyError: if ``rounds``, ``delta``, ``user_sentences`` or the profile is impossible.
-    """
-    _check(rounds, delta)
-    adjacency = Adjacency(user_sentences, _reach_of(profile))
-    tail = composition.tail_share(delta, rounds)
-    own = _revealing(event, user_sentences, reduced(event, profile), tail)
-    laws = [own, *dominating_laws(event, adjacency, tail)[1:]]
-    count = np.array([rounds], dtype=np.int64)
-    return min(float(composition.epsilon_curve(law, event.noise_multiplier, count, delta)[0]) for law in laws)
 
 
 def reduced(event: RoundEvent, profile: Profile) -> Profile:
@@ -78,151 +47,14 @@ def reduced(event: RoundEvent, profile: Profile) -> Profile:
     return profile
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """ε of many profiles, each between two figures that are equal where it was computed itself.
-
-    Attributes:
-        upper: what is proven: the ε of a profile that dominates.
-        lower: the ε of a profile that is dominated; ``upper`` overstates by at most the ratio of the two.
-        evaluations: how many ε were computed.
-    """
-
-    upper: Floats
-    lower: Floats
-    evaluations: int
+def users_above_cap(event: RoundEvent, profile: Profile) -> int:
+    """How many users of a reduced profile the cap of 2ŵ may stop from counting in full."""
+    return int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
 
 
-def bound_all(
-    profiles: Sequence[Profile], multiplicities: Sequence[int], epsilon_of: Callable[[Profile], float], most: int
-) -> Bounds:
-    """ε of distinct profiles by at most about ``most`` evaluations of ``epsilon_of``.
-
-    With no more profiles than that each gets its own. Else the commonest half of ``most`` do, and the others are
-    gathered in groups, which are bounded from both sides by the smallest profile that dominates all of a group and
-    the largest that all dominate. The group with the widest ratio is divided until ``most`` is spent.
-
-    Args:
-        profiles: distinct, each largest first.
-        multiplicities: how many entities have each.
-        epsilon_of: ε of a profile; never falls when the profile grows.
-        most: at least 4.
-
-    Raises:
-        PrivacyError: if ``most`` is below 4.
-    """
-    if most < 4:
-        raise PrivacyError(f"evaluations is {most}; allowed: an integer of at least 4")
-    upper, lower = np.zeros(len(profiles)), np.zeros(len(profiles))
-    order = np.argsort(-np.asarray(multiplicities), kind="stable")
-    singles = order if len(order) <= most else order[: most // 2]
-    for index in singles:
-        upper[index] = lower[index] = epsilon_of(profiles[index])
-    rest = np.sort(order[len(singles) :])
-    evaluations = len(singles)
-    if len(rest):
-        grouping = _Grouping(profiles, epsilon_of)
-        grouping.divide(rest, most - evaluations)
-        for group in grouping.groups():
-            upper[group.members], lower[group.members] = group.upper, group.lower
-        evaluations += grouping.evaluations
-    return Bounds(upper, lower, evaluations)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    members: NDArray[np.intp]
-    lower: float
-    upper: float
-
-    @property
-    def ratio(self) -> float:
-        return self.upper / self.lower if self.upper > self.lower > 0 else 1.0
-
-
-class _Grouping:
-    """Groups of profiles, divided where the two bounds lie furthest apart."""
-
-    def __init__(self, profiles: Sequence[Profile], epsilon_of: Callable[[Profile], float]) -> None:
-        self._profiles = profiles
-        self._epsilon_of = epsilon_of
-        sizes = [(len(p), int(p.sum()), int(p.max(initial=0))) for p in profiles]
-        self._logs = np.log(np.maximum(np.array(sizes, dtype=np.float64), 1.0))
-        self._heap: list[tuple[float, int, _Group]] = []
-        self._tie = itertools.count()
-        self.evaluations = 0
-
-    def divide(self, members: NDArray[np.intp], most: int) -> None:
-        """Divide ``members`` until another division could need more than ``most`` evaluations."""
-        self._push(members)
-        while self.evaluations + 4 <= most and self._heap[0][2].ratio > 1:
-            group = heapq.heappop(self._heap)[2]
-            for half in self._halves(group.members):
-                self._push(half)
-
-    def groups(self) -> list[_Group]:
-        return [group for _, _, group in self._heap]
-
-    def _push(self, members: NDArray[np.intp]) -> None:
-        chosen = [self._profiles[index] for index in members]
-        upper = self._evaluate(join(chosen))
-        lower = upper if len(chosen) == 1 else min(upper, self._evaluate(meet(chosen)))
-        group = _Group(members, lower, upper)
-        heapq.heappush(self._heap, (-group.ratio, next(self._tie), group))
-
-    def _evaluate(self, profile: Profile) -> float:
-        self.evaluations += 1
-        return self._epsilon_of(profile)
-
-    def _halves(self, members: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Split at the middle of whatever differs most: users, sentences, or the largest user's."""
-        logs = self._logs[members]
-        low, high = logs.min(axis=0), logs.max(axis=0)
-        widest = int(np.argmax(high - low))
-        left = logs[:, widest] <= (low[widest] + high[widest]) / 2
-        if high[widest] == low[widest]:
-            left = np.arange(len(members)) < len(members) // 2
-        return members[left], members[~left]
-
-
-def join(profiles: Sequence[Profile]) -> Profile:
-    """The smallest profile that dominates all."""
-    result = np.zeros(max(map(len, profiles)), dtype=np.int64)
-    for profile in profiles:
-        np.maximum(result[: len(profile)], profile, out=result[: len(profile)])
-    return result
-
-
-def meet(profiles: Sequence[Profile]) -> Profile:
-    """The largest profile that all dominate."""
-    shortest = min(map(len, profiles))
-    return functools.reduce(np.minimum, (profile[:shortest] for profile in profiles))
-
-
-def _check(rounds: int, delta: float) -> None:
-    if not 1 <= rounds <= MAX_ROUNDS:
-        raise PrivacyError(f"rounds is {rounds}; allowed: an integer from 1 to {MAX_ROUNDS}")
-    if not 0 < delta < 1:
-        raise PrivacyError(f"delta is {delta}; allowed: between 0 and 1, both excluded")
-
-
-def _reach_of(profile: Profile) -> Reach:
-    if len(profile) and (profile.min() < 1 or (np.diff(profile) > 0).any()):
-        raise PrivacyError(f"profile is {profile[:8].tolist()}…; allowed: numbers of at least 1, largest first")
-    return Reach(len(profile), int(profile.max(initial=0)), int(profile.sum()))
-
-
-def _revealing(event: RoundEvent, user_sentences: float, profile: Profile, tail: float) -> tuple[ShiftMixture, ...]:
-    """Theorem 1 for a reduced profile: who was sampled is revealed."""
-    above = int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
-    if event.q_u == 1 and above:
-        return (_all_sampled(event, user_sentences, profile, above, tail),)
-    exposure = _exposure(event, profile, above > 0, tail)
-    return exposed_mixtures(event, user_sentences, exposure, tail)
-
-
-def _all_sampled(event: RoundEvent, user_sentences: float, profile: Profile, above: int, tail: float) -> ShiftMixture:
-    """Everybody is sampled, and the first ``above`` users may exceed the cap of 2ŵ; the others have no cap."""
+def all_sampled(event: RoundEvent, user_sentences: float, profile: Profile, tail: float) -> ShiftMixture:
+    """The round's shift where q_u is 1 and some users of the reduced profile are above the cap; may cut ``tail``."""
+    above = users_above_cap(event, profile)
     capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
     free = shifts.binomial(int(profile[above:].sum()), event.q_s, tail)
     values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
@@ -248,8 +80,8 @@ def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> shifts.
         masses[: below * steps : steps] = stats.binom.pmf(np.arange(below), count, q_s)
         masses[-1] += stats.binom.sf(below - 1, count, q_s)
         total = _sum(total, _times(_Ladder(0, masses), int(users), tail), tail)
-    values: Floats = (total.first + np.flatnonzero(total.masses)) / float(steps)
-    return shifts.Law(values, total.masses[total.masses > 0])
+    values: Floats = (total.first + np.flatnonzero(total.masses)).astype(np.float64)
+    return shifts.Law(values * (1.0 / steps), total.masses[total.masses > 0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +111,13 @@ def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
     return _Ladder(first.first + second.first + low, kept)
 
 
-def _exposure(event: RoundEvent, profile: Profile, capped: bool, tail: float) -> shifts.Exposure:
-    """Law of how many of the profile's users were sampled, M, and of how many sentences they have, J = Σ b_w·n_w.
+def exposure(event: RoundEvent, profile: Profile, tail: float) -> shifts.Exposure:
+    """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
 
-    Unless the cap of 2ŵM ``capped`` matters, only J is kept. Cases are joined as for a reach: to the larger one.
+    Only where the cap of 2ŵM may matter is M kept beside J = Σ b_w·n_w. Cases are joined as for a reach: to the
+    larger one.
     """
+    capped = users_above_cap(event, profile) > 0
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
     counts, multiplicities = np.unique(profile, return_counts=True)
     for count, multiplicity in zip(counts, multiplicities, strict=True):
