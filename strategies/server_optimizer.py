@@ -18,7 +18,7 @@ class ServerOptimizerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     optimizer: Literal["sgd", "adam"] = Field("adam", description="how the noisy average moves the model")
-    learning_rate: float = Field(0.01, gt=0, description="η, the step size")
+    learning_rate: float = Field(0.002, gt=0, description="η, the step size")
     momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum of sgd")
     beta_1: float = Field(0.9, ge=0, lt=1, description="adam: decay of the first moment")
     beta_2: float = Field(0.99, ge=0, lt=1, description="adam: decay of the second moment")
