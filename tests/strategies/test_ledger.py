@@ -73,6 +73,20 @@ def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch
     assert drawn == []
 
 
+def test_line_then_head_are_synced_before_a_charge_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, synced = Ledger.create(tmp_path), []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, (tmp_path / LEDGER_FILE).read_bytes().count(b"\n")))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    ledger.charge(SEEDED, 1)
+    assert synced[0] == ((tmp_path / LEDGER_FILE).stat().st_ino, 1)
+    assert (tmp_path / HEAD_FILE).stat().st_ino in {inode for inode, _ in synced[1:]}
+
+
 def test_lines_are_only_ever_appended(tmp_path: Path) -> None:
     ledger, before = Ledger.create(tmp_path), b""
     for number in range(1, 5):
