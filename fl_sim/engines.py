@@ -10,11 +10,12 @@ import gc
 import logging
 import os
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from fl_sim.experiment import Experiment
 from fl_sim.grids import SERVER_NODE, AttendedGrid, InlineGrid, context_of
 from fl_sim.server_app import make_server_app
 
-# What a Ray worker may do after it died (of memory, say): start again, for the rounds to come.
-_RESTARTS = 100
+# A Ray worker that died (of memory, say) starts again and repeats what it was asked, with the same result; a node
+# whose worker dies of it every time has failed, and the worker starts once more for the rounds to come.
+_RESTARTS = {"max_restarts": 100, "max_task_retries": 2}
 _KNOCK_SECONDS = 10.0
 
 # No telemetry, no update check, no network beyond this machine; plain workers of one thread each.
@@ -139,8 +141,7 @@ def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
 
 def backend_config(engine: EngineConfig) -> dict[str, Any]:
     """What Flower asks of Ray for every worker; it hands all the ``client_resources`` to the actor's options."""
-    resources = {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, "max_restarts": _RESTARTS}
-    return {"client_resources": resources}
+    return {"client_resources": {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, **_RESTARTS}}
 
 
 def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -> int:
@@ -250,11 +251,14 @@ def _identity() -> Iterator[None]:
 
 @contextmanager
 def _quiet_flower() -> Iterator[None]:
-    """No word of Flower's own: our progress tells what happens, our exceptions and the strategy's log what failed."""
+    """No word of Flower's own: our progress tells what happens, our exceptions and the strategy's log what failed.
+
+    What Ray has to say (that a worker died) goes to stderr instead of stdout, which is for results.
+    """
     logger = logging.getLogger("flwr")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             yield

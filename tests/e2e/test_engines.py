@@ -14,10 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
+from clients.client_app import reply_with_failure
 from clients.selection import select
 from data_prep.corpus import Corpus
 from fl_sim import simulate
+from fl_sim.config import EngineConfig
+from fl_sim.engines import run_on_ray
+from fl_sim.grids import GridError
 from fl_sim.results import ResultsError, RunFolder
 from strategies import sampling
 from tests.e2e.processes import end_all_in, free_ports, needs_proc, processes_in, wait_until_none_in
@@ -260,14 +267,62 @@ def test_a_run_joins_an_existing_cluster_and_leaves_it_alive(
     head.mkdir()
     with _cluster(head) as address:
         changes = {"engine__nodes": 2, "engine__address": address, **PLAIN, **STRATEGIES["uedp"]}
-        done = _fl_sim(place, "run", *_on_ray(corpus, tmp_path / "ray", **changes))
-        assert done.returncode == 0, done.stderr
-        assert _unexpected(done.stderr) == []
-        assert wait_until_none_in(place) == {}
-        assert any("raylet" in command for command in processes_in(head).values())
+        for name in ("first", "second"):
+            done = _fl_sim(place, "run", *_on_ray(corpus, tmp_path / name, **changes))
+            assert done.returncode == 0, done.stderr
+            assert _unexpected(done.stderr) == []
+            assert wait_until_none_in(place) == {}
+        assert _raylet_in(head)
     assert wait_until_none_in(head) == {}
-    on_ray = RunFolder.open(tmp_path / "ray")
-    assert apart(run("inline", engine__nodes=2, **PLAIN, **STRATEGIES["uedp"]), on_ray, LEARNING_RATE) < SAME_MODEL
+    first, second = (RunFolder.open(tmp_path / name) for name in ("first", "second"))
+    assert np.array_equal(model_of(first), model_of(second))
+    assert measured(first) == measured(second)
+    inline = run("inline", engine__nodes=2, **PLAIN, **STRATEGIES["uedp"])
+    assert apart(inline, first, LEARNING_RATE) < SAME_MODEL
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_worker_that_dies_starts_again_and_repeats_its_work(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    once = "if number == 2 and node == 0 and not mark.exists(): mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    assert _failures_on_ray(f"mark = pathlib.Path({str(place / 'died')!r})\n{once}") == [0, 0, 0, 0]
+    assert (place / "died").exists()
+    assert capsys.readouterr().out == ""
+    assert wait_until_none_in(place) == {}
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*no corpus here"):
+        _failures_on_ray("if number == 2: raise OSError('no corpus here')")
+    assert wait_until_none_in(place) == {}
+
+
+def _failures_on_ray(mishap: str) -> list[int]:
+    """How many of two nodes failed in each of four rounds in which each node does ``mishap`` and answers."""
+    client, server, failed = ClientApp(), ServerApp(), list[int]()
+
+    @client.train(mods=[reply_with_failure])
+    def train(message: Message, context: Context) -> Message:
+        names = {"number": message.content["config"]["round"], "node": context.node_config["partition-id"]}
+        exec(f"import os, pathlib, signal\n{mishap}", names)
+        return Message(message.content, reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        for number in range(1, 5):
+            content = RecordDict({"config": ConfigRecord({"round": number})})
+            requests = [Message(content, node, "train") for node in grid.get_node_ids()]
+            replies = grid.send_and_receive(requests, timeout=120)
+            failed.append(sum(reply.has_error() for reply in replies))
+
+    run_on_ray(server, client, EngineConfig(nodes=2, num_cpus=2))
+    return failed
 
 
 def _on_ray(corpus: Path, out: Path, **changes: object) -> list[str]:
