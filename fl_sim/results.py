@@ -3,6 +3,7 @@
     config.json        what was asked for
     environment.json   what it ran on: commit, versions, machine (fl_sim.environment)
     metrics.jsonl      one row per round, appended as the run goes
+    ledger.jsonl       what was released, a line before every release; ledger.head.json (strategies.ledger)
     metrics.parquet    the same rows, written at the end
     result.json        final figures, why the run stopped, what ε assumes, warnings
     summary.txt        the same for people (fl_sim.report)
@@ -10,11 +11,11 @@
     model/             the trained model
     checkpoint/        what a resumed run needs
 
-Files are replaced whole (written beside, synced, renamed); metrics.jsonl alone is appended, a synced line a
-round.
+Files are replaced whole (written beside, synced, renamed); metrics.jsonl and ledger.jsonl alone are appended, a
+synced line a round.
 
-A metrics row has ``round`` (0 is the initial model), ``perplexity``, ``loss`` (nats per token), ε so far as
-``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
+A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took), ``perplexity``,
+``loss`` (nats per token), ε of these releases as ``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
 entity of ``reach`` median, p95 or max, ``epsilon_user_entity_<reach>`` and
 ``epsilon_user_entity_robust_<reach>``; and what the round did: ``cohort_users``, ``cohort_sentences``,
 ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``, ``failed_nodes``, ``nonfinite``,
@@ -22,7 +23,7 @@ entity of ``reach`` median, p95 or max, ``epsilon_user_entity_<reach>`` and
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
 ``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
-``reach`` (median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity``
+``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``reach`` (median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity``
 and ``warnings`` (a list of texts). Readers do without what is missing.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and
