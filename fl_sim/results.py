@@ -14,17 +14,18 @@
 Files are replaced whole (written beside, synced, renamed); metrics.jsonl and ledger.jsonl alone are appended, a
 synced line a round.
 
-A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took), ``perplexity``,
-``loss`` (nats per token), ε of these releases as ``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
-entity of ``reach`` median, p95 or max, ``epsilon_user_entity_<reach>`` and
-``epsilon_user_entity_robust_<reach>``; and what the round did: ``cohort_users``, ``cohort_sentences``,
-``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``, ``failed_nodes``, ``nonfinite``,
-``seconds``. Without noise every ε is inf.
+A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took),
+``perplexity``, ``loss`` (nats per token), ε of these releases as ``epsilon_user`` (at the corpus's largest
+n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``reach`` median, p95 or max,
+``epsilon_user_entity_<reach>`` and ``epsilon_user_entity_robust_<reach>``; and what the round did:
+``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
+``failed_nodes``, ``nonfinite``, ``seconds``. Without noise every ε is inf.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
 ``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
-``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``reach`` (median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity``
-and ``warnings`` (a list of texts). Readers do without what is missing.
+``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``reach``
+(median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity`` and
+``warnings`` (a list of texts). Readers do without what is missing.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and
 nan are stored as the strings "inf", "-inf" and "nan", and come back from this module as floats. ``None`` is
