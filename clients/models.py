@@ -167,6 +167,7 @@ class LanguageModel:
     def save(self, folder: Path) -> None:
         """Write weights (safetensors; with LoRA the adapter alone), configuration, tokenizer, `spec.json`."""
         folder.mkdir(parents=True, exist_ok=True)
+        _quiet()
         module: Any = self.module
         module.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -192,6 +193,7 @@ def load_model(spec: ModelSpec, seed: int) -> LanguageModel:
         ModelError: if the model, its tokenizer, its device or peft is not to be had; one line that says what
             was tried.
     """
+    _quiet()
     device = _device(spec.device)
     with torch.random.fork_rng(devices=[]):
         # The CPU's generator alone: weights are drawn there, whatever the device.
@@ -202,6 +204,13 @@ def load_model(spec: ModelSpec, seed: int) -> LanguageModel:
         if spec.lora_rank > 0:
             module = _with_adapters(module, spec)
     return LanguageModel(module.to(device), tokenizer, spec, seed)
+
+
+def _quiet() -> None:
+    """No progress bars of transformers for what takes a moment; a run shows its own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _device(name: str) -> torch.device:
