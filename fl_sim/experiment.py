@@ -131,6 +131,8 @@ class Experiment:
         planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
         began.check(folder, corpus, planned)
         ledger = Ledger.open(folder.path)
+        if result is not None:
+            ledger.check_seal(result.get("ledger") or {})
         experiment = cls(config, corpus, planned, build_model(config), folder, place, ledger)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)

@@ -139,6 +139,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs do, and is tested elsewhere."""
+    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+
+
 class Crash(RuntimeError):
     """Stands for whatever ends a process."""
 
@@ -272,5 +278,9 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     for name in (LEDGER_FILE, HEAD_FILE):
         (run.path / name).unlink()
     Ledger.create(run.path).charge(Terms.of(PLAN, 0), 1)
+    result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}
+    run.result_file.write_text(json.dumps(result))
+    with pytest.raises(LedgerError, match="sealed after 2 entries"):
+        simulate.resume(run.path)
     assert main(f"account --ledger {run.path} --delta 1e-5".split()) == 2
     assert "is not the ledger that was sealed after 2 entries" in capsys.readouterr().err
