@@ -59,9 +59,9 @@ def all_sampled(event: RoundEvent, user_sentences: float, profile: Profile, tail
     free = shifts.binomial(int(profile[above:].sum()), event.q_s, tail)
     values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
     together = np.multiply.outer(capped.probabilities, free.probabilities)
-    probabilities = event.q_e * np.bincount(position.ravel(), together.ravel(), minlength=len(values))
+    probabilities: Floats = event.q_e * np.bincount(position.ravel(), together.ravel(), minlength=len(values))
     if event.q_e < 1:
-        values, probabilities = np.append(0.0, values), np.append(1 - event.q_e, probabilities)
+        values, probabilities = np.insert(values, 0, 0.0), np.insert(probabilities, 0, 1 - event.q_e)
     user = shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail)
     (mixture,) = shifts.mixtures(user, [shifts.Law(values, probabilities)], np.ones(1), event.user_cap, tail)
     return mixture
