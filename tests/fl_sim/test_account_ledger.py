@@ -230,7 +230,7 @@ def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(corpus: Path, 
     ]
     first, second = (run.metrics() for run in runs)
     assert not np.isclose(first["noise_norm"].iloc[1:], second["noise_norm"].iloc[1:], rtol=1e-6).any()
-    assert first["cohort_sentences"].tolist() != second["cohort_sentences"].tolist()
+    assert first["cohort_sentences"].tolist()[1:] != second["cohort_sentences"].tolist()[1:]
     assert len(account_together(runs)) == 10
 
 
