@@ -16,6 +16,7 @@ from scipy import stats
 from strategies import accounting, composition, rounds
 from strategies.accounting import RoundEvent, composed_epsilon, epsilon
 from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of, since, together
+from strategies.privacy_loss import ShiftMixture
 from strategies.units import Adjacency, PrivacyError, Reach
 from tests.strategies.federation import plan, run_rounds
 
@@ -255,6 +256,8 @@ def test_a_consistent_forgery_does_not_meet_a_kept_seal(tmp_path: Path) -> None:
     for other in (forged, written(tmp_path / "short", 3)):
         with pytest.raises(LedgerError, match="sealed after 4 entries"):
             other.check_seal(seal)
+    with pytest.raises(LedgerError, match="sealed after None entries"):
+        ledger.check_seal({})
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
@@ -273,6 +276,7 @@ def test_after_a_crash_at_any_byte_the_ledger_goes_on(tmp_path: Path) -> None:
         released = 3 if size == len(three) else 2  # noise is drawn only once the whole line is on disk
         assert len(Ledger.read(folder).entries) == released
         resumed = Ledger.open(folder)
+        assert json.loads((folder / HEAD_FILE).read_bytes()) == resumed.seal
         resumed.charge(SEEDED, 3)
         assert (folder / LEDGER_FILE).read_bytes() == three
         assert len(Ledger.read(folder).entries) == 3
@@ -331,6 +335,30 @@ def test_a_mixture_costs_more_than_each_part_and_less_than_their_sum(adjacency: 
     assert composed_epsilon(dict(reversed(EVENTS.items())), adjacency, 1e-5) == pytest.approx(altogether, rel=1e-9)
     first = next(iter(EVENTS))
     assert composed_epsilon(EVENTS | {first: 30}, adjacency, 1e-5) > altogether
+
+
+def gaussian_parts(z: float, *counts: int, weight: float = 1.0) -> list[composition.Part]:
+    """Rounds of the plain Gaussian; what ``weight`` misses of 1 is a certain loss."""
+    law = (ShiftMixture(1.0, 0.0, np.ones(1), np.full(1, weight)),)
+    return [composition.Part(law, z, count) for count in counts]
+
+
+def test_parts_charge_certain_losses_every_round() -> None:
+    found = [
+        composition.epsilon_of_parts([*gaussian_parts(2.0, 3, weight=1 - 1e-6), *gaussian_parts(3.0, 4)], delta)
+        for delta in (2.9e-6, 3.1e-6)
+    ]
+    assert found[0] == math.inf
+    assert (
+        composition.epsilon_of_parts([*gaussian_parts(2.0, 3), *gaussian_parts(3.0, 4)], 3.1e-6) < found[1] < math.inf
+    )
+
+
+def test_parts_charge_at_least_the_transform_errors_of_equal_rounds() -> None:
+    """At this δ the errors are a third of it."""
+    parts = gaussian_parts(20.0, 50, 50)
+    together = composition.epsilon_curve(parts[0].mixtures, 20.0, np.array([100]), 1e-11)[0]
+    assert together <= composition.epsilon_of_parts(parts, 1e-11) < together * 1.001
 
 
 def test_plain_gaussians_of_several_scales_are_exact() -> None:
