@@ -8,6 +8,7 @@ reach, sizes and n' off the private corpus: its proposal is for the corpus's own
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -178,7 +179,8 @@ def propose(ownership: Ownership, protected: Protected, goal: Goal, alternatives
     return Proposal(best, others, users[0] if users else None, tuple(s for s in shorter if s is not best))
 
 
-_Point = tuple[int, int, int]  # index of the share of the budget, the cap, the entity rate
+_Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
+_SHARE, _CAP, _ENTITY_RATE = range(3)
 
 
 @dataclass(eq=False)
@@ -193,13 +195,15 @@ class _Search:
     _noise: float | None = None
 
     def climb(self, start: _Point) -> None:
-        """Go to the best neighbour until none is better."""
-        here, value = start, self._value(start)
-        while True:
-            best = max(_neighbours(here), key=self._value)
-            if self._value(best) <= value:
-                return
-            here, value = best, self._value(best)
+        """Go on along each axis in turn while that is better, until no axis leads further."""
+        here, moved = start, True
+        while moved:
+            moved = False
+            for axis, step in itertools.product((_CAP, _ENTITY_RATE, _SHARE), (-1, 1)):
+                further = _moved(here, axis, step)
+                while further is not None and self._value(further) > self._value(here):
+                    here, moved = further, True
+                    further = _moved(here, axis, step)
 
     def ranked(self) -> list[Settings]:
         """All settings that were looked at and can meet the target, best first; equal ones once."""
@@ -262,12 +266,10 @@ def _brackets(guess: float | None) -> Iterator[tuple[float, float]]:
     yield _LOUDEST, _QUIETEST
 
 
-def _neighbours(point: _Point) -> list[_Point]:
-    found = []
-    for axis, choices in enumerate((SHARES, CAPS, ENTITY_RATES)):
-        for step in (-1, 1):
-            moved = list(point)
-            moved[axis] += step
-            if 0 <= moved[axis] < len(choices):
-                found.append((moved[0], moved[1], moved[2]))
-    return found
+def _moved(point: _Point, axis: int, step: int) -> _Point | None:
+    """The next point along an axis; None at its end."""
+    moved = list(point)
+    moved[axis] += step
+    if not 0 <= moved[axis] < len((SHARES, CAPS, ENTITY_RATES)[axis]):
+        return None
+    return moved[0], moved[1], moved[2]

@@ -24,7 +24,7 @@ from strategies.privacy_loss import Floats, ShiftMixture
 Profile = NDArray[np.int64]
 
 _MOST_CASES = 128  # revealed cases of one round, as for a reach
-_MOST_CASES_BETWEEN = 8192
+_MOST_CASES_BETWEEN = 2048
 _NEGLIGIBLE = 1e-60
 _STEPS = 16  # of a sentence, on which a fractional cap is rounded up
 _TRIM = 1e-3  # share of the tail that each convolution may cut
@@ -59,11 +59,13 @@ def all_sampled(event: RoundEvent, user_sentences: float, profile: Profile, tail
     free = shifts.binomial(int(profile[above:].sum()), event.q_s, tail)
     values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
     together = np.multiply.outer(capped.probabilities, free.probabilities)
-    probabilities: Floats = event.q_e * np.bincount(position.ravel(), together.ravel(), minlength=len(values))
+    probabilities = event.q_e * np.bincount(position.ravel(), together.ravel(), minlength=len(values))
     if event.q_e < 1:
         values, probabilities = np.insert(values, 0, 0.0), np.insert(probabilities, 0, 1 - event.q_e)
     user = shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail)
-    (mixture,) = shifts.mixtures(user, [shifts.Law(values, probabilities)], np.ones(1), event.user_cap, tail)
+    (mixture,) = shifts.mixtures(
+        user, [shifts.Law(values, probabilities.astype(np.float64))], np.ones(1), event.user_cap, tail
+    )
     return mixture
 
 
@@ -114,17 +116,17 @@ def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
 def exposure(event: RoundEvent, profile: Profile, tail: float) -> shifts.Exposure:
     """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
 
-    Only where the cap of 2ŵM may matter is M kept beside J = Σ b_w·n_w. Cases are joined as for a reach: to the
-    larger one.
+    M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user draws more than ŵ
+    sentences on average; else it counts as all users. Cases are joined as for a reach: to the larger one.
     """
-    capped = users_above_cap(event, profile) > 0
+    capped = event.clips_sentences and event.q_s * int(profile.max(initial=0)) > event.user_cap
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
     counts, multiplicities = np.unique(profile, return_counts=True)
     for count, multiplicity in zip(counts, multiplicities, strict=True):
         drawn = shifts.binomial(int(multiplicity), event.q_u, tail / len(counts))
         cases = cases.plus(drawn, int(count), track_users=capped).coarsened(_MOST_CASES_BETWEEN)
     final = cases.without_rare(tail).coarsened(_MOST_CASES)
-    users = final.users if capped else final.sentences
+    users = final.users if capped else np.minimum(final.sentences, len(profile))
     return shifts.Exposure(final.probabilities, users, final.sentences)
 
 

