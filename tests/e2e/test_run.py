@@ -196,7 +196,9 @@ def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
     assert any((weights[0][name] != weights[2][name]).any() for name in weights[0])
     same, different = (folder.metrics().drop(columns="seconds") for folder in (again, other))
     assert first.metrics().drop(columns="seconds").equals(same)
-    assert not same.equals(different)
+    if strategy != "noiseless":
+        assert (same["noise_norm"].iloc[1:] != different["noise_norm"].iloc[1:]).all()
+    assert (same["cohort_sentences"].iloc[1:] != different["cohort_sentences"].iloc[1:]).any()
 
 
 class Killed(Exception):
