@@ -53,7 +53,10 @@ def test_the_figures_are_the_accountants(rounds: int) -> None:
         "epsilon_user_entity_max": (event, Adjacency(n, parties.reach["max"])),
         "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, parties.reach["max"])),
     }.items():
-        assert after[name] == pytest.approx(accounting.epsilon(what, adjacency, rounds, 1e-5), rel=2e-3)
+        epsilon = accounting.epsilon(what, adjacency, rounds, 1e-5)
+        assert after[name] == pytest.approx(epsilon, rel=2e-3)
+        if rounds == PLAN.rounds:  # where targets are met: on the same grid as the search for the noise
+            assert after[name] <= epsilon
 
 
 def test_epsilon_begins_at_zero_and_never_falls() -> None:
