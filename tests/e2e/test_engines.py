@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,12 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs do, and is tested elsewhere."""
+    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
 
 
 @pytest.fixture
@@ -351,14 +358,22 @@ def _started(place: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def _cluster(place: Path) -> Iterator[str]:
-    """A Ray cluster of one machine with two CPUs; its address."""
+    """A Ray cluster of one machine with two CPUs; its address.
+
+    Its files lie in a folder of its own: in the usual one, a note of its address would mislead every Ray started after
+    it. The folder's name is short, because names of sockets must be.
+    """
     ports = [str(port) for port in free_ports(2)]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
     options = ["--node-ip-address=127.0.0.1", f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}"]
     quiet = ["--include-dashboard=false", "--disable-usage-stats"]
-    with subprocess.Popen(
-        [*ray, *options, *quiet], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as head:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as files,
+        subprocess.Popen(
+            [*ray, *options, *quiet, f"--temp-dir={files}"],
+            cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as head,
+    ):  # fmt: skip
         try:
             _wait_for(lambda: _raylet_in(place), head)
             yield f"127.0.0.1:{ports[0]}"
