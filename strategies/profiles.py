@@ -116,10 +116,10 @@ def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
 def exposure(event: RoundEvent, profile: Profile, tail: float) -> shifts.Exposure:
     """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
 
-    M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user draws more than ŵ
-    sentences on average; else it counts as all users. Cases are joined as for a reach: to the larger one.
+    M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user has more than 2ŵ
+    sentences and draws more than ŵ on average; else it counts as all users. Cases are joined as for a reach: to the larger one.
     """
-    capped = event.clips_sentences and event.q_s * int(profile.max(initial=0)) > event.user_cap
+    capped = users_above_cap(event, profile) > 0 and event.q_s * int(profile.max()) > event.user_cap
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
     counts, multiplicities = np.unique(profile, return_counts=True)
     for count, multiplicity in zip(counts, multiplicities, strict=True):

@@ -14,9 +14,10 @@ from scipy import stats
 from strategies import composition, profiles, shifts
 from strategies.accounting import RoundEvent
 from strategies.accounting import epsilon as reach_epsilon
-from strategies.privacy_loss import ShiftMixture
-from strategies.profile_accountant import ProfileAccountant
+from strategies.privacy_loss import GridLoss, ShiftMixture
+from strategies.profile_accountant import ProfileAccountant, _weighted
 from strategies.profile_bounds import bound_all, join, meet
+from strategies.shifts import Exposure
 from strategies.units import Adjacency, PrivacyError, Reach
 
 DELTA = 1e-5
@@ -142,6 +143,28 @@ def test_a_large_profile_has_an_epsilon_too() -> None:
     many = np.sort(np.random.default_rng(1).zipf(2.0, 300).clip(max=200))[::-1]
     for name in ("sentence sampling", "user sampling"):
         assert own_epsilon(EVENTS[name], profile(50, 3)) < own_epsilon(EVENTS[name], many) < math.inf
+
+
+def test_joined_cases_are_joined_to_the_larger() -> None:
+    cases = profiles._Cases(np.array([0.5, 0.3, 0.2]), np.array([0, 2, 1]), np.array([0, 3, 7]))
+    joined = cases.coarsened(2)
+    assert joined.probabilities == pytest.approx(np.array([0.8, 0.2]))
+    assert joined.sentences.tolist() == [3, 7]
+    assert joined.users.tolist() == [2, 1]
+
+
+def test_what_cases_leave_out_counts_as_a_certain_loss() -> None:
+    losses = [GridLoss(1.0, 0, np.ones(1), 0.1, 1e-16), GridLoss(1.0, 2, np.ones(2) / 2, 0.2, 1e-15)]
+    together = _weighted(losses, np.array([0.6, 0.3]), 0.1)
+    assert together.infinite == pytest.approx(0.1 + 0.6 * 0.1 + 0.3 * 0.2)
+    assert together.masses == pytest.approx(np.array([0.6, 0.0, 0.15, 0.15]))
+    assert (together.first, together.round_off) == (0, 1e-15)
+
+
+def test_unlisted_cases_are_charged() -> None:
+    accountant = ProfileAccountant(EVENTS["user sampling"], 20, ROUNDS, DELTA)
+    cases = Exposure(np.array([0.7, 0.299]), np.array([0, 1]), np.array([0, 1]))
+    assert accountant._epsilon_of_cases(cases) == math.inf
 
 
 def test_no_entity_is_the_user_alone() -> None:
