@@ -117,7 +117,8 @@ def exposure(event: RoundEvent, profile: Profile, tail: float) -> shifts.Exposur
     """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
 
     M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user has more than 2ŵ
-    sentences and draws more than ŵ on average; else it counts as all users. Cases are joined as for a reach: to the larger one.
+    sentences and draws more than ŵ on average; else it counts as all users. Cases are joined as for a reach: to the
+    larger one.
     """
     capped = users_above_cap(event, profile) > 0 and event.q_s * int(profile.max()) > event.user_cap
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
