@@ -113,7 +113,7 @@ class EvaluationConfig(_Section):
     """How utility is measured."""
 
     every: int = Field(1, ge=1, description="rounds between two evaluations; the last round always is evaluated")
-    max_sentences: int = Field(1500, ge=1, description="held-out sentences used, a seeded sample of the split")
+    max_sentences: int = Field(1000, ge=1, description="held-out sentences used, a seeded sample of the split")
 
 
 class EngineConfig(_Section):

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from clients import models
 from clients.models import LanguageModel
@@ -26,6 +27,8 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
 
 def model_loss(model: LanguageModel, encoded: EncodedSplit, sentences: IntArray) -> float:
     """Mean cross-entropy in nats per predicted token (every token after the first, the end of sentence included)."""
+    # One thread, as in the workers: several on cores that the workers share slow each other down many times over.
+    torch.set_num_threads(1)
     texts = [encoded.sentence(s) for s in sentences.tolist()]
     nats, tokens = models.perplexity(model, texts, range(len(texts)))
     return nats / tokens if tokens else math.nan
