@@ -46,9 +46,7 @@ def make_run(path: Path, strategy: str) -> None:
 def execute(path: Path, folder: Path) -> list[dict[str, Any]]:
     """The outputs of all code cells, executed in ``folder``."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}
-    )
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
     client.execute()
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
@@ -58,9 +56,7 @@ def pictures(outputs: list[dict[str, Any]]) -> int:
 
 
 def texts(outputs: list[dict[str, Any]]) -> str:
-    return "\n".join(
-        str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs
-    )
+    return "\n".join(str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs)
 
 
 def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
