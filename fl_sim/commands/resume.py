@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim resume``."""
     parser.add_argument("folder", metavar="DIR", help="the run's folder")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="noise and coins from the operating system, not from the seed (docs/privacy.md)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
 
 
 def run(args: argparse.Namespace) -> int:
