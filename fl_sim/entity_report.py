@@ -24,7 +24,7 @@ from strategies.units import Adjacency
 
 QUANTILES = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 THRESHOLDS = (1.0, 2.0, 5.0, 10.0, 20.0)
-EVALUATIONS = 1000
+EVALUATIONS = 700
 WORST = 10
 
 Floats = npt.NDArray[np.float64]
