@@ -50,11 +50,15 @@ def test_population_scales_the_denominator_and_not_epsilon() -> None:
 
 @pytest.mark.parametrize("unit", ["user", "user_entity"])
 @pytest.mark.parametrize(
-    ("strategy", "rates"),
-    [("uedp", {}), ("uedp", {"q_u": 0.2, "q_s": 1.0}), ("user_level", {"q_u": 0.2})],
-    ids=["uedp", "uedp, sampled users", "user_level"],
+    ("target", "strategy", "rates"),
+    [
+        (0.3, "uedp", {}),
+        (4.0, "uedp", {}),
+        (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}),
+        (4.0, "user_level", {"q_u": 0.2}),
+    ],
+    ids=["small", "uedp", "uedp, sampled users", "user_level"],
 )
-@pytest.mark.parametrize("target", [0.3, 4.0])
 def test_a_target_is_met_and_not_by_more_than_half_a_percent(
     target: float, strategy: str, rates: dict[str, float], unit: str
 ) -> None:
