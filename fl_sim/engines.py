@@ -126,9 +126,7 @@ def run_on_ray(server: ServerApp, client: ClientApp, engine: EngineConfig) -> No
         try:
             simulation.result()
         finally:
-            stop.set()  # the server's thread must not wait for replies that nobody sends any more
-            if not simulation.done():  # Ctrl-C: Flower, in a thread of its own, would wait for its busy workers
-                _kill_workers()
+            stop.set()  # Ctrl-C: the server, in a thread of Flower's, must not wait for replies any longer
 
 
 def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
@@ -164,16 +162,6 @@ def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -
             f"allowed: at most what Ray has on one machine, {there}"
         )
     return workers
-
-
-def _kill_workers() -> None:
-    """End what the workers are doing. Flower keeps its actors to itself, so they are found among all objects."""
-    import ray
-    from ray.actor import ActorHandle
-
-    for found in gc.get_objects():
-        if type(found) is ActorHandle and ray.is_initialized():
-            ray.kill(found)
 
 
 @contextmanager
@@ -228,14 +216,30 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _attended(server: ServerApp, num_nodes: int, stop: threading.Event) -> ServerApp:
-    """``server``, on an :class:`AttendedGrid` around the grid that Flower gives it."""
+    """``server``, on an :class:`AttendedGrid` around the grid that Flower gives it; when it ends, so do the workers."""
     attended = ServerApp()
 
     @attended.main()
     def main(grid: Grid, context: Context) -> None:
-        server(AttendedGrid(grid, num_nodes, stop), context)
+        try:
+            server(AttendedGrid(grid, num_nodes, stop), context)
+        finally:
+            _kill_workers()
 
     return attended
+
+
+def _kill_workers() -> None:
+    """End the workers whatever they are doing, because Flower would wait for them.
+
+    Flower keeps its actors to itself, so they are found among all objects.
+    """
+    import ray
+    from ray.actor import ActorHandle
+
+    for found in gc.get_objects():
+        if type(found) is ActorHandle and ray.is_initialized():
+            ray.kill(found)
 
 
 @contextmanager
