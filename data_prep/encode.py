@@ -100,12 +100,9 @@ def _batches(texts: Iterable[str] | pa.ChunkedArray) -> Iterator[list[str]]:
 
 
 def _save_parts(parts: list[NDArray[np.int32]], total: int, path: Path) -> None:
-    if total == 0:
-        np.save(path, np.empty(0, dtype=np.int32), allow_pickle=False)
-        return
-    tokens = np.lib.format.open_memmap(path, mode="w+", dtype=np.int32, shape=(total,))
-    position = 0
-    for part in parts:
-        tokens[position : position + len(part)] = part
-        position += len(part)
-    tokens.flush()
+    """One .npy file of all parts, written and not mapped: a full disk is then an error, not a killed process."""
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)), "fortran_order": False, "shape": (total,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in parts:
+            file.write(part.tobytes())
