@@ -1,0 +1,45 @@
+"""Install the project with the lower end of every dependency range and run the quick tests.
+
+    python scripts/try_oldest.py ENVIRONMENT
+
+makes the virtual environment ENVIRONMENT. torch is left at what pip takes: its older Linux builds bring several GB of
+CUDA packages along.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = {"torch"}
+
+
+def lower_ends(pyproject: Path) -> list[str]:
+    """``name==lowest`` for every dependency with a lower bound."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["lora"], *extras["generate"], *extras["test"]]
+    matches = (re.match(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?>=([^,]+)", requirement) for requirement in wanted)
+    return [f"{m[1]}=={m[2]}" for m in matches if m is not None and m[1] not in LEFT_OUT]
+
+
+def main(environment: str) -> int:
+    venv.create(environment, with_pip=True)
+    python = str(Path(environment) / "bin" / "python")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("\n".join(lower_ends(ROOT / "pyproject.toml")) + "\n")
+        constraints.flush()
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "-e", ".[test]", "-c", constraints.name], cwd=ROOT, check=True
+        )
+    return subprocess.run([python, "-m", "pytest", "-m", "not slow"], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
