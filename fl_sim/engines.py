@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -43,6 +44,7 @@ _ENVIRONMENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_NUM_THREADS": "1",
@@ -170,7 +172,8 @@ def _ray_session(engine: EngineConfig) -> Iterator[None]:
     import ray
 
     try:
-        with _exported(_worker_environment()):  # a Ray started here hands it on; a cluster gets it as an argument
+        # A Ray started here hands the environment on to its workers; a cluster gets it as an argument.
+        with _exported(_worker_environment()), _same_response_to_sigterm():
             ray.init(**ray_arguments(engine))
     except Exception as error:  # Ray raises whatever went wrong in its own processes, often as a plain Exception
         ray.shutdown()
@@ -180,6 +183,17 @@ def _ray_session(engine: EngineConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _same_response_to_sigterm() -> Iterator[None]:
+    """Ray makes SIGTERM print a stack and abort the process; put back what it did before."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _first_line(error: Exception) -> str:

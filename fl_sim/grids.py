@@ -124,19 +124,20 @@ class AttendedGrid(Grid):
             GridError: if messages were sent and every reply is an error, or none came in time.
             RunStopped: if ``stop`` was set meanwhile.
         """
-        sent = set(self._grid.push_messages(messages))
+        sent = list(self._grid.push_messages(messages))
         replies = self._collect(sent, timeout)
         if sent and all(reply.has_error() for reply in replies):
             raise GridError(f"all {len(sent)} nodes failed in this round: {_reason(replies, timeout)}")
         return replies
 
-    def _collect(self, sent: set[str], timeout: float | None) -> list[Message]:
+    def _collect(self, sent: list[str], timeout: float | None) -> list[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        waiting, replies = set(sent), list[Message]()
+        waiting, replies = sent, list[Message]()
         while waiting:
             arrived = list(self._grid.pull_messages(waiting))
             replies += arrived
-            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+            answered = {reply.metadata.reply_to_message_id for reply in arrived}
+            waiting = [message_id for message_id in waiting if message_id not in answered]
             if not waiting or (deadline is not None and time.monotonic() > deadline):
                 break
             self._pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import tomllib
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -112,6 +114,24 @@ def test_telemetry_stays_off_although_flower_was_imported_before(monkeypatch: py
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")  # whoever wants it
     engines._stay_local()
     assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
+
+
+def test_ray_leaves_the_response_to_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.init", lambda **arguments: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    with engines._ray_session(EngineConfig()):
+        assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("failure", [OSError("no space left\non the device"), Exception("node timed out")])
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    monkeypatch.setattr("ray.init", Mock(side_effect=failure))
+    with (
+        pytest.raises(EngineError, match=r"^Ray cannot be started: (no space left|node timed out)$"),
+        engines._ray_session(EngineConfig()),
+    ):
+        pytest.fail("the run must not begin")
 
 
 # --- the grid that is attended to ------------------------------------------------------------------------------------
