@@ -214,10 +214,7 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
             parts.append(f"seed {seed}")
         names.append(", ".join(parts))
     counts = Counter(names)
-    return [
-        f"{name} ({run.path.name})" if counts[name] > 1 else name
-        for name, run in zip(names, runs, strict=True)
-    ]
+    return [f"{name} ({run.path.name})" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -270,9 +267,7 @@ def _distinct_units(curve: Curve) -> dict[str, str]:
 def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -> Line2D:
     epsilon = curve.epsilon(unit)
     drawn = np.isfinite(epsilon)
-    (line,) = axes.plot(
-        curve.metrics["round"][drawn], epsilon[drawn], color=colour, linestyle=dash, linewidth=1.8
-    )
+    (line,) = axes.plot(curve.metrics["round"][drawn], epsilon[drawn], color=colour, linestyle=dash, linewidth=1.8)
     return line
 
 

@@ -214,9 +214,7 @@ def _share(facts: Mapping[str, Any], reach: str) -> str:
 
 
 def _wrap_note(note: str) -> list[str]:
-    return textwrap.wrap(
-        note, _WIDTH, initial_indent="  · ", subsequent_indent="    ", break_on_hyphens=False
-    )
+    return textwrap.wrap(note, _WIDTH, initial_indent="  · ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _utility(facts: Mapping[str, Any]) -> list[str]:

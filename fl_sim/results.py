@@ -67,9 +67,7 @@ class RunFolder:
         self._last_round: int | None = None
 
     @classmethod
-    def create(
-        cls, path: Path | str, *, config: Mapping[str, Any], environment: Mapping[str, Any]
-    ) -> RunFolder:
+    def create(cls, path: Path | str, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunFolder:
         """Start a run folder at ``path``; parents are made, an empty folder may exist already.
 
         Raises:
@@ -102,9 +100,7 @@ class RunFolder:
             raise ResultsError(f"{path}: {'is not a folder' if path.exists() else 'there is no such folder'}")
         if not (path / "config.json").is_file():
             raise ResultsError(f"{path}: is not a run folder (it has no config.json)")
-        run = cls(
-            path, config=_read_json(path / "config.json"), environment=_read_json(path / "environment.json")
-        )
+        run = cls(path, config=_read_json(path / "config.json"), environment=_read_json(path / "environment.json"))
         rows, _ = _read_rows(run.metrics_file)
         run._last_round = rows[-1]["round"] if rows else None
         return run
@@ -181,9 +177,7 @@ class RunFolder:
         number: Any = row.get("round")
         lowest = 0 if self._last_round is None else self._last_round + 1
         if not _is_round(number) or number < lowest:
-            raise ResultsError(
-                f"{self.metrics_file}: round is {number!r}; allowed: an integer of at least {lowest}"
-            )
+            raise ResultsError(f"{self.metrics_file}: round is {number!r}; allowed: an integer of at least {lowest}")
         line = _dump(row, self.metrics_file)
         if not _ends_with_newline(self.metrics_file):  # a killed run's half line must not swallow this one
             self._rewrite(_read_rows(self.metrics_file)[0])
@@ -224,9 +218,7 @@ class RunFolder:
         self._last_round = rows[-1]["round"] if rows else None
 
 
-def default_run_path(
-    base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None
-) -> Path:
+def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:
     """A free path under ``base``: ``runs/20261120-183355-uedp-seed0``; if that is taken ``…-2``, ``…-3``."""
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
     first = Path(base) / f"{stamp}-{strategy}-seed{seed}"

@@ -42,9 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.results import ResultsError, RunFolder
 
     if args.out.suffix and args.out.suffix not in PICTURES and not args.out.is_dir():
-        raise ResultsError(
-            f"--out is {args.out}; allowed: a folder, or a file that ends in {', '.join(PICTURES)}"
-        )
+        raise ResultsError(f"--out is {args.out}; allowed: a folder, or a file that ends in {', '.join(PICTURES)}")
     folders = [RunFolder.open(path) for path in args.runs]
     for folder in folders:
         if folder.truncated_tail:

@@ -58,9 +58,7 @@ def test_epsilon_goes_on_a_log_axis_only_where_the_curves_lie_far_apart(make_run
     near = plots.overlay_figure([make_run("uedp", z=2.0)], "round").axes[0]
     assert far.get_yscale() == "log"
     with np.errstate(divide="ignore"):
-        assert np.isneginf(
-            far.yaxis.get_transform().transform([0.0])
-        )  # ε = 0 is left out, not drawn at a floor
+        assert np.isneginf(far.yaxis.get_transform().transform([0.0]))  # ε = 0 is left out, not drawn at a floor
     assert near.get_yscale() == "linear"
     assert near.get_ylim()[0] == 0
 

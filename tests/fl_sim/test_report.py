@@ -31,9 +31,7 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
         "655.0 at the end; 912.3 by a unigram model",
     ):
         assert words in text
-    rows = {
-        line.split("  ")[1].strip(): line.split()[-2:] for line in text.splitlines() if "+ an entity" in line
-    }
+    rows = {line.split("  ")[1].strip(): line.split()[-2:] for line in text.splitlines() if "+ an entity" in line}
     assert rows == {
         "+ an entity in ≤ 1 user, ≤ 1 sentence": ["2.23", "2.31"],
         "+ an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all": ["2.61", "3.05"],
