@@ -8,6 +8,8 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fl_sim.mechanism_flags import add_adjacency, add_mechanism, add_published
+
 if TYPE_CHECKING:
     from strategies.accounting import RoundEvent, Unknown
     from strategies.units import Adjacency
@@ -40,40 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim account``."""
     parser.add_argument("--strategy", choices=sorted(_ALLOWED), help="what trains (or give --ledger)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    _add_mechanism(parser)
-    _add_adjacency(parser)
+    add_mechanism(parser)
+    add_adjacency(parser).add_argument(
+        "--reach-total", type=int, metavar="N", help="sentences altogether that mention it"
+    )
     _add_target(parser)
-    _add_published(parser)
+    add_published(parser)
     _add_ledger(parser)
-
-
-def _add_mechanism(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the mechanism")
-    group.add_argument("--z", type=float, metavar="Z", help="noise multiplier: noise std / user clip")
-    group.add_argument("--rounds", type=int, metavar="T", help="number of rounds")
-    group.add_argument("--delta", type=float, metavar="D", help="δ at which ε is stated")
-    group.add_argument("--q-u", type=float, metavar="RATE", help="user sampling rate (default 1)")
-    group.add_argument("--q-e", type=float, metavar="RATE", help="entity sampling rate (default 1)")
-    group.add_argument("--q-s", type=float, metavar="RATE", help="sentence sampling rate (default 1)")
-    group.add_argument("--user-cap", type=float, metavar="W", help="user clip in sentence clips (default 1)")
-    group.add_argument(
-        "--clipping",
-        choices=("sentence", "user"),
-        help="what is clipped besides the user's sum (default sentence)",
-    )
-
-
-def _add_adjacency(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("whom ε protects")
-    group.add_argument("--user-sentences", type=float, metavar="N", help="bound on one user's sentences (default inf)")
-    group.add_argument(
-        "--reach-users",
-        type=int,
-        metavar="F",
-        help="users that mention the entity (default 1; published: all)",
-    )
-    group.add_argument("--reach-sentences", type=int, metavar="N", help="sentences of each that mention it (default 1)")
-    group.add_argument("--reach-total", type=int, metavar="N", help="sentences altogether that mention it")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -87,15 +62,6 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--solve-for", choices=sorted(_SOLVED_FLAGS), help="the setting to find (default noise_multiplier)"
     )
-
-
-def _add_published(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the published algorithm")
-    group.add_argument("--estimator", choices=("f_e", "f_e_plus", "user_level"), help="which of its estimators")
-    group.add_argument("--users", type=int, metavar="U", help="all users")
-    group.add_argument("--users-per-round", type=float, metavar="N", help="expected users per round")
-    group.add_argument("--sentences", type=int, metavar="S", help="all sentences")
-    group.add_argument("--sensitive-sentences", type=int, metavar="S", help="sentences with an entity")
 
 
 def _add_ledger(parser: argparse.ArgumentParser) -> None:

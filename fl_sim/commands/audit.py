@@ -11,6 +11,8 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fl_sim.mechanism_flags import add_adjacency, add_mechanism, add_published
+
 if TYPE_CHECKING:
     from fl_sim.audit.cases import Case, Finding
     from strategies.units import Reach
@@ -38,7 +40,7 @@ _ADAM_PARAMETERS, _ADAM_RATE = 124_439_808, 5e-5  # GPT-2 small; AdamW's usual r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim audit``; those of the mechanism are as in ``fl-sim account``."""
+    """The flags of ``fl-sim audit``; the mechanism's as in ``fl-sim account``, T 1 and δ 1e-5 by default."""
     parser.add_argument("--strategy", choices=(*_OWN, "published", "published-as-coded"), help="what trains")
     parser.add_argument("--table", action="store_true", help="audit every mechanism at reach 1, 15 and all")
     parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
@@ -50,40 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of ours (slower)")
     parser.add_argument("--mutation", metavar="NAME", help="break the mechanism on purpose (see docs/audit.md)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    _add_mechanism(parser)
-    _add_adjacency(parser)
-    _add_published(parser)
-
-
-def _add_mechanism(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the mechanism")
-    group.add_argument("--z", type=float, metavar="Z", help="noise multiplier: noise std / user clip")
-    group.add_argument("--rounds", type=int, metavar="T", help="number of rounds (default 1)")
-    group.add_argument("--delta", type=float, metavar="D", help="δ at which ε is stated (default 1e-5)")
-    group.add_argument("--q-u", type=float, metavar="RATE", help="user sampling rate (default 1)")
-    group.add_argument("--q-e", type=float, metavar="RATE", help="entity sampling rate (default 1)")
-    group.add_argument("--q-s", type=float, metavar="RATE", help="sentence sampling rate (default 1)")
-    group.add_argument("--user-cap", type=float, metavar="W", help="user clip in sentence clips (default 1)")
-    group.add_argument("--clipping", choices=("sentence", "user"), help="what is clipped besides the user's sum")
-
-
-def _add_adjacency(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("whom ε protects")
-    group.add_argument("--user-sentences", type=float, metavar="N", help="bound on one user's sentences (default inf)")
-    group.add_argument("--reach-users", type=int, metavar="F", help="users that mention the entity (default 1)")
-    group.add_argument("--reach-sentences", type=int, metavar="N", help="sentences of each that do (default 1)")
-    group.add_argument("--companions", type=int, metavar="K", help="other entities in each of them (default 0)")
-
-
-def _add_published(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the published algorithm")
-    group.add_argument("--estimator", choices=("f_e", "f_e_plus", "user_level"), help="which of its estimators")
-    group.add_argument("--users", type=int, metavar="U", help="all users")
-    group.add_argument("--users-per-round", type=float, metavar="N", help="expected users per round")
-    group.add_argument("--sentences", type=int, metavar="S", help="all sentences")
-    group.add_argument("--sensitive-sentences", type=int, metavar="S", help="sentences with an entity")
-    group.add_argument("--entities", type=int, metavar="E", help="all entities (as coded: decides the noise)")
-    group.add_argument("--defects", nargs="+", choices=_DEFECTS, help="as coded: only these (default: all)")
+    add_mechanism(parser)
+    add_adjacency(parser).add_argument(
+        "--companions", type=int, metavar="K", help="other entities in each of these sentences (default 0)"
+    )
+    published = add_published(parser)
+    published.add_argument("--entities", type=int, metavar="E", help="all entities (as coded: decides the noise)")
+    published.add_argument("--defects", nargs="+", choices=_DEFECTS, help="as coded: only these (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from fl_sim.mechanism_flags import add_mechanism
+
 if TYPE_CHECKING:
     from data_prep.corpus import Corpus
     from fl_sim.entity_report import Training
@@ -32,20 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--show-names", action="store_true", help="name the worst entities; the list is private")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    _add_mechanism(parser)
-
-
-def _add_mechanism(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the mechanism, without --run")
+    group = add_mechanism(parser, "the mechanism, without --run")
     group.add_argument("--strategy", choices=("uedp", "user_level"), help="what trains (default uedp)")
-    group.add_argument("--z", type=float, metavar="Z", help="noise multiplier: noise std / user clip")
-    group.add_argument("--rounds", type=int, metavar="T", help="number of rounds")
-    group.add_argument("--delta", type=float, metavar="D", help="δ at which ε is stated (default 1e-5)")
-    group.add_argument("--q-u", type=float, metavar="RATE", help="user sampling rate (default 1)")
-    group.add_argument("--q-e", type=float, metavar="RATE", help="entity sampling rate (default 1)")
-    group.add_argument("--q-s", type=float, metavar="RATE", help="sentence sampling rate (default 1)")
-    group.add_argument("--user-cap", type=float, metavar="W", help="user clip in sentence clips (default 1)")
-    group.add_argument("--clipping", choices=("sentence", "user"), help="what is clipped besides the user's sum")
     group.add_argument(
         "--user-sentences", type=float, metavar="N", help="n', the most sentences of one user (default: the corpus's)"
     )
