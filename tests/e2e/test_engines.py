@@ -247,7 +247,7 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_pa
 @needs_proc
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, place: Path) -> None:
     """The nodes are made to work for minutes on a round; the server waits for them in a thread of Flower's."""
-    corpus = small_corpus(tmp_path / "corpus", users=40, longest=400)
+    corpus = small_corpus(tmp_path / "corpus", users=40, longest=4000)
     big = {"model__hidden": 384, "model__layers": 6, "evaluation__max_sentences": 1, "privacy__q_s": 1.0}
     with _started(place, "run", *_on_ray(corpus, tmp_path / "run", engine__nodes=2, **big)) as process:
         _wait_for_round(tmp_path / "run", 0, process)
