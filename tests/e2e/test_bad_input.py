@@ -141,9 +141,9 @@ ARGUMENTS = [
     ("--engine ray --set engine.cpus_per_node=100000", "engine.cpus_per_node is 100000|at most"),
     ("--set engine.address=auto --set engine.num_cpus=2", "engine.num_cpus is 2|engine.address is 'auto'"),
     # model
-    ("--set model.hidden=0", "model.hidden is 0|at least 1"),
+    ("--set model.hidden=0", "model.hidden is 0|[1, 16384]"),
     ("--set model.hidden=15 --set model.heads=2", "hidden is 15|a multiple"),
-    ("--set model.hidden=1000000000", "cannot be built|allocate"),
+    ("--set model.hidden=1000000000", "model.hidden is 1000000000|16384"),
     ("--set model.device=gpu", "model.device is 'gpu'|cuda"),
     ("--model {tmp}/nothing", "{tmp}/nothing|no such local folder"),
     ("--model {tmp}", "cannot load model|{tmp}"),
