@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         log.warning("fl-sim: %s", warning)
     experiment.observers.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
     try:
-        with _no_other_bars():
-            experiment.execute(attended)
+        experiment.execute(attended)
     except Exception as error:
         experiment.abandon(error)
         log.error("fl-sim FAILED: %s", one_line(error))
@@ -62,24 +60,9 @@ def make_server_app(experiment: Experiment) -> ServerApp:
 
     @prepared.main()
     def run_prepared(grid: Grid, context: Context) -> None:
-        with _no_other_bars():
-            experiment.execute(grid)
+        experiment.execute(grid)
 
     return prepared
-
-
-@contextmanager
-def _no_other_bars() -> Iterator[None]:
-    """No progress bar but ours: transformers shows one whenever it saves a model."""
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if before:
-            transformers_logging.enable_progress_bar()
 
 
 def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
