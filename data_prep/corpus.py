@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from data_prep import bundled_path
 from data_prep.layout import TABLES, table_file
@@ -75,6 +76,15 @@ class Corpus:
     def texts(self, split: str) -> pa.ChunkedArray:
         """The sentences' texts, row = sentence id."""
         return self._read(split, "sentences", ["text"]).column("text")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the sentences are classified into; empty for a corpus without classes."""
+        return self.manifest.classes
+
+    def targets(self, split: str) -> NDArray[np.int32]:
+        """int32 (S,): each sentence's class as a position in :attr:`classes`, -1 where it has none."""
+        return self._read(split, "sentences", ["target"]).column("target").to_numpy()
 
     def mentions(self, split: str) -> pa.Table:
         """All mentions, one row each: sentence (int64), start, end (int32, characters), label (string)."""

@@ -12,9 +12,11 @@ SENTENCES = pa.schema(
         pa.field("mention_start", pa.list_(pa.int32()), nullable=False),
         pa.field("mention_end", pa.list_(pa.int32()), nullable=False),
         pa.field("mention_label", pa.list_(pa.string()), nullable=False),
+        pa.field("target", pa.int32(), nullable=False),
     ]
 )
-"""One row per sentence, sorted by user; a sentence's id is its row. Mention offsets count characters."""
+"""One row per sentence, sorted by user; a sentence's id is its row. Mention offsets count characters; ``target`` is a
+position in the manifest's ``classes``, or -1 for a sentence without a class."""
 
 USERS = pa.schema([pa.field("user", pa.string(), nullable=False), pa.field("sentences", pa.int64(), nullable=False)])
 """One row per user; a user's id is the row."""

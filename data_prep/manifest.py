@@ -39,16 +39,18 @@ class Manifest(_Strict):
     """What ``manifest.json`` says.
 
     sources: name (never the path) of each file read → its record. settings: how it was read. tagger: what found
-    the entities. tools: versions. files: the corpus's own data files. fingerprint: checksum over all of them.
+    the entities. tools: versions. classes: what the sentences' targets count, sorted; empty in a corpus without
+    classes. files: the corpus's own data files. fingerprint: checksum over all of them.
     """
 
     format: Literal["fl-sim corpus"] = "fl-sim corpus"
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     name: str
     sources: dict[str, FileRecord]
     settings: dict[str, Any]
     tagger: dict[str, str]
     tools: dict[str, str]
+    classes: tuple[str, ...] = ()
     splits: dict[str, SplitCounts]
     files: dict[str, FileRecord]
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")

@@ -54,7 +54,8 @@ def write_corpus(
                 splits[sentence.split] = _SplitColumns(_checked_split(sentence.split))
             splits[sentence.split].add(sentence)
         _check_trainable(splits)
-        counts = {split: columns.write(folder) for split, columns in splits.items()}
+        classes = tuple(sorted({target for columns in splits.values() for target in columns.targets}))
+        counts = {split: columns.write(folder, classes) for split, columns in splits.items()}
         files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
         Manifest(
             name=name,
@@ -62,6 +63,7 @@ def write_corpus(
             settings=dict(settings or {}),
             tagger=dict(tagger or {"tagger": "gold"}),
             tools={tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)},
+            classes=classes,
             splits=counts,
             files=files,
             fingerprint=fingerprint_of(files),
@@ -77,6 +79,7 @@ class _SplitColumns:
     user_ids: dict[str, int] = field(default_factory=dict)
     entity_ids: dict[str, int] = field(default_factory=dict)
     entity_labels: list[set[str]] = field(default_factory=list)
+    targets: dict[str, int] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     batches: list[pa.Table] = field(default_factory=list)
     mentions: int = 0
@@ -92,16 +95,18 @@ class _SplitColumns:
                 "mention_start": [mention.start for mention in sentence.mentions],
                 "mention_end": [mention.end for mention in sentence.mentions],
                 "mention_label": [mention.label for mention in sentence.mentions],
+                "target": self._target_id(sentence.target),
             }
         )
         if len(self.rows) == _ROWS_PER_BATCH:
             self._pack()
 
-    def write(self, folder: Path) -> SplitCounts:
-        """Write the three tables of the split; returns its counts."""
+    def write(self, folder: Path, classes: Sequence[str]) -> SplitCounts:
+        """Write the three tables of the split, targets as positions in ``classes``; returns its counts."""
         self._pack()
         table = pa.concat_tables(self.batches)
         self.batches.clear()
+        table = self._with_positions_in(classes, table)
         order = np.argsort(table.column("user_id").to_numpy(), kind="stable")
         table = table.take(pa.array(order))
         ownership = ownership_of(table, len(self.user_ids), len(self.entity_ids))
@@ -130,6 +135,16 @@ class _SplitColumns:
             self.entity_labels.append(set())
         self.entity_labels[number].add(label)
         return number
+
+    def _target_id(self, target: str | None) -> int:
+        """The order in which this split met its targets; the classes' own order is known when all are."""
+        return -1 if target is None else self.targets.setdefault(target, len(self.targets))
+
+    def _with_positions_in(self, classes: Sequence[str], table: pa.Table) -> pa.Table:
+        positions = np.array([*(classes.index(target) for target in self.targets), -1], dtype=np.int32)
+        column = table.schema.get_field_index("target")
+        targets = positions[table.column(column).to_numpy()]
+        return table.set_column(column, SENTENCES.field("target"), pa.array(targets))
 
     def _pack(self) -> None:
         if self.rows:

@@ -23,6 +23,8 @@ class Sentence:
     """One sentence of one user.
 
     ``mentions`` may overlap; each must lie inside ``text`` and cover something other than white space.
+    ``target`` is the sentence's class where the corpus is one for classification; ``document`` names the text of
+    this user that the sentence was cut from, where the source tells.
     Raises :class:`CorpusError` otherwise.
     """
 
@@ -30,6 +32,8 @@ class Sentence:
     user: str
     text: str
     mentions: tuple[Mention, ...]
+    target: str | None = None
+    document: str | None = None
 
     def __post_init__(self) -> None:
         for mention in self.mentions:

@@ -174,7 +174,7 @@ def test_damaged_and_foreign_folders_are_named(prepared: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=2), "not a manifest of this version: format_version"),
+        (lambda m: m.update(format_version=3), "not a manifest of this version: format_version"),
         (lambda m: m.update(surprise=1), "surprise"),
         (lambda m: m.pop("fingerprint"), "fingerprint"),
         (lambda m: m.update(fingerprint="0" * 64), "contradicts itself"),
