@@ -110,7 +110,7 @@ class _SplitColumns:
         order = np.argsort(table.column("user_id").to_numpy(), kind="stable")
         table = table.take(pa.array(order))
         ownership = ownership_of(table, len(self.user_ids), len(self.entity_ids))
-        reach = ownership.entity_profiles()
+        reach = ownership.entity_reach()
         users = {"user": list(self.user_ids), "sentences": ownership.sentences_per_user}
         entities = {
             "entity": list(self.entity_ids),

@@ -49,7 +49,7 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
         "sensitive_sentences": sensitive,
         "extended_set": ownership.num_sentences - sensitive,
         "entities": ownership.num_entities,
-        "reach": _reach(ownership.entity_profiles()),
+        "reach": _reach(ownership.entity_reach()),
         "sentences_per_user": _summary(ownership.sentences_per_user),
         "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
     }

@@ -82,7 +82,7 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
     """
     if ownership.num_entities == 0:
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
-    distinct, profile_of = _distinct(ownership.sentences_per_entity_user())
+    distinct, profile_of = _distinct(ownership.entity_profiles())
     event = training.event
     detected = _bounds(event, training, distinct, profile_of, evaluations)
     robust = detected if event.q_e == 1 else _bounds(event.robust(), training, distinct, profile_of, evaluations)
@@ -118,7 +118,7 @@ def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], 
     profile_of = np.empty(len(offsets) - 1, dtype=np.int64)
     for entity, (start, end) in enumerate(itertools.pairwise(offsets)):
         profile_of[entity] = numbers.setdefault(sentences[start:end].tobytes(), len(numbers))
-    return [np.frombuffer(key, dtype=np.int64) for key in numbers], profile_of
+    return [np.frombuffer(key, dtype=np.int32).astype(np.int64) for key in numbers], profile_of
 
 
 def _bounds(

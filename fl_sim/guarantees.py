@@ -43,13 +43,13 @@ class Protected:
     def of(cls, ownership: Ownership, privacy: PrivacyConfig) -> Protected:
         """The protected parties of a corpus."""
         largest = int(ownership.sentences_per_user.max(initial=0))
-        profiles = ownership.entity_profiles()
+        reaches = ownership.entity_reach()
         reach, coverage = dict.fromkeys(REACH_QUANTILES, NO_ENTITY), dict.fromkeys(REACH_QUANTILES, 1.0)
         for name, quantile in REACH_QUANTILES.items() if ownership.num_entities else ():
-            users, per_user, sentences = profiles.quantile(quantile)
+            users, per_user, sentences = reaches.quantile(quantile)
             reach[name] = Reach(users=users, sentences_per_user=per_user, sentences=sentences)
-            within = (profiles.users <= users) & (profiles.max_per_user <= per_user)
-            coverage[name] = float(np.mean(within & (profiles.sentences <= sentences)))
+            within = (reaches.users <= users) & (reaches.max_per_user <= per_user)
+            coverage[name] = float(np.mean(within & (reaches.sentences <= sentences)))
         return cls(user_sentence_bound(privacy.user_sentences, largest), reach, coverage, largest)
 
     def target(self, unit: str) -> Adjacency:

@@ -27,7 +27,10 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
     Returns:
         The sampled user ids in ascending order; possibly none.
     """
-    return np.flatnonzero(active(streams.derived_seed(seed, "users", server_round), "user", 0, num_users, q_u))
+    if _always(q_u):
+        return np.arange(num_users, dtype=np.int64)
+    coins = streams.coins(streams.derived_seed(seed, "users", server_round), "user", 0, num_users)
+    return np.flatnonzero(coins < _threshold(q_u))
 
 
 def round_seed(seed: int, server_round: int) -> int:
@@ -35,21 +38,28 @@ def round_seed(seed: int, server_round: int) -> int:
     return streams.derived_seed(seed, "round", server_round)
 
 
-def active_entities(seed_of_round: int, num_entities: int, q_e: float) -> BoolArray:
-    """One coin per entity and round, shared by all users: the mask (E,) of entities that are active."""
-    return active(seed_of_round, "entity", 0, num_entities, q_e)
+def active_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: float) -> BoolArray:
+    """One coin per entity and round, shared by all users: the mask (K,) of the ids ``entities`` that are active."""
+    return _active(seed_of_round, "entity", entities, q_e)
 
 
-def active_sentences(seed_of_round: int, start: int, stop: int, q_s: float) -> BoolArray:
-    """One coin per sentence and round: the mask of the sentences ``start`` to ``stop - 1`` whose coin is up."""
-    return active(seed_of_round, "sentence", start, stop, q_s)
+def active_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
+    """One coin per sentence and round: the mask (K,) of the ids ``sentences`` whose coin is up."""
+    return _active(seed_of_round, "sentence", sentences, q_s)
 
 
-def active(seed: int, purpose: str, start: int, stop: int, rate: float) -> BoolArray:
-    """The mask of items ``start`` to ``stop - 1`` of a coin stream that are up with probability ``rate``."""
+def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:
+    if _always(rate):
+        return np.ones(len(items), dtype=np.bool_)
+    return streams.coins_of(seed, purpose, items) < _threshold(rate)
+
+
+def _always(rate: float) -> bool:
     if not 0 < rate <= 1:
         raise ValueError(f"rate is {rate}; allowed: in (0, 1]")
-    if rate == 1:
-        return np.ones(stop - start, dtype=np.bool_)
-    threshold = np.uint64(int(rate * 2.0**64))  # exact: scaling a double by a power of two
-    return streams.coins(seed, purpose, start, stop) < threshold
+    return rate == 1
+
+
+def _threshold(rate: float) -> np.uint64:
+    """A coin below it is up; exact, because scaling a double by a power of two is."""
+    return np.uint64(int(rate * 2.0**64))

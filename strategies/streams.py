@@ -4,8 +4,9 @@ Every random draw of a run comes from a stream that is a pure function of ``(roo
 same seed gives the same run whatever the number of nodes, workers or restarts. Two kinds are needed:
 
 * :func:`generator`, an ordinary numpy generator, for draws made in one place (which users, which noise);
-* :func:`coins`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) in which the coin of item ``i`` can be
-  read without drawing those before it, for draws that different nodes must agree on (entities, sentences).
+* :func:`coins` and :func:`coins_of`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) in which the coin of
+  item ``i`` can be read without drawing those before it, for draws that different nodes must agree on (entities,
+  sentences). numpy reads runs of items; scattered items are read by our own arithmetic, the same to the last bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+Words = npt.NDArray[np.uint64]
+
 _COINS_PER_BLOCK = 4  # one Philox counter value yields four 64-bit words
+_BLOCKS_AT_ONCE = 4096  # so that all intermediate words of the arithmetic stay in the processor's cache
+_DENSE = 32  # reading a scattered coin costs about as much as drawing so many in a row
+_ROUNDS = 10
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_KEY_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_HALF, _LOW_HALF = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
@@ -29,12 +38,59 @@ def derived_seed(seed: int, purpose: str, *indices: int) -> int:
     return int.from_bytes(words.tobytes(), "little")
 
 
-def coins(seed: int, purpose: str, start: int, stop: int) -> npt.NDArray[np.uint64]:
+def coins(seed: int, purpose: str, start: int, stop: int) -> Words:
     """The uniform 64-bit coins of items ``start`` to ``stop - 1`` of a stream, in time proportional to their number."""
-    key = _sequence(seed, purpose).generate_state(2, np.uint64)
     skipped = start % _COINS_PER_BLOCK
-    philox = np.random.Philox(key=key, counter=start // _COINS_PER_BLOCK)
+    philox = np.random.Philox(key=_key(seed, purpose), counter=start // _COINS_PER_BLOCK)
     return philox.random_raw(stop - start + skipped)[skipped:]
+
+
+def coins_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
+    """The coins of ``items`` (K,), in any order and as often as they are named: those that :func:`coins` has for them.
+
+    The time is proportional to K, wherever in the stream the items lie.
+    """
+    if len(items) == 0:
+        return np.empty(0, dtype=np.uint64)
+    first, last = int(items.min()), int(items.max())
+    if last - first < _DENSE * len(items):
+        return coins(seed, purpose, first, last + 1)[items - first]
+    blocks, place = np.unique(items // _COINS_PER_BLOCK, return_inverse=True)
+    return _blocks(_key(seed, purpose), blocks)[place, items % _COINS_PER_BLOCK]
+
+
+def _key(seed: int, purpose: str) -> Words:
+    return np.asarray(_sequence(seed, purpose).generate_state(2, np.uint64), dtype=np.uint64)
+
+
+def _blocks(key: Words, blocks: npt.NDArray[np.integer]) -> Words:
+    """The four words (B, 4) of each of ``blocks`` (B,): Philox 4x64-10 at the block's number plus one, as in numpy."""
+    words = np.empty((len(blocks), _COINS_PER_BLOCK), dtype=np.uint64)
+    for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        some = slice(start, start + _BLOCKS_AT_ONCE)
+        words[some] = np.stack(_philox(key, blocks[some].astype(np.uint64) + np.uint64(1)), axis=1)
+    return words
+
+
+def _philox(key: Words, counters: Words) -> list[Words]:
+    zeros = np.zeros_like(counters)
+    words = [counters, zeros, zeros, zeros]
+    keys = [int(word) for word in key]
+    for _ in range(_ROUNDS):
+        high0, low0 = _product(_MULTIPLIERS[0], words[0])
+        high1, low1 = _product(_MULTIPLIERS[1], words[2])
+        words = [high1 ^ words[1] ^ np.uint64(keys[0]), low1, high0 ^ words[3] ^ np.uint64(keys[1]), low0]
+        keys = [(word + step) % 2**64 for word, step in zip(keys, _KEY_STEPS, strict=True)]
+    return words
+
+
+def _product(constant: int, words: Words) -> tuple[Words, Words]:
+    """The high and the low 64 bits of ``constant`` times ``words``, from products of halves."""
+    top, bottom = np.uint64(constant >> 32), np.uint64(constant & 0xFFFFFFFF)
+    word_top, word_bottom = words >> _HALF, words & _LOW_HALF
+    crossed = bottom * word_top
+    middle = ((bottom * word_bottom) >> _HALF) + (crossed & _LOW_HALF) + top * word_bottom
+    return top * word_top + (crossed >> _HALF) + (middle >> _HALF), np.uint64(constant) * words
 
 
 def _sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:

@@ -87,7 +87,7 @@ def _select_with_coins_per_user(
 def _select_any_active(ownership: Ownership, user_runs: Ints, round_seed: int, q_e: float, q_s: float) -> Selection:
     chosen = select(ownership, user_runs, round_seed, 1.0, q_s)
     sentence, entity = _mentions(ownership, chosen.sentences)
-    up = sampling.active_entities(round_seed, ownership.num_entities, q_e)[entity]
+    up = sampling.active_entities(round_seed, entity, q_e)
     active = np.bincount(sentence[up], minlength=len(chosen.sentences))
     without = ownership.entities_per_sentence[chosen.sentences] == 0
     return _keep(chosen, without | (active > 0))

@@ -1,12 +1,14 @@
 """Eligibility: a sentence takes part iff its own coin and ALL its entities' coins are up, shared by all users."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from clients.selection import Selection, select
-from data_prep.ownership import Ownership
-from strategies import sampling
+from data_prep.ownership import Ownership, joined
+from strategies import sampling, streams
 
 EVERYBODY = np.array([[0, 4]])
 
@@ -27,12 +29,12 @@ CORPUS = ownership([[0], [], [0, 1], [2], [], [0]], users=[2, 1, 1, 2], num_enti
 
 def slowly(corpus: Ownership, users: list[int], seed: int, q_e: float, q_s: float) -> list[int]:
     """The definition, one sentence at a time."""
-    entity_up = sampling.active_entities(seed, corpus.num_entities, q_e)
+    entity_up = sampling.active_entities(seed, np.arange(corpus.num_entities), q_e)
     chosen = []
     for user in users:
         for s in range(corpus.user_offsets[user], corpus.user_offsets[user + 1]):
             mentioned = corpus.entity_ids[corpus.entity_offsets[s] : corpus.entity_offsets[s + 1]]
-            if sampling.active_sentences(seed, s, s + 1, q_s)[0] and entity_up[mentioned].all():
+            if sampling.active_sentences(seed, np.array([s]), q_s)[0] and entity_up[mentioned].all():
                 chosen.append(int(s))
     return chosen
 
@@ -48,6 +50,54 @@ def test_selection_is_the_definition(q_e: float, q_s: float, users: list[int]) -
         assert chosen.users.tolist() == users
         owners = np.repeat(chosen.users, chosen.counts)
         np.testing.assert_array_equal(np.searchsorted(CORPUS.user_offsets, chosen.sentences, side="right") - 1, owners)
+
+
+def test_selection_in_a_corpus_that_grew_is_the_definition() -> None:
+    """Users 0 and 2 own a run of sentences in each of two parts; a sentence's coin belongs to its id."""
+    added = ownership([[0, 1], [3], []], users=[1, 0, 1, 0, 1], num_entities=4)
+    grown = joined([CORPUS, added])
+    of_user = {0: [0, 1, 6], 1: [2], 2: [3, 7], 3: [4, 5], 4: [8]}
+    entities_of = [[0], [], [0, 1], [2], [], [0], [0, 1], [3], []]
+    for seed in map(partial(sampling.round_seed, 0), range(50)):
+        up = sampling.active_sentences(seed, np.arange(9), 0.6)
+        active = sampling.active_entities(seed, np.arange(4), 0.6)
+        expected = {u: [s for s in of_user[u] if up[s] and active[entities_of[s]].all()] for u in of_user}
+        chosen = select(grown, np.array([[0, 1], [2, 5]]), seed, 0.6, 0.6)
+        assert chosen.sentences.tolist() == [s for u in (0, 2, 3, 4) for s in expected[u]]
+        assert chosen.counts.tolist() == [len(expected[u]) for u in (0, 2, 3, 4)]
+
+
+def test_the_work_of_a_round_is_that_of_its_users_whatever_the_size_of_the_corpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coins that are drawn for the same 50 users in corpora of 2,000 and of 200,000 users."""
+    drawn: list[int] = []
+    runs, blocks = streams.coins, streams._philox
+    monkeypatch.setattr(streams, "coins", lambda *a: drawn.append(a[3] - a[2]) or runs(*a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(streams, "_philox", lambda *a: drawn.append(4 * len(a[1])) or blocks(*a))  # type: ignore[func-returns-value]
+    work = []
+    for users in (2_000, 200_000):
+        drawn.clear()
+        corpus = crowd(users)
+        chosen = np.linspace(0, users - 1, 50).astype(np.int64)
+        selection = select(corpus, np.stack([chosen, chosen + 1], axis=1), 7, 0.5, 0.5)
+        assert len(selection.sentences) > 30
+        work.append(sum(drawn))
+    owned, mentioned = 50 * 8, 50 * 8 * 2
+    assert work[1] <= 4 * owned + 4 * mentioned  # whole blocks of four, one coin of each needed
+    assert work[0] <= 32 * (owned + mentioned)  # where drawing a run is cheaper than reading single coins
+
+
+def crowd(users: int) -> Ownership:
+    """Eight sentences a user, each with two entities of as many as there are users."""
+    sentences = 8 * users
+    first = np.random.default_rng(users).integers(0, users - 1, size=sentences)
+    return Ownership(
+        user_offsets=np.arange(0, sentences + 1, 8, dtype=np.int64),
+        entity_offsets=np.arange(0, 2 * sentences + 1, 2, dtype=np.int64),
+        entity_ids=np.stack([first, first + 1], axis=1).astype(np.int32).ravel(),
+        num_entities=users,
+    )
 
 
 def many_selections(q_e: float, q_s: float, rounds: int = 4_000) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.ownership import EntityReach, Ownership
+from data_prep.ownership import EntityProfiles, EntityReach, Ownership, joined
 from data_prep.records import CorpusError
 
 SENTENCE = st.sets(st.integers(0, 6), max_size=4)
@@ -29,7 +30,7 @@ def incidence(users: list[list[set[int]]], num_entities: int = 7) -> Ownership:
 
 @given(USERS)
 def test_reach_equals_counting_by_hand(users: list[list[set[int]]]) -> None:
-    reach = incidence(users).entity_profiles()
+    reach = incidence(users).entity_reach()
     for entity in range(7):
         per_user = [sum(entity in sentence for sentence in user) for user in users]
         assert reach.users[entity] == sum(count > 0 for count in per_user)
@@ -39,7 +40,7 @@ def test_reach_equals_counting_by_hand(users: list[list[set[int]]]) -> None:
 
 @given(USERS)
 def test_profiles_equal_counting_by_hand(users: list[list[set[int]]]) -> None:
-    profiles = incidence(users).sentences_per_entity_user()
+    profiles = incidence(users).entity_profiles()
     for entity in range(7):
         per_user = [sum(entity in sentence for sentence in user) for user in users]
         found = profiles.sentences[profiles.offsets[entity] : profiles.offsets[entity + 1]]
@@ -54,6 +55,50 @@ def test_counts_and_owners(users: list[list[set[int]]]) -> None:
     assert ownership.sentences_per_user.tolist() == [len(user) for user in users]
     assert ownership.user_of_sentence.tolist() == [u for u, user in enumerate(users) for _ in user]
     assert ownership.entities_per_sentence.tolist() == [len(s) for user in users for s in user]
+
+
+@given(USERS, st.data())
+def test_what_grew_is_the_corpus_with_every_sentence_at_its_user(
+    users: list[list[set[int]]], data: st.DataObject
+) -> None:
+    """Sentences come in three parts; ids count on in the order of the parts, owners and mentions stay together."""
+    part_of = [[data.draw(st.integers(0, 2)) for _ in user] for user in users]
+    by_part = [
+        [
+            [s for s, of in zip(user, parts, strict=True) if of == part]
+            for user, parts in zip(users, part_of, strict=True)
+        ]
+        for part in range(3)
+    ]
+    known = [
+        max((u + 1 for u, parts in enumerate(part_of) if min(parts, default=2) <= part), default=0) for part in range(2)
+    ]
+    grown = joined([incidence(by_part[0][: known[0]]), incidence(by_part[1][: known[1]]), incidence(by_part[2])])
+    expected = [(u, sorted(s)) for part in by_part for u, sentences in enumerate(part) for s in sentences]
+    mentioned = [grown.entities_of(np.array([s]))[0].tolist() for s in range(grown.num_sentences)]
+    assert list(zip(grown.user_of_sentence.tolist(), mentioned, strict=True)) == expected
+    for user in range(grown.num_users):
+        sentences, counts = grown.sentences_of(np.array([user]))
+        assert sentences.tolist() == [s for s, (owner, _) in enumerate(expected) if owner == user]
+        assert counts.tolist() == [len(sentences)]
+    whole, again = incidence(users).entity_profiles(), grown.entity_profiles()
+    assert (whole.offsets.tolist(), whole.sentences.tolist()) == (again.offsets.tolist(), again.sentences.tolist())
+
+
+def test_stored_profiles_are_used_and_must_fit() -> None:
+    plain = incidence([[{0}, {0, 1}], [{1}]], num_entities=2)
+    stored = plain.entity_profiles()
+    assert dataclasses.replace(plain, stored_profiles=stored).entity_profiles() is stored
+    with pytest.raises(CorpusError, match="stored profiles are of 2 entities, must be of 7"):
+        dataclasses.replace(incidence([[{0}]]), stored_profiles=stored)
+    with pytest.raises(CorpusError, match="profile offsets must rise"):
+        EntityProfiles(np.array([0, 2, 4]), np.array([2, 1, 1], dtype=np.int32))
+
+
+@pytest.mark.parametrize("ids", [[0, 0], [0], [0, 2], [-1, 0]])
+def test_sentence_ids_are_every_sentence_once(ids: list[int]) -> None:
+    with pytest.raises(CorpusError, match="each of the 2 sentences once"):
+        dataclasses.replace(incidence([[{0}, {1}]]), sentence_ids=np.array(ids, dtype=np.int64))
 
 
 def test_quantiles_are_values_that_occur_and_independent_of_one_another() -> None:
@@ -71,14 +116,14 @@ def test_quantiles_are_values_that_occur_and_independent_of_one_another() -> Non
 
 @pytest.mark.parametrize("q", [-0.1, 1.1, float("nan")])
 def test_quantile_outside_unit_interval_is_refused(q: float) -> None:
-    reach = incidence([[{0}]]).entity_profiles()
+    reach = incidence([[{0}]]).entity_reach()
     with pytest.raises(CorpusError, match="must lie in"):
         reach.quantile(q)
 
 
 def test_quantile_without_entities_is_refused() -> None:
     with pytest.raises(CorpusError, match="no entity"):
-        incidence([[set()]], num_entities=0).entity_profiles().quantile(0.5)
+        incidence([[set()]], num_entities=0).entity_reach().quantile(0.5)
 
 
 def vector(*values: int, dtype: type = np.int64) -> np.ndarray:
@@ -129,7 +174,7 @@ def test_a_million_sentences_take_about_a_second() -> None:
         ids,
         entities,
     )
-    reach = ownership.entity_profiles()
+    reach = ownership.entity_reach()
     assert time.perf_counter() - started < 10
     assert reach.sentences.sum() == len(ids)
     assert (reach.users <= reach.sentences).all()

@@ -115,8 +115,8 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
         number = int(row.round)
         users = sampling.sample_users(5, number, tiny.USERS, rates["q_u"])
         coins = sampling.round_seed(5, number)
-        up = sampling.active_sentences(coins, 0, ownership.num_sentences, rates["q_s"])
-        active = sampling.active_entities(coins, ownership.num_entities, rates["q_e"])
+        up = sampling.active_sentences(coins, np.arange(ownership.num_sentences), rates["q_s"])
+        active = sampling.active_entities(coins, np.arange(ownership.num_entities), rates["q_e"])
         firsts = ownership.entity_offsets
         eligible = [
             s for s in range(ownership.num_sentences)
