@@ -1,23 +1,20 @@
-"""What an entity is: how mentions are found in one sentence, and which mentions are the same entity.
+"""How mentions are found in a sentence; which of them are the same entity, :mod:`data_prep.identity` says.
 
-The privacy proof needs the entity set of a sentence to depend on that sentence alone. So a tagger sees one
-sentence at a time, and an entity's identity is a function of the mention's own characters: nothing links
-"Johnson" to "David Johnson" in another sentence.
+The privacy proof needs the entity set of a sentence to depend on that sentence alone. So a tagger sees one sentence
+at a time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from data_prep.identity import entity_key
 from data_prep.records import CorpusError, Mention, Sentence
 
-_EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
-_POSSESSIVE = re.compile(r"\s*['’]s$")
+__all__ = ["DEFAULT_TAGGER", "Tagger", "entity_key", "make_tagger", "tagged"]
 
 DEFAULT_TAGGER = "rules"
 
@@ -30,26 +27,6 @@ class Tagger(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Name, version and whatever else of the tagger a manifest should record."""
-
-
-def entity_key(surface: str) -> str:
-    """The identity of the entity that ``surface`` names: the same key means the same entity and one coin.
-
-    Compatibility forms are unified (NFKC), case is folded, white space collapsed, and surrounding
-    punctuation and a possessive 's dropped, until nothing changes; a surface of nothing but punctuation is
-    kept. The label is no part of it: "Jordan" the person and "Jordan" the country are one entity, so hiding
-    one hides both.
-    """
-    key = _folded(surface)
-    while True:
-        shorter = _POSSESSIVE.sub("", _folded(key).strip(_EDGES)).strip(_EDGES)
-        if shorter in ("", key):
-            return key
-        key = shorter
-
-
-def _folded(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
 
 
 def tagged(sentences: Iterable[Sentence], tagger: Tagger) -> Iterator[Sentence]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from data_prep.atomic import folder_appearing_at
 from data_prep.corpus import Corpus, ownership_of
-from data_prep.entities import entity_key
+from data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
 from data_prep.layout import ENTITIES, SENTENCES, USERS, table_file
 from data_prep.manifest import Manifest, SplitCounts, fingerprint_of, record_of
 from data_prep.records import CorpusError, Sentence
@@ -36,23 +36,24 @@ def write_corpus(
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
+    identity: Identity = DEFAULT_IDENTITY,
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
     Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the
     order of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the
-    distributions ``tools`` go to the manifest. Nothing of one user or sentence changes what is kept of
-    another.
+    distributions ``tools`` go to the manifest. ``identity`` decides which mentions are one entity. Nothing of one user
+    changes what is kept of another, and nothing of one sentence unless ``identity`` links those of a document.
 
     Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
     no train split, fewer than two users in it, or no entity in it.
     """
     with folder_appearing_at(out) as folder:
         splits: dict[str, _SplitColumns] = {}
-        for sentence in sentences:
+        for sentence, entities in identity.resolved(sentences):
             if sentence.split not in splits:
                 splits[sentence.split] = _SplitColumns(_checked_split(sentence.split))
-            splits[sentence.split].add(sentence)
+            splits[sentence.split].add(sentence, entities)
         _check_trainable(splits)
         classes = tuple(sorted({target for columns in splits.values() for target in columns.targets}))
         counts = {split: columns.write(folder, classes) for split, columns in splits.items()}
@@ -60,7 +61,7 @@ def write_corpus(
         Manifest(
             name=name,
             sources={path.name: record_of(path) for path in sources},
-            settings=dict(settings or {}),
+            settings={**(settings or {}), "identity": identity.described()},
             tagger=dict(tagger or {"tagger": "gold"}),
             tools={tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)},
             classes=classes,
@@ -84,8 +85,8 @@ class _SplitColumns:
     batches: list[pa.Table] = field(default_factory=list)
     mentions: int = 0
 
-    def add(self, sentence: Sentence) -> None:
-        found = {self._entity_id(sentence.surface(mention), mention.label) for mention in sentence.mentions}
+    def add(self, sentence: Sentence, entities: Iterable[Entity]) -> None:
+        found = {self._entity_id(key, label) for key, label in entities}
         self.mentions += len(sentence.mentions)
         self.rows.append(
             {
@@ -129,8 +130,8 @@ class _SplitColumns:
             mentions=self.mentions,
         )
 
-    def _entity_id(self, surface: str, label: str) -> int:
-        number = self.entity_ids.setdefault(entity_key(surface), len(self.entity_ids))
+    def _entity_id(self, key: str, label: str) -> int:
+        number = self.entity_ids.setdefault(key, len(self.entity_ids))
         if number == len(self.entity_labels):
             self.entity_labels.append(set())
         self.entity_labels[number].add(label)

@@ -1,4 +1,4 @@
-"""Entity identity and the taggers: each a function of one sentence alone, with high recall on names."""
+"""The taggers: each a function of one sentence alone, with high recall on names."""
 
 from __future__ import annotations
 
@@ -13,42 +13,12 @@ import spacy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.entities import entity_key, make_tagger, tagged
+from data_prep.entities import make_tagger, tagged
 from data_prep.prepare import Corpus
 from data_prep.records import CorpusError, Mention, Sentence
 from data_prep.tagger_rules import RuleTagger
 
 RULES = RuleTagger()
-
-
-@pytest.mark.parametrize(
-    ("surface", "key"),
-    [
-        ("David Johnson", "david johnson"),
-        ("DAVID  JOHNSON", "david johnson"),
-        ("David\nJohnson's", "david johnson"),
-        ("David Johnson 's", "david johnson"),
-        ("“David Johnson”,", "david johnson"),
-        ("Johnson", "johnson"),
-        ("U.S.", "u.s"),
-        ("U.S", "u.s"),
-        ("Straße", "strasse"),
-        ("ＡＢＣ", "abc"),
-        ("C++", "c++"),
-        ("?!", "?!"),
-        ("'s", "s"),
-    ],
-)
-def test_entity_key(surface: str, key: str) -> None:
-    assert entity_key(surface) == key
-
-
-@given(st.text(min_size=1, max_size=30).filter(str.strip))
-def test_entity_key_is_settled_and_never_empty(surface: str) -> None:
-    key = entity_key(surface)
-    assert key
-    assert entity_key(key) == key
-    assert entity_key(f" {surface}\n") == key
 
 
 def found(text: str) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from data_prep.atomic import folder_appearing_at
 from data_prep.corpora import RawCorpus, prepare
-from data_prep.entities import entity_key
+from data_prep.identity import Identity, entity_key
 from data_prep.prepare import Corpus, write_corpus
 from data_prep.records import CorpusError, Mention, Sentence
 
@@ -86,7 +86,7 @@ def test_the_manifest_says_what_was_read_and_never_where(tmp_path: Path) -> None
     corpus = write_corpus(BASE, tmp_path / "out", name="base", sources=[source], settings={"k": 1})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert list(manifest["sources"]) == ["raw.jsonl"]
-    assert manifest["settings"] == {"k": 1}
+    assert manifest["settings"] == {"k": 1, "identity": Identity().described()}
     assert manifest["splits"]["train"] == {"users": 2, "sentences": 3, "entities": 1, "mentions": 3}
     assert {"fl-sim", "numpy", "pyarrow"} <= set(manifest["tools"])
     assert str(tmp_path) not in json.dumps(manifest)
