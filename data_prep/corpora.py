@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.entities import DEFAULT_TAGGER, make_tagger, tagged
+from data_prep.manifest import record_of
 from data_prep.prepare import Corpus, write_corpus
 from data_prep.readers_conll import conll2003_files, read_conll2003
 from data_prep.readers_tables import TableOptions, read_table
@@ -88,7 +89,7 @@ def prepare(
         watch(sentences if engine is None else tagged(sentences, engine)),
         out,
         name=raw.name,
-        sources=raw.sources,
+        sources={path.name: record_of(path) for path in raw.sources},
         settings=raw.settings,
         tagger={"tagger": GOLD} if engine is None else engine.describe(),
         tools=raw.tools,

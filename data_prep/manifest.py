@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +27,9 @@ class FileRecord(_Strict):
 
 
 class SplitCounts(_Strict):
-    """How much one split holds."""
+    """How much one split holds; of an appended part, how much it adds (a sentence may be of a user known before)."""
 
-    users: int = Field(ge=1)
+    users: int = Field(ge=0)
     sentences: int = Field(ge=1)
     entities: int = Field(ge=0)
     mentions: int = Field(ge=0)
@@ -41,6 +41,9 @@ class Manifest(_Strict):
     sources: name (never the path) of each file read → its record. settings: how it was read. tagger: what found
     the entities. tools: versions. classes: what the sentences' targets count, sorted; empty in a corpus without
     classes. files: the corpus's own data files. fingerprint: checksum over all of them.
+
+    A corpus that grew has one such file per part. follows: the fingerprint of the corpus that this part was appended
+    to; fingerprint is then that of the corpus with this part. joined_at: the round from which what it adds takes part.
     """
 
     format: Literal["fl-sim corpus"] = "fl-sim corpus"
@@ -54,6 +57,8 @@ class Manifest(_Strict):
     splits: dict[str, SplitCounts]
     files: dict[str, FileRecord]
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    follows: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    joined_at: int = Field(1, ge=1)
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -85,9 +90,17 @@ def record_of(path: Path) -> FileRecord:
     return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
-def fingerprint_of(files: Mapping[str, FileRecord]) -> str:
-    """One SHA-256 over names and checksums of all files, in the order of their names."""
+def fingerprint_of(files: Mapping[str, FileRecord], follows: str | None = None) -> str:
+    """One SHA-256 over names and checksums of all files in the order of their names, and over what they follow."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name} {files[name].sha256}\n".encode())
+    if follows is not None:
+        digest.update(f"follows {follows}\n".encode())
     return digest.hexdigest()
+
+
+def summed(counts: Iterable[SplitCounts]) -> SplitCounts:
+    """Several counts as one."""
+    columns = zip(*(tuple(count.model_dump().values()) for count in counts), strict=True)
+    return SplitCounts(**dict(zip(SplitCounts.model_fields, map(sum, columns), strict=True)))

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from data_prep.atomic import folder_appearing_at
-from data_prep.corpus import Corpus, ownership_of
+from data_prep.corpus import Corpus
 from data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from data_prep.layout import ENTITIES, SENTENCES, USERS, table_file
-from data_prep.manifest import Manifest, SplitCounts, fingerprint_of, record_of
-from data_prep.records import CorpusError, Sentence
+from data_prep.layout import part_folder
+from data_prep.manifest import FileRecord, Manifest, fingerprint_of, record_of
+from data_prep.records import CorpusError, Known, Sentence
+from data_prep.split_writer import SplitWriter
 
-__all__ = ["Corpus", "write_corpus"]
+__all__ = ["Corpus", "append_corpus", "write_corpus"]
 
-_ROWS_PER_BATCH = 65_536
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TRAIN = "train"
+_SCRATCH = "scratch"
 
 
 def write_corpus(
@@ -32,7 +29,7 @@ def write_corpus(
     out: Path,
     *,
     name: str,
-    sources: Sequence[Path] = (),
+    sources: Mapping[str, FileRecord] | None = None,
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
@@ -49,112 +46,107 @@ def write_corpus(
     no train split, fewer than two users in it, or no entity in it.
     """
     with folder_appearing_at(out) as folder:
-        splits: dict[str, _SplitColumns] = {}
-        for sentence, entities in identity.resolved(sentences):
-            if sentence.split not in splits:
-                splits[sentence.split] = _SplitColumns(_checked_split(sentence.split))
-            splits[sentence.split].add(sentence, entities)
-        _check_trainable(splits)
-        classes = tuple(sorted({target for columns in splits.values() for target in columns.targets}))
-        counts = {split: columns.write(folder, classes) for split, columns in splits.items()}
-        files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
-        Manifest(
+        writers = _written(identity.resolved(sentences), folder, lambda split: None)
+        _check_trainable(writers)
+        classes = sorted({target for writer in writers.values() for target in writer.targets})
+        _finish(
+            folder,
+            writers,
+            classes,
             name=name,
-            sources={path.name: record_of(path) for path in sources},
+            sources=sources or {},
             settings={**(settings or {}), "identity": identity.described()},
-            tagger=dict(tagger or {"tagger": "gold"}),
-            tools={tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)},
-            classes=classes,
-            splits=counts,
-            files=files,
-            fingerprint=fingerprint_of(files),
-        ).write(folder)
+            tagger=tagger,
+            tools=tools,
+        )
     return Corpus.open(out)
 
 
-@dataclass
-class _SplitColumns:
-    """The columns of one split while its sentences come in; rows are packed into Arrow batch by batch."""
+def append_corpus(
+    corpus: Corpus,
+    sentences: Iterable[Sentence],
+    *,
+    joined_at: int,
+    name: str,
+    sources: Mapping[str, FileRecord] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tagger: Mapping[str, str] | None = None,
+    tools: Sequence[str] = (),
+    identity: Identity = DEFAULT_IDENTITY,
+) -> Corpus:
+    """Add ``sentences`` to ``corpus`` as a part of its own, and open what it is then; no file of it changes.
 
-    split: str
-    user_ids: dict[str, int] = field(default_factory=dict)
-    entity_ids: dict[str, int] = field(default_factory=dict)
-    entity_labels: list[set[str]] = field(default_factory=list)
-    targets: dict[str, int] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    batches: list[pa.Table] = field(default_factory=list)
-    mentions: int = 0
+    Users, entities and classes that it knows keep their ids, others are numbered on; so are the sentences. A key names
+    the same user as before. ``joined_at`` is the round from which the part takes part in training.
 
-    def add(self, sentence: Sentence, entities: Iterable[Entity]) -> None:
-        found = {self._entity_id(key, label) for key, label in entities}
-        self.mentions += len(sentence.mentions)
-        self.rows.append(
-            {
-                "user_id": self.user_ids.setdefault(sentence.user, len(self.user_ids)),
-                "text": sentence.text,
-                "entity_ids": sorted(found),
-                "mention_start": [mention.start for mention in sentence.mentions],
-                "mention_end": [mention.end for mention in sentence.mentions],
-                "mention_label": [mention.label for mention in sentence.mentions],
-                "target": self._target_id(sentence.target),
-            }
+    Raises :class:`CorpusError` for ``sentences`` that are none, another ``identity`` than the corpus's, and a
+    ``joined_at`` before that of the last part.
+    """
+    last = corpus.parts[-1].manifest
+    if joined_at < last.joined_at:
+        raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
+    if corpus.manifest.settings.get("identity") != identity.described():
+        raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
+    with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
+        writers = _written(identity.resolved(sentences), folder, corpus.known)
+        if not writers:
+            raise CorpusError("there is no sentence to append")
+        new = {target for writer in writers.values() for target in writer.targets} - set(corpus.classes)
+        _finish(
+            folder,
+            writers,
+            [*corpus.classes, *sorted(new)],
+            name=name,
+            sources=sources or {},
+            settings={**(settings or {}), "identity": identity.described()},
+            tagger=tagger,
+            tools=tools,
+            follows=corpus.fingerprint,
+            joined_at=joined_at,
         )
-        if len(self.rows) == _ROWS_PER_BATCH:
-            self._pack()
-
-    def write(self, folder: Path, classes: Sequence[str]) -> SplitCounts:
-        """Write the three tables of the split, targets as positions in ``classes``; returns its counts."""
-        self._pack()
-        table = pa.concat_tables(self.batches)
-        self.batches.clear()
-        table = self._with_positions_in(classes, table)
-        order = np.argsort(table.column("user_id").to_numpy(), kind="stable")
-        table = table.take(pa.array(order))
-        ownership = ownership_of(table, len(self.user_ids), len(self.entity_ids))
-        reach = ownership.entity_reach()
-        users = {"user": list(self.user_ids), "sentences": ownership.sentences_per_user}
-        entities = {
-            "entity": list(self.entity_ids),
-            "labels": [sorted(labels) for labels in self.entity_labels],
-            "users": reach.users,
-            "sentences": reach.sentences,
-            "max_per_user": reach.max_per_user,
-        }
-        _write_table(table, folder / table_file(self.split, "sentences"))
-        _write_table(pa.table(users, schema=USERS), folder / table_file(self.split, "users"))
-        _write_table(pa.table(entities, schema=ENTITIES), folder / table_file(self.split, "entities"))
-        return SplitCounts(
-            users=ownership.num_users,
-            sentences=ownership.num_sentences,
-            entities=ownership.num_entities,
-            mentions=self.mentions,
-        )
-
-    def _entity_id(self, key: str, label: str) -> int:
-        number = self.entity_ids.setdefault(key, len(self.entity_ids))
-        if number == len(self.entity_labels):
-            self.entity_labels.append(set())
-        self.entity_labels[number].add(label)
-        return number
-
-    def _target_id(self, target: str | None) -> int:
-        """The order in which this split met its targets; the classes' own order is known when all are."""
-        return -1 if target is None else self.targets.setdefault(target, len(self.targets))
-
-    def _with_positions_in(self, classes: Sequence[str], table: pa.Table) -> pa.Table:
-        positions = np.array([*(classes.index(target) for target in self.targets), -1], dtype=np.int32)
-        column = table.schema.get_field_index("target")
-        targets = positions[table.column(column).to_numpy()]
-        return table.set_column(column, SENTENCES.field("target"), pa.array(targets))
-
-    def _pack(self) -> None:
-        if self.rows:
-            self.batches.append(pa.Table.from_pylist(self.rows, schema=SENTENCES))
-            self.rows.clear()
+    return Corpus.open(corpus.path)
 
 
-def _write_table(table: pa.Table, path: Path) -> None:
-    pq.write_table(table, path, compression="zstd", compression_level=12, row_group_size=_ROWS_PER_BATCH)
+def _written(
+    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], Known | None]
+) -> dict[str, SplitWriter]:
+    """The writers of all splits, each with its sentences; they wait in a folder inside ``folder``."""
+    scratch = folder / _SCRATCH
+    scratch.mkdir()
+    writers: dict[str, SplitWriter] = {}
+    for sentence, entities in sentences:
+        writer = writers.get(sentence.split)
+        if writer is None:
+            split = _checked_split(sentence.split)
+            writer = writers[split] = SplitWriter(split, scratch, known(split))
+        writer.add(sentence, entities)
+    return writers
+
+
+def _finish(
+    folder: Path,
+    writers: Mapping[str, SplitWriter],
+    classes: Sequence[str],
+    *,
+    tagger: Mapping[str, str] | None,
+    tools: Sequence[str],
+    follows: str | None = None,
+    **described: Any,
+) -> None:
+    """Write tables, indexes and the manifest of a part."""
+    counts = {split: writer.write(folder, classes) for split, writer in writers.items()}
+    shutil.rmtree(folder / _SCRATCH)
+    files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
+    Manifest(
+        tagger=dict(tagger or {"tagger": "gold"}),
+        tools={tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)},
+        classes=tuple(classes),
+        splits=counts,
+        files=files,
+        fingerprint=fingerprint_of(files, follows),
+        follows=follows,
+        **described,
+    ).write(folder)
 
 
 def _checked_split(split: str) -> str:
@@ -164,15 +156,15 @@ def _checked_split(split: str) -> str:
     return split
 
 
-def _check_trainable(splits: Mapping[str, _SplitColumns]) -> None:
+def _check_trainable(splits: Mapping[str, SplitWriter]) -> None:
     if not splits:
         raise CorpusError("the corpus has no sentence, so no user")
     if _TRAIN not in splits:
         raise CorpusError(f"the corpus has no {_TRAIN!r} split, only {', '.join(splits)}")
     train = splits[_TRAIN]
-    if len(train.user_ids) < 2:
+    if train.users < 2:
         raise CorpusError("the train split has one user; federated training needs at least two")
-    if not train.entity_ids:
+    if not train.entities:
         raise CorpusError(
             "the train split has no entity at all, so there is no entity to protect; "
             "check the entities column or choose another --tagger"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 class CorpusError(ValueError):
@@ -52,3 +53,11 @@ class Sentence:
     def surface(self, mention: Mention) -> str:
         """The very characters that ``mention`` covers."""
         return self.text[mention.start : mention.end]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The users and entities that a corpus has before sentences are added to it: key → id, in the order of the ids."""
+
+    users: Mapping[str, int] = field(default_factory=dict)
+    entities: Mapping[str, int] = field(default_factory=dict)

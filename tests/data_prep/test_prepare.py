@@ -8,14 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import split_writer
 from data_prep.atomic import folder_appearing_at
 from data_prep.corpora import RawCorpus, prepare
 from data_prep.identity import Identity, entity_key
+from data_prep.layout import SENTENCES
+from data_prep.manifest import record_of
 from data_prep.prepare import Corpus, write_corpus
 from data_prep.records import CorpusError, Mention, Sentence
 
@@ -83,7 +87,8 @@ def test_the_manifest_says_what_was_read_and_never_where(tmp_path: Path) -> None
     source = tmp_path / "deep" / "raw.jsonl"
     source.parent.mkdir()
     source.write_text("{}", encoding="utf-8")
-    corpus = write_corpus(BASE, tmp_path / "out", name="base", sources=[source], settings={"k": 1})
+    sources = {source.name: record_of(source)}
+    corpus = write_corpus(BASE, tmp_path / "out", name="base", sources=sources, settings={"k": 1})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert list(manifest["sources"]) == ["raw.jsonl"]
     assert manifest["settings"] == {"k": 1, "identity": Identity().described()}
@@ -143,6 +148,61 @@ def test_a_corpus_that_cannot_be_trained_on_is_refused(
     with pytest.raises(CorpusError, match=message):
         write_corpus(kept, tmp_path / "out", name="base")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sentences_of_users_that_come_and_go_are_sorted_in_small_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With batches of 7 rows and buckets of about 5, what is written is what is written in one piece."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        Sentence(
+            "train",
+            f"u{rng.integers(9)}",
+            f"{n} Bo{rng.integers(20)}",
+            (Mention(0, len(str(n)), "N"), Mention(len(str(n)), len(str(n)) + 4, "P")),
+        )
+        for n in range(100)
+    ]
+    whole = write_corpus(drawn, tmp_path / "whole", name="drawn")
+    monkeypatch.setattr(split_writer, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(split_writer, "_CHARACTERS_PER_BUCKET", 500)
+    pieces = write_corpus(drawn, tmp_path / "pieces", name="drawn")
+    assert pieces._read("train", "sentences", SENTENCES.names) == whole._read("train", "sentences", SENTENCES.names)
+    for name in ("user_offsets", "entity_offsets", "entity_ids", "profile_offsets", "profile_sentences"):
+        assert (whole.path / f"train.{name}.npy").read_bytes() == (pieces.path / f"train.{name}.npy").read_bytes()
+    monkeypatch.setattr(split_writer, "_CHARACTERS_PER_BATCH", 3)
+    assert write_corpus(sorted(drawn, key=lambda s: s.user), tmp_path / "sorted", name="drawn").texts(
+        "train"
+    ).to_pylist() == [s.text for s in sorted(drawn, key=lambda s: s.user)]
+
+
+def test_the_index_is_what_the_sentences_table_says(prepared: Path) -> None:
+    corpus = Corpus.open(prepared)
+    table = pq.read_table(prepared / "train.sentences.parquet")
+    ownership = corpus.ownership("train")
+    assert table.column("user_id").to_pylist() == ownership.user_of_sentence.tolist()
+    assert table.column("entity_ids").to_pylist() == [
+        ownership.entities_of(np.array([s]))[0].tolist() for s in range(ownership.num_sentences)
+    ]
+    profiles = dataclasses.replace(ownership, stored_profiles=None).entity_profiles()
+    assert profiles.sentences.tolist() == ownership.entity_profiles().sentences.tolist()
+    assert profiles.offsets.tolist() == ownership.entity_profiles().offsets.tolist()
+
+
+def test_a_damaged_index_is_named(prepared: Path) -> None:
+    path = prepared / "train.entity_ids.npy"
+    good = path.read_bytes()
+    path.write_bytes(good[:-4] + b"\xff\xff\xff\x00")
+    with pytest.raises(CorpusError, match="entity_ids go from 0 to 16777215, must lie in"):
+        Corpus.open(prepared).ownership("train")
+    path.write_bytes(b"x" * len(good))
+    with pytest.raises(CorpusError, match=r"train\.entity_ids\.npy: not a readable array"):
+        Corpus.open(prepared).ownership("train")
+    np.save(path, np.zeros(1, dtype=np.int64))
+    path.write_bytes(path.read_bytes()[: len(good)])
+    with pytest.raises(CorpusError, match=r"must be a vector of int32|not a readable array"):
+        Corpus.open(prepared).ownership("train")
 
 
 @pytest.fixture
