@@ -31,7 +31,7 @@ _EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
 _TYPOGRAPHIC = str.maketrans(
     {**dict.fromkeys("‘’‛ʼ´`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
-_POSSESSIVE = re.compile(r"\s*['’][sS]$")
+_POSSESSIVE = re.compile(r"(?:\s*['’][sS])+$")
 _INITIALS = re.compile(r"(?<![\w.@])(?:[^\W\d_]\.)+[^\W\d_]?(?![\w.@])")
 _TITLE_WORDS = """
 mr mister mrs ms miss mx master sir madam madame dame lady lord
@@ -47,6 +47,7 @@ _TITLES = frozenset(_TITLE_WORDS.split())
 _LONG_TITLES = frozenset(
     {("vice", "president"), ("prime", "minister"), ("foreign", "minister"), ("secretary", "general")}
 )
+_FIRST_OF_TITLES = _TITLES | {first for first, _ in _LONG_TITLES}
 _OPENS_NO_NAME = frozenset({"of", "for", "and", "&", "to", "in", "at", "-"})
 _SUFFIX_WORDS = """
 inc incorporated ltd limited llc llp lp plc corp corporation co company gmbh ag kg sa nv bv spa srl ab oy asa se kk pty
@@ -81,7 +82,7 @@ def _punctuation(key: str) -> str:
 
 def _possessive(key: str) -> str:
     """A possessive 's at the end dropped."""
-    return _POSSESSIVE.sub("", key)
+    return _POSSESSIVE.sub("", key) if key[-1:] in "sS" else key
 
 
 def _initials(key: str) -> str:
@@ -97,6 +98,9 @@ def _determiner(key: str) -> str:
 
 def _title(key: str) -> str:
     """Titles and honorifics before a name dropped: "Mr. Johnson" is "Johnson"; not in "President of France"."""
+    first, _, rest = key.partition(" ")
+    if not rest or first.strip(_EDGES).casefold() not in _FIRST_OF_TITLES:
+        return key
     words = key.split(" ")
     plain = [word.strip(_EDGES).casefold() for word in words]
     titles = 0
@@ -134,7 +138,7 @@ STEPS: Mapping[str, Callable[[str], str]] = {
     "suffix": _suffix,
 }
 """The normalisation, step by step in this order, from the first again until nothing changes. A step that would leave
-nothing is not taken: "Dr" alone stays "dr", and "?!" stays as it is."""
+nothing, or of something only punctuation, is not taken: "Dr" alone stays "dr", and "?!" stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +325,7 @@ def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
             before = key
             for step in functions:
                 shorter = step(key)
-                if shorter.strip():
+                if shorter.strip() and (shorter.strip(_EDGES) or not key.strip(_EDGES)):
                     key = shorter
             if key == before:
                 return key
