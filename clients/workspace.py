@@ -20,6 +20,7 @@ class WorkspaceSpec(BaseModel):
 
     Attributes:
         corpus: the prepared corpus, a folder or ``bundled``.
+        fingerprint: of the corpus when the run began; what was appended since is left out, any other change refused.
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
         model: the model to build or load.
@@ -29,6 +30,7 @@ class WorkspaceSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     corpus: str
+    fingerprint: str
     split: str
     encoded: str
     model: ModelSpec
@@ -39,7 +41,7 @@ class Workspace:
     """The opened corpus and the resident model of one worker process."""
 
     def __init__(self, spec: WorkspaceSpec) -> None:
-        self.ownership: Ownership = Corpus.open(spec.corpus).ownership(spec.split)
+        self.ownership: Ownership = Corpus.open(spec.corpus, fingerprint=spec.fingerprint).ownership(spec.split)
         self.encoded: EncodedSplit = open_encoded(Path(spec.encoded))
         if len(self.encoded.offsets) - 1 != self.ownership.num_sentences:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")

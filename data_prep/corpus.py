@@ -17,7 +17,7 @@ from data_prep.index import open_index
 from data_prep.layout import ENTITIES, USERS, part_files, part_folder, table_file
 from data_prep.manifest import Manifest, fingerprint_of, read_manifest, summed
 from data_prep.ownership import Ownership, joined
-from data_prep.records import CorpusError, Known
+from data_prep.records import ChangedCorpusError, CorpusError, Known
 from data_prep.textfiles import sha256_of
 
 if TYPE_CHECKING:
@@ -56,14 +56,15 @@ class Corpus:
 
         Presence and size of every file are checked, and with ``verify`` every checksum and the incidence. With a
         ``fingerprint`` the corpus is opened as it was when it had that one, without what was appended since. Raises
-        :class:`CorpusError` for a folder that is absent, foreign, incomplete or changed.
+        :class:`CorpusError` for a folder that is absent, foreign, incomplete or damaged, and of it
+        :class:`ChangedCorpusError` where no state of it had that fingerprint.
         """
         folder = bundled_path() if str(path) == BUNDLED else Path(path)
         parts = _parts(folder)
         if fingerprint is not None:
             known = [part.manifest.fingerprint for part in parts]
             if fingerprint not in known:
-                raise CorpusError(
+                raise ChangedCorpusError(
                     f"{folder}: the corpus has changed; it has no state with fingerprint {fingerprint[:12]}…"
                 )
             parts = parts[: known.index(fingerprint) + 1]

@@ -10,6 +10,10 @@ class CorpusError(ValueError):
     """The text, the folder or the setting at fault, in one line that says what to change."""
 
 
+class ChangedCorpusError(CorpusError):
+    """A corpus that is not, and never was, what somebody began to work on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mention:
     """One place where a sentence names an entity: characters ``[start, end)`` of its text, and a label."""

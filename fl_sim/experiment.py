@@ -126,10 +126,10 @@ class Experiment:
             raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
         began = Record.read(folder)
         config = began.config
-        corpus = open_corpus(config)
+        corpus = began.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
         planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
-        began.check(folder, corpus, planned)
+        began.check(folder, planned)
         ledger = Ledger.open(folder.path)
         if result is not None:
             ledger.check_seal(result.get("ledger") or {})
@@ -258,6 +258,7 @@ class Experiment:
         config = self.config
         workspace = WorkspaceSpec(
             corpus=str(self.corpus.path.absolute()),
+            fingerprint=self.corpus.fingerprint,
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             model=config.model,

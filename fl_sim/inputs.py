@@ -13,14 +13,18 @@ _BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, BUNDLED_TOKENIZER)
 """Names that mean what ships, whatever folder is called the same."""
 
 
-def open_corpus(config: RunConfig) -> Corpus:
+def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     """The corpus of a run, with the splits that the run needs; every checksum is verified, because ε rests on it.
+
+    Args:
+        config: of the run.
+        fingerprint: of the corpus when the run began; what was appended since is left out.
 
     Raises:
         CorpusError: for a folder that is no prepared corpus, or has changed since.
         ConfigError: for a split that it has not, or that would both train and be held out.
     """
-    corpus = Corpus.open(config.corpus.path, verify=True)
+    corpus = Corpus.open(config.corpus.path, verify=True, fingerprint=fingerprint)
     train, held_out = config.corpus.train_split, held_out_split(config, corpus)
     for key, split in {"train_split": train, "held_out_split": held_out}.items():
         if split not in corpus.splits:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from data_prep.corpus import Corpus
+from data_prep.records import ChangedCorpusError
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.inputs import open_corpus
 from fl_sim.planning import Planned
 from fl_sim.results import ResultsError, RunFolder
+
+log = logging.getLogger(__name__)
 
 _SAME_EPSILON = 1e-6  # what different machines may make of one formula
 
@@ -45,14 +50,27 @@ class Record:
         found = self.plan.get("noise_multiplier")
         return float(found) if isinstance(found, int | float) else None
 
-    def check(self, folder: RunFolder, corpus: Corpus, planned: Planned) -> None:
-        """See that corpus, plan and ε are still those of the record.
+    def open_corpus(self, folder: RunFolder) -> Corpus:
+        """The corpus as it was when the run began: without what was appended to it since.
+
+        Raises:
+            ResultsError: it has changed in another way.
+        """
+        try:
+            corpus = open_corpus(self.config, self.fingerprint)
+        except ChangedCorpusError as error:
+            path = self.config.corpus.path
+            raise ResultsError(f"{folder.path}: the corpus {path} has changed since the run began") from error
+        if Corpus.open(corpus.path).fingerprint != self.fingerprint:
+            log.warning("%s has grown; the run goes on with the corpus as it was when it began", corpus.path)
+        return corpus
+
+    def check(self, folder: RunFolder, planned: Planned) -> None:
+        """See that plan and ε are still those of the record.
 
         Raises:
             ResultsError: one of them is not, so that the rounds to come would not belong to the same run.
         """
-        if corpus.fingerprint != self.fingerprint:
-            raise ResultsError(f"{folder.path}: the corpus {self.config.corpus.path} has changed since the run began")
         if asdict(planned.plan) != self.plan:
             raise ResultsError(
                 f"{folder.path}: the plan of the run can no longer be reproduced; "

@@ -86,7 +86,6 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
 def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.config import ConfigError, user_sentence_bound
     from fl_sim.entity_report import Training
-    from fl_sim.inputs import open_corpus
     from fl_sim.record import Record
     from fl_sim.results import ResultsError, RunFolder
     from strategies.plan import PrivacyPlan
@@ -97,9 +96,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
             raise ConfigError(f"--{flag} is given with --run; allowed: one of them, because a run has its own {flag}")
     folder = RunFolder.open(args.run)
     record = Record.read(folder)
-    config, corpus = record.config, open_corpus(record.config)
-    if corpus.fingerprint != record.fingerprint:
-        raise ResultsError(f"{folder.path}: the corpus {config.corpus.path} has changed since the run began")
+    config, corpus = record.config, record.open_corpus(folder)
     if not folder.last_round:
         raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")
     plan, split = PrivacyPlan(**record.plan), config.corpus.train_split
