@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.entities import DEFAULT_TAGGER, make_tagger, tagged
+from data_prep.identity import DEFAULT_IDENTITY, Identity
 from data_prep.manifest import record_of
 from data_prep.prepare import Corpus, write_corpus
 from data_prep.readers_conll import conll2003_files, read_conll2003
@@ -72,13 +73,15 @@ def prepare(
     out: Path,
     *,
     tagger: str | None = None,
+    identity: Identity = DEFAULT_IDENTITY,
     watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
 ) -> Corpus:
     """Read, tag and write ``raw`` to the folder ``out``.
 
     ``tagger`` is ``gold``, or a name that :func:`data_prep.entities.make_tagger` knows; by default the
-    corpus's own marks where it has them, else the rules. ``watch`` may look at the sentences as they pass,
-    for progress. Raises :class:`CorpusError` for bad input, and then leaves nothing behind.
+    corpus's own marks where it has them, else the rules. ``identity`` decides which mentions are one entity.
+    ``watch`` may look at the sentences as they pass, for progress. Raises :class:`CorpusError` for bad input, and then
+    leaves nothing behind.
     """
     chosen = tagger or (GOLD if raw.has_gold else DEFAULT_TAGGER)
     if chosen == GOLD and not raw.has_gold:
@@ -93,4 +96,5 @@ def prepare(
         settings=raw.settings,
         tagger={"tagger": GOLD} if engine is None else engine.describe(),
         tools=raw.tools,
+        identity=identity,
     )

@@ -96,6 +96,11 @@ class Corpus:
         """Checksum over the data files: equal fingerprints mean the same corpus."""
         return self.manifest.fingerprint
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads an ε of a training on this corpus must know of its making, each a sentence."""
+        return tuple(self.manifest.settings.get("warnings", ()))
+
     def ownership(self, split: str) -> Ownership:
         """Who owns which sentence and which sentence mentions what; memory-mapped, and validated.
 

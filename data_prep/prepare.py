@@ -34,6 +34,7 @@ def write_corpus(
     tagger: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
     identity: Identity = DEFAULT_IDENTITY,
+    needs_entities: bool = True,
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
@@ -43,11 +44,11 @@ def write_corpus(
     changes what is kept of another, and nothing of one sentence unless ``identity`` links those of a document.
 
     Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
-    no train split, fewer than two users in it, or no entity in it.
+    no train split, fewer than two users in it, or no entity in it unless it ``needs_entities`` no more.
     """
     with folder_appearing_at(out) as folder:
         writers = _written(identity.resolved(sentences), folder, lambda split: None)
-        _check_trainable(writers)
+        _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         _finish(
             folder,
@@ -55,7 +56,7 @@ def write_corpus(
             classes,
             name=name,
             sources=sources or {},
-            settings={**(settings or {}), "identity": identity.described()},
+            settings=_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
         )
@@ -98,7 +99,7 @@ def append_corpus(
             [*corpus.classes, *sorted(new)],
             name=name,
             sources=sources or {},
-            settings={**(settings or {}), "identity": identity.described()},
+            settings=_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
             follows=corpus.fingerprint,
@@ -149,6 +150,12 @@ def _finish(
     ).write(folder)
 
 
+def _settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
+    """With the identity, and what a reader of ε must know of both under ``warnings``."""
+    warnings = [*settings.get("warnings", ()), *identity.warnings()]
+    return {**settings, "identity": identity.described()} | ({"warnings": warnings} if warnings else {})
+
+
 def _checked_split(split: str) -> str:
     """``split`` becomes part of a file name, and may come from somebody's data."""
     if not _SPLIT_NAME.fullmatch(split):
@@ -156,7 +163,7 @@ def _checked_split(split: str) -> str:
     return split
 
 
-def _check_trainable(splits: Mapping[str, SplitWriter]) -> None:
+def _check_trainable(splits: Mapping[str, SplitWriter], needs_entities: bool) -> None:
     if not splits:
         raise CorpusError("the corpus has no sentence, so no user")
     if _TRAIN not in splits:
@@ -164,7 +171,7 @@ def _check_trainable(splits: Mapping[str, SplitWriter]) -> None:
     train = splits[_TRAIN]
     if train.users < 2:
         raise CorpusError("the train split has one user; federated training needs at least two")
-    if not train.entities:
+    if needs_entities and not train.entities:
         raise CorpusError(
             "the train split has no entity at all, so there is no entity to protect; "
             "check the entities column or choose another --tagger"

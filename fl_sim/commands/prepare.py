@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_sim.identity_flags import add_identity, identity_of
+
 if TYPE_CHECKING:
     from data_prep.corpora import RawCorpus
     from data_prep.corpus import Corpus
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind_parser in kinds.choices.values():
         kind_parser.add_argument("--out", type=Path, required=True, help="folder to make; must not exist or be empty")
         kind_parser.add_argument("--json", action="store_true", help="print one JSON object")
+        add_identity(kind_parser)
         if kind_parser is not made:
             kind_parser.add_argument(
                 "--tagger", help="gold, rules or spacy:NAME_OR_PATH (default: gold marks if any, else rules)"
@@ -48,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from data_prep.corpora import prepare
 
     require_free(args.out)
+    identity, tagger = identity_of(args), getattr(args, "tagger", None)
     with _progress() as watch:
-        corpus = prepare(_raw_corpus(args), args.out, tagger=getattr(args, "tagger", None), watch=watch)
+        corpus = prepare(_raw_corpus(args), args.out, tagger=tagger, identity=identity, watch=watch)
     _report(corpus, as_json=args.json)
     return 0
 
@@ -123,4 +127,6 @@ def _report(corpus: Corpus, as_json: bool) -> None:
     for split, count in counts.items():
         figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
         print(f"{split}: {figures}")
+    for warning in corpus.warnings:
+        print(f"warning: {warning}")
     print(f"prepared {corpus.path}; next: fl-sim stats {corpus.path}")
