@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients.workspace import open_workspace
+from data_prep.prepare import Corpus, append_corpus, write_corpus
+from data_prep.records import ChangedCorpusError, Mention, Sentence
 from fl_sim import simulate
 from fl_sim.config import RunConfig
 from fl_sim.experiment import Experiment
@@ -173,6 +177,30 @@ def test_another_run_is_not_resumed(
     with pytest.raises(ResultsError, match=words):
         Experiment.resume(tmp_path / "out")
     assert not (tmp_path / "out" / "encoded").exists()
+
+
+def test_a_run_goes_on_with_the_corpus_as_it_was_when_it_began(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grows = tiny.tiny_corpus(tmp_path / "grows")
+    interrupted(grows, tmp_path / "out")
+    newcomers = [Sentence("train", f"new {user}", "Ada came.", (Mention(0, 3, "PER"),)) for user in range(3)]
+    append_corpus(Corpus.open(grows), newcomers, joined_at=2, name="newcomers")
+    folder = simulate.resume(tmp_path / "out")
+    assert "has grown; the run goes on with the corpus as it was" in caplog.text
+    assert (folder.result or {})["corpus"]["users"] == tiny.USERS
+    unchanged = simulate.run(configured(corpus, tmp_path / "unchanged"))
+    assert (folder.result or {})["perplexity"] == (unchanged.result or {})["perplexity"]
+
+
+def test_a_worker_refuses_a_corpus_that_was_prepared_anew(tmp_path: Path) -> None:
+    experiment = Experiment.create(configured(tiny.tiny_corpus(tmp_path / "corpus"), tmp_path / "out"))
+    spec = experiment._strategy.federation.workspace
+    shutil.rmtree(tmp_path / "corpus")
+    write_corpus(list(tiny._sentences(tiny.USERS, tiny.SENTENCES_EACH))[::-1], tmp_path / "corpus", name="tiny")
+    with pytest.raises(ChangedCorpusError, match="the corpus has changed"):
+        open_workspace(spec)
+    experiment.abandon(Broken())
 
 
 def test_an_accountant_that_says_something_else_does_not_go_on(
