@@ -17,14 +17,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clients.models import ModelSpec
+from clients.tasks import TaskName
 from fl_sim import config_keys
 from fl_sim.config_keys import Key
-from strategies.baselines import LocalTrainingConfig
+from strategies.accounting import Clipping
+from strategies.averaging import AveragingConfig
+from strategies.local_training import LocalTrainingConfig
 from strategies.plan import StrategyName
+from strategies.published import NoiseScale
 from strategies.server_optimizer import ServerOptimizerConfig
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Epsilon = Annotated[float, Field(gt=0)]
+WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 
 # Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
@@ -48,8 +53,22 @@ class CorpusConfig(_Section):
     path: Text = Field("bundled", description="a folder made by `fl-sim prepare`, or the corpus that ships: `bundled`")
     train_split: Text = Field("train", description="the split whose users train")
     held_out_split: Text | None = Field(
-        None, description="the split on which perplexity is measured; default: `validation`, else `test`"
+        None, description="the split on which utility is measured; default: `validation`, else `test`"
     )
+    feature_cache: Text | None = Field(
+        None,
+        description="a folder where what a frozen encoder makes of every sentence is kept for other runs; it is as "
+        "private as the text; default: the run's folder, removed at the end",
+    )
+
+
+_OF_STRATEGIES: dict[str, tuple[str, ...]] = {
+    "clipping": ("uedp",),
+    **dict.fromkeys(("clip_quantile", "clip_learning_rate", "clip_count_noise"), ("uedp", "user_level")),
+    **dict.fromkeys(("estimator", "noise", "entity_weights", "extended_weights"), ("published",)),
+    **dict.fromkeys(("user_weight_cap", "entity_weight_cap", "extended_weight_cap"), ("published",)),
+}
+"""Keys of the section that mean something to some strategies only."""
 
 
 class PrivacyConfig(_Section):
@@ -63,13 +82,61 @@ class PrivacyConfig(_Section):
         None,
         gt=0,
         le=1e6,
-        description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level)",
+        description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level, published: β)",
     )
     user_cap: float | None = Field(
-        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 in user_level"
+        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 but in uedp"
+    )
+    clipping: Clipping | None = Field(
+        None,
+        description="uedp: clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), or "
+        "the user's sum alone (`user`), which hardly protects an entity",
     )
     noise_multiplier: float | None = Field(
-        None, ge=1e-3, le=1e6, description="z; the noise on the sum has standard deviation z·ŵ·c"
+        None,
+        ge=1e-3,
+        le=1e6,
+        description="z; the noise on the sum has standard deviation z·ŵ·c (published: that of docs/strategies.md)",
+    )
+    clip_quantile: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="uedp, user_level: let c follow this quantile of the norms, by a noisy count that ε covers; "
+        "clip_norm is the first round's",
+    )
+    clip_learning_rate: float = Field(0.2, gt=0, le=10, description="η of c ← c·exp(−η·(share within c − quantile))")
+    clip_count_noise: float = Field(
+        5.0,
+        gt=1,
+        le=1e6,
+        description="noise on the count, as a multiple of what would use up the whole budget; the noise on the sum "
+        "grows by (1 − 1/x²)^−½",
+    )
+    estimator: Literal["f_e", "f_e_plus"] | None = Field(
+        None,
+        description="published: train on sentences with a sampled entity alone, or on sampled sentences without one, "
+        "too (`f_e_plus`, the default)",
+    )
+    noise: NoiseScale | None = Field(
+        None,
+        description="published: noise of standard deviation σ, as the paper states (the default), or σ², as its code "
+        "has it, which protects nobody",
+    )
+    user_weight_cap: WeightCap = Field(
+        None, description="published: ŵ_u of w_u = min(n_u/ŵ_u, 1); default: weights of 1"
+    )
+    entity_weight_cap: WeightCap = Field(
+        None, description="published: ŵ_e of w_e = min(n_e/ŵ_e, 1); default: weights of 1"
+    )
+    extended_weight_cap: WeightCap = Field(
+        None, description="published: ŵ_s of w_s = min(|S|/ŵ_s, 1); default: weights of 1"
+    )
+    entity_weights: float | None = Field(
+        None, gt=0, le=1e12, description="published: W_e, a public constant; default: the sum over the corpus"
+    )
+    extended_weights: float | None = Field(
+        None, ge=0, le=1e12, description="published: W_s, a public constant; default: the sum over the corpus"
     )
     target_epsilon: Epsilon | None = Field(
         None, description="instead of noise_multiplier: find the smallest noise that meets this ε"
@@ -105,6 +172,22 @@ class PrivacyConfig(_Section):
             raise ValueError(
                 f"privacy.noise_multiplier is {self.noise_multiplier:g} and privacy.target_epsilon is "
                 f"{self.target_epsilon:g}; allowed: one of them, not both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_the_strategy(self) -> PrivacyConfig:
+        for name in self.model_fields_set:
+            strategies = _OF_STRATEGIES.get(name, (self.strategy,))
+            if getattr(self, name) is not None and self.strategy not in strategies:
+                raise ValueError(
+                    f"privacy.{name} is {getattr(self, name)} and privacy.strategy is {self.strategy}; "
+                    f"allowed: with {' or '.join(strategies)} only"
+                )
+        if self.noise == "as-coded" and self.target_epsilon is not None:
+            raise ValueError(
+                f"privacy.noise is as-coded and privacy.target_epsilon is {self.target_epsilon:g}; allowed: "
+                "as-stated, because noise σ² keeps no promise that a target could mean"
             )
         return self
 
@@ -145,6 +228,10 @@ class RunConfig(_Section):
     """Everything a run depends on."""
 
     seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
+    task: TaskName = Field(
+        "next-word",
+        description="what the model is to tell: every next word, or the class of a sentence (of a corpus with classes)",
+    )
     rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
     checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
@@ -152,6 +239,7 @@ class RunConfig(_Section):
     model: ModelSpec = ModelSpec()
     privacy: PrivacyConfig = PrivacyConfig()
     server: ServerOptimizerConfig = ServerOptimizerConfig()
+    averaging: AveragingConfig = AveragingConfig()
     local: LocalTrainingConfig = LocalTrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()

@@ -13,26 +13,31 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from clients.examples import Examples
+from clients.features import Observer, ensure_features, feature_path
 from clients.models import LanguageModel
 from clients.workspace import WorkspaceSpec
 from data_prep.corpus import Corpus
-from data_prep.encode import EncodedSplit, encode_split
+from data_prep.encode import encode_split
 from fl_sim import environment, evaluate, record
 from fl_sim.charges import Charges
 from fl_sim.checkpoint import Checkpoint
 from fl_sim.config import RunConfig
-from fl_sim.inputs import build_model, held_out_split, open_corpus, with_absolute_paths
+from fl_sim.inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
 from fl_sim.planning import Planned, plan_run
 from fl_sim.record import Record
 from fl_sim.results import ResultsError, RunFolder, default_run_path
 from fl_sim.run_place import RunPlace
+from fl_sim.utility import UTILITIES
+from strategies.averaging import IterateAverage
 from strategies.catalogue import build_strategy
 from strategies.ledger import Ledger
 from strategies.messages import arrays_to_vector, vector_to_arrays
-from strategies.rounds import BoundedSumStrategy, Federation
+from strategies.rounds import BoundedSumStrategy, Federation, RoundParts
 from strategies.server_optimizer import build_optimizer
 
 Row = Mapping[str, Any]
@@ -43,8 +48,8 @@ _ENCODED = "encoded"
 class Experiment:
     """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
-    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share. They are as
-    private as the text, so they are removed at the end.
+    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share, and what a
+    frozen encoder made of its sentences. They are as private as the text, so they are removed at the end.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class Experiment:
         self.folder = folder
         self.corpus = corpus
         self.observers: list[Callable[[Row], None]] = []
+        self.reading: Observer = lambda done, total: None
+        """Called with (sentences done, all sentences) while a frozen encoder reads the corpus, before the rounds."""
         self.stop_requested = False
         self._stopping = False
         self._place = place
@@ -70,8 +77,10 @@ class Experiment:
         self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
-        self._held_out = self._encode(held_out_split(config, corpus), "held_out")
-        self._held_out_ids = evaluate.held_out_sample(self._held_out, config.evaluation.max_sentences, config.seed)
+        self._held_out = self._held_out_sentences(held_out_split(config, corpus))
+        cache = Path(config.corpus.feature_cache or self._encoded)
+        self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
+        self._vector = model.get_vector()
         self._strategy = self._build_strategy()
         self._first_round = 1
         self._round_began = time.monotonic()
@@ -114,7 +123,7 @@ class Experiment:
     def _prepared(cls, config: RunConfig, place: RunPlace) -> Experiment:
         corpus = open_corpus(config)
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
-        model = build_model(config)
+        model = build_model(config, task_of(config, corpus))
         described = record.describe(config, planned, corpus)
         folder = RunFolder.create(place.path, config=described, environment=environment.describe())
         return cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path))
@@ -133,7 +142,8 @@ class Experiment:
         ledger = Ledger.open(folder.path)
         if result is not None:
             ledger.check_seal(result.get("ledger") or {})
-        experiment = cls(config, corpus, planned, build_model(config), folder, place, ledger)
+        model = build_model(config, task_of(config, corpus))
+        experiment = cls(config, corpus, planned, model, folder, place, ledger)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)
         return experiment
@@ -142,10 +152,13 @@ class Experiment:
         """Run the rounds that are left on ``grid`` and finish the run folder."""
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
+            if self._features is not None:
+                ensure_features(self._model, self._train.encoded, self._features, self.reading)
+            self._held_out = self._held_out.read_by(self._model)
             self._round_began = time.monotonic()
             self._strategy.start(
                 grid,
-                vector_to_arrays(self._model.get_vector()),
+                vector_to_arrays(self._vector),
                 num_rounds=self._last_round,
                 timeout=self.config.engine.timeout,
                 evaluate_fn=self._after_round,
@@ -180,10 +193,11 @@ class Experiment:
                 f"{self.folder.path}: the checkpoint is of round {checkpoint.server_round}, but rounds 0 to {last} are "
                 "recorded; the run folder is corrupt"
             )
-        if not checkpoint.fits(self._model.num_parameters, self._strategy.optimizer.state()):
+        if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
-        self._model.set_vector(checkpoint.vector)
-        self._strategy.optimizer.restore(checkpoint.optimizer)
+        self._strategy.restore(checkpoint.optimizer)
+        self._vector = checkpoint.vector
+        self._model.set_vector(self._strategy.averaged(self._vector))
         self._first_round = checkpoint.server_round + 1
 
     def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -191,11 +205,11 @@ class Experiment:
         # A stop that is requested from here on lets one more round run, which then is the last.
         self._stopping = self.stop_requested
         last = self._stopping or server_round == self._last_round
-        self._model.set_vector(arrays_to_vector(arrays))
+        self._vector = arrays_to_vector(arrays)
+        self._model.set_vector(self._strategy.averaged(self._vector))
         row: dict[str, Any] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
-            loss = evaluate.model_loss(self._model, self._held_out, self._held_out_ids)
-            row |= {"perplexity": evaluate.perplexity(loss), "loss": loss}
+            row |= evaluate.measure(self._model, self._held_out)
         row |= self._charges.after(server_round)
         if server_round > 0:
             row |= self._strategy.tally.metrics()
@@ -203,16 +217,13 @@ class Experiment:
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
-            state = self._strategy.optimizer.state()
-            Checkpoint(server_round, self._model.get_vector(), state).write(self.folder.checkpoint_dir)
+            Checkpoint(server_round, self._vector, self._strategy.state()).write(self.folder.checkpoint_dir)
         for observer in self.observers:
             observer(row)
 
     def _finish(self) -> None:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
-        measured = metrics["perplexity"].dropna()  # the rounds between two evaluations have none
-        unigram = evaluate.unigram_loss(self._train, self._held_out, self._held_out_ids, self._model.vocabulary_size)
         self._model.save(self.folder.model_dir)
         self.folder.finish(
             {
@@ -222,17 +233,26 @@ class Experiment:
                 "corpus": {
                     "name": self.corpus.manifest.name,
                     "users": self._strategy.federation.num_users,
-                    "sentences": len(self._train.offsets) - 1,
+                    "sentences": len(self._train),
                 },
-                "perplexity": float(measured.iloc[-1]),
-                "initial_perplexity": float(measured.iloc[0]),
-                "unigram_perplexity": evaluate.perplexity(unigram),
+                "task": self.config.task,
+                **self._utility(metrics),
                 **self._charges.altogether(),
                 "ledger": self._charges.seal(),
                 **self.planned.protected.record(),
                 "warnings": list(self.planned.warnings),
             }
         )
+
+    def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
+        """The task's figures at the start and at the end, and without a model."""
+        measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # rounds between two evaluations: none
+        names = [name for name in ("perplexity", "perplexity_per_word", "error") if name in measured]
+        found = {name: float(measured[name].iloc[-1]) for name in names}
+        if "perplexity" in found:
+            found["perplexity_per_token"] = found["perplexity"]
+        initial = {f"initial_{name}": float(measured[name].iloc[0]) for name in names}
+        return found | initial | evaluate.reference(self._model, self._train, self._held_out)
 
     def _why_stopped(self, rounds: int) -> str:
         if rounds < self._last_round:
@@ -243,9 +263,15 @@ class Experiment:
     def _encoded(self) -> Path:
         return self.folder.path / _ENCODED
 
-    def _encode(self, split: str, name: str) -> EncodedSplit:
+    def _held_out_sentences(self, split: str) -> evaluate.HeldOutSentences:
+        examples = self._encode(split, "held_out")
+        evaluation = self.config.evaluation
+        ids = evaluate.held_out_sample(examples.encoded, evaluation.max_sentences, self.config.seed)
+        return evaluate.HeldOutSentences.of(self._model, examples, self.corpus.texts(split), ids)
+
+    def _encode(self, split: str, name: str) -> Examples:
         model = self._model
-        return encode_split(
+        encoded = encode_split(
             self.corpus.texts(split),
             model.tokenizer,
             model.max_tokens,
@@ -253,6 +279,7 @@ class Experiment:
             bos_id=model.bos_id,
             eos_id=model.eos_id,
         )
+        return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
 
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config
@@ -261,6 +288,8 @@ class Experiment:
             fingerprint=self.corpus.fingerprint,
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
+            features=None if self._features is None else str(self._features),
+            task=config.task,
             model=config.model,
             seed=config.seed,
         )
@@ -269,14 +298,16 @@ class Experiment:
             sentences_per_user=self.corpus.ownership(config.corpus.train_split).sentences_per_user,
             seed=self._charges.sampling_seed,
         )
-        optimizer = build_optimizer(config.server, self._model.num_parameters)
-        plan = self.planned.plan
+        size, rounds = self._model.num_parameters, self.planned.rounds
         return build_strategy(
-            plan,
-            federation,
-            optimizer,
-            config.local,
-            should_stop=lambda: self._stopping,
-            before_release=self._charges.before_release,
-            secure_noise=config.privacy.secure_noise,
+            RoundParts(
+                plan=self.planned.plan,
+                federation=federation,
+                optimizer=build_optimizer(config.server, size, rounds),
+                average=IterateAverage(config.averaging, size, rounds),
+                local=config.local,
+                should_stop=lambda: self._stopping,
+                before_release=self._charges.before_release,
+                secure_noise=config.privacy.secure_noise,
+            )
         )

@@ -15,9 +15,13 @@ import numpy.typing as npt
 from data_prep.ownership import Ownership
 from fl_sim.config import PrivacyConfig, user_sentence_bound
 from strategies.plan import PrivacyPlan
+from strategies.published import curve_as_published
 from strategies.units import NO_ENTITY, Adjacency, Reach
 
 REACH_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
+
+AS_PUBLISHED = "epsilon_as_published"
+"""What the published algorithm's paper would state; never shown without what is proven."""
 
 # ε is computed after at most so many numbers of rounds; between two of them the later, larger one holds.
 _MOST_COUNTS = 2000
@@ -68,7 +72,10 @@ class Protected:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """ε after 0, 1, …, T rounds under the names that metrics use."""
+    """ε after 0, 1, …, T rounds under the names that metrics use.
+
+    Each is proven, but for :data:`AS_PUBLISHED`, a claim which runs of ``published`` have besides.
+    """
 
     curves: Mapping[str, npt.NDArray[np.float64]]
 
@@ -82,11 +89,14 @@ class Guarantees:
         for name, reach in protected.reach.items():
             adjacency = Adjacency(protected.user_sentences, reach)
             detected = _curve(plan, adjacency)
-            relies_on_detection = plan.private and plan.q_e < 1
+            relies_on_detection = plan.private and plan.event().q_e < 1
             curves[f"epsilon_user_entity_{name}"] = detected
             curves[f"epsilon_user_entity_robust_{name}"] = (
                 _curve(plan, adjacency, robust=True) if relies_on_detection else detected
             )
+        claim = plan.claim()
+        if claim is not None:
+            curves[AS_PUBLISHED] = curve_as_published(claim, range(plan.rounds + 1), plan.delta)
         return cls(curves)
 
     def after(self, rounds: int) -> dict[str, float]:

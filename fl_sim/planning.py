@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clients.published import entity_weights, extended_weight, num_extended, user_weights
 from data_prep.ownership import Ownership
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.guarantees import Guarantees, Protected, epsilon_name
 from fl_sim.idle_settings import idle_settings
 from fl_sim.report import format_epsilon
 from strategies import accounting
-from strategies.plan import PrivacyPlan
+from strategies.plan import AdaptiveClip, PrivacyPlan
+from strategies.published import PublishedTerms
 from strategies.units import Adjacency, PrivacyError
 
 # Rates, clips and noise that a strategy takes where the configuration leaves them out. uedp samples sentences and not
@@ -21,6 +23,9 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "uedp": {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1, "clip_norm": 1.0, "user_cap": 2.0, "noise_multiplier": 4.0},
     "user_level": {
         "q_u": 0.05, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0, "noise_multiplier": 1.0,
+    },
+    "published": {
+        "q_u": 0.05, "q_e": 0.5, "q_s": 1.0, "clip_norm": 0.1, "user_cap": 1.0, "noise_multiplier": 2.0,
     },
     "noiseless": {
         "q_u": 1.0, "q_e": 1.0, "q_s": 0.1, "clip_norm": math.inf, "user_cap": 1.0, "noise_multiplier": 0.0,
@@ -62,7 +67,7 @@ def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | 
     """
     _check_corpus(config, ownership)
     protected = Protected.of(ownership, config.privacy)
-    plan = _untuned_plan(config, ownership.num_users)
+    plan = _untuned_plan(config, ownership)
     target = config.privacy.target_epsilon
     if target is not None:
         found = noise_multiplier
@@ -85,9 +90,10 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
     split, population, nodes = config.corpus.train_split, config.privacy.population, config.engine.nodes
     if ownership.num_users < 2:
         raise ConfigError(f"corpus.train_split is '{split}', which has one user; allowed: a split of at least 2 users")
-    if config.privacy.strategy == "uedp" and ownership.num_entities == 0:
+    strategy = config.privacy.strategy
+    if strategy in ("uedp", "published") and ownership.num_entities == 0:
         raise ConfigError(
-            f"privacy.strategy is uedp, but the split '{split}' has no entity; allowed: user_level, noiseless, "
+            f"privacy.strategy is {strategy}, but the split '{split}' has no entity; allowed: user_level, noiseless, "
             "or prepare the corpus with a tagger"
         )
     if population is not None and population < ownership.num_users:
@@ -98,20 +104,66 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
 
 
-def _untuned_plan(config: RunConfig, num_users: int) -> PrivacyPlan:
+def _untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
     privacy = config.privacy
     if privacy.strategy == "noiseless":
         _refuse_noise(privacy)
     try:
         return PrivacyPlan(
             strategy=privacy.strategy,
-            population=privacy.population or num_users,
+            population=privacy.population or ownership.num_users,
             rounds=config.rounds,
             delta=privacy.delta,
+            clipping=privacy.clipping or "sentence",
+            adaptive=_adaptive_clip(privacy),
+            published=_published_terms(privacy, ownership) if privacy.strategy == "published" else None,
             **mechanism_of(privacy),
         )
     except PrivacyError as error:
         raise ConfigError(f"privacy.{error}") from error
+
+
+def _adaptive_clip(privacy: PrivacyConfig) -> AdaptiveClip | None:
+    if privacy.clip_quantile is None:
+        return None
+    return AdaptiveClip(
+        quantile=privacy.clip_quantile,
+        learning_rate=privacy.clip_learning_rate,
+        count_noise=privacy.clip_count_noise,
+    )
+
+
+def _published_terms(privacy: PrivacyConfig, ownership: Ownership) -> PublishedTerms:
+    """Estimator, noise and weights; sums of weights that are not given are those of the corpus.
+
+    Without a cap W_u is N. With one some user must reach it, so that max(w_u), which scales the noise, is 1 whoever
+    joins or leaves.
+    """
+    users = privacy.population or ownership.num_users
+    cap = privacy.user_weight_cap
+    largest = int(ownership.sentences_per_user.max())
+    if cap is not None and cap > largest:
+        raise ConfigError(
+            f"privacy.user_weight_cap is {cap:g}; allowed: at most {largest}, the sentences of the corpus's largest "
+            "user, so that the largest weight is 1"
+        )
+    entities, extended = privacy.entity_weights, privacy.extended_weights
+    if entities is None:
+        entities = float(entity_weights(ownership, privacy.entity_weight_cap).sum())
+    if extended is None:
+        extended = num_extended(ownership) * extended_weight(ownership, privacy.extended_weight_cap)
+    return PublishedTerms(
+        estimator=privacy.estimator or "f_e_plus",
+        noise=privacy.noise or "as-stated",
+        user_weights=float(users if cap is None else user_weights(ownership, cap).sum()),
+        entity_weights=entities,
+        extended_weights=float(extended),
+        sentences=ownership.num_sentences,
+        sensitive_sentences=ownership.num_sentences - num_extended(ownership),
+        user_cap=cap,
+        entity_cap=privacy.entity_weight_cap,
+        extended_cap=privacy.extended_weight_cap,
+    )
 
 
 def _refuse_noise(privacy: PrivacyConfig) -> None:
@@ -121,8 +173,11 @@ def _refuse_noise(privacy: PrivacyConfig) -> None:
 
 
 def _noise_for_target(plan: PrivacyPlan, target: float, adjacency: Adjacency) -> float:
+    event, meant = plan.event(), [plan.exposed(adjacency)]
     try:
-        return accounting.calibrate_noise_multiplier(plan.event(), [adjacency], plan.rounds, plan.delta, target)
+        found = accounting.calibrate_noise_multiplier(event, meant, plan.rounds, plan.delta, target)
+        # Of the published algorithm the accountant sees a multiple of z, which grows in step with it.
+        return found * plan.noise_multiplier / event.noise_multiplier
     except PrivacyError as error:
         raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
@@ -140,10 +195,35 @@ def _rounds_within_budget(privacy: PrivacyConfig, plan: PrivacyPlan, guarantees:
     return rounds
 
 
+def _published_warnings(privacy: PrivacyConfig, plan: PrivacyPlan) -> list[str]:
+    terms = plan.published
+    if terms is None:
+        return []
+    warnings = [
+        "epsilon_as_published is what the paper's accountant says of these settings. It is a claim and no guarantee "
+        "(docs/privacy.md, section 3)."
+    ]
+    if terms.noise == "as-coded":
+        warnings.append(
+            f"privacy.noise is as-coded: the noise is {plan.noise_per_clip:.2g} of a user's clip where the paper "
+            f"states {plan.noise_multiplier * (plan.expected_cohort + 1):.4g}, and protects nobody."
+        )
+    if None in (privacy.entity_weights, privacy.extended_weights):
+        warnings.append(
+            "W_e and W_s are the corpus's; the guarantee takes them as public (privacy.entity_weights, "
+            "privacy.extended_weights)."
+        )
+    if terms.weights_from_data:
+        warnings.append(
+            "the weights depend on other users' data, so that every ε is that of an entity which all users mention."
+        )
+    return warnings
+
+
 def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees) -> list[str]:
     if not plan.private:
         return ["noiseless protects nobody: its ε is infinite."]
-    warnings = []
+    warnings = _published_warnings(config.privacy, plan)
     if plan.delta >= 1 / plan.population:
         warnings.append(
             f"δ = {plan.delta:g} is not below 1/N = {1 / plan.population:.2g}: a mechanism that publishes one "

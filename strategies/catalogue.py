@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from strategies.baselines import LocalTrainingConfig, Noiseless, UserLevelDP
-from strategies.plan import PrivacyPlan
-from strategies.rounds import BoundedSumStrategy, Federation
-from strategies.server_optimizer import ServerOptimizer
+from strategies.baselines import Noiseless, Published, UserLevelDP
+from strategies.plan import StrategyName
+from strategies.rounds import BoundedSumStrategy, RoundParts
 from strategies.uedp import UserEntityDP
 
+STRATEGIES: dict[StrategyName, type[BoundedSumStrategy]] = {
+    "uedp": UserEntityDP,
+    "user_level": UserLevelDP,
+    "published": Published,
+    "noiseless": Noiseless,
+}
 
-def build_strategy(
-    plan: PrivacyPlan,
-    federation: Federation,
-    optimizer: ServerOptimizer,
-    local: LocalTrainingConfig,
-    should_stop: Callable[[], bool] = lambda: False,
-    before_release: Callable[[int], None] = lambda server_round: None,
-    secure_noise: bool = False,
-) -> BoundedSumStrategy:
-    """The strategy that ``plan.strategy`` names; the arguments are those of :class:`BoundedSumStrategy`."""
-    if plan.strategy == "uedp":
-        return UserEntityDP(plan, federation, optimizer, should_stop, before_release, secure_noise)
-    kind = UserLevelDP if plan.strategy == "user_level" else Noiseless
-    return kind(plan, federation, optimizer, local, should_stop, before_release, secure_noise)
+
+def build_strategy(parts: RoundParts) -> BoundedSumStrategy:
+    """The strategy that the plan of ``parts`` names."""
+    return STRATEGIES[parts.plan.strategy](parts)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strategies import accounting, streams
-from strategies.plan import PrivacyPlan, StrategyName
+from strategies.plan import AdaptiveClip, Mechanism
+from strategies.published import PublishedTerms
 from strategies.units import Adjacency, PrivacyError
 
 LEDGER_FILE = "ledger.jsonl"
@@ -43,15 +44,12 @@ class LedgerError(PrivacyError):
     """A ledger that cannot be trusted, or an entry that does not belong in it; one line that names the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Mechanism):
     """Under which terms a round was released: all that its ε depends on, and where its noise came from.
 
     Attributes:
-        strategy: ``uedp``, ``user_level`` or ``noiseless``.
         mechanism: the version of the mechanism, :data:`MECHANISM`.
-        q_u, q_e, q_s, clip_norm, user_cap, noise_multiplier, population: as in
-            :class:`~strategies.plan.PrivacyPlan`.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
         stream: names the seed of seeded noise without telling it; empty for secure noise.
 
@@ -59,48 +57,36 @@ class Terms:
         PrivacyError: if a value is impossible.
     """
 
-    strategy: StrategyName
     mechanism: int
-    q_u: float
-    q_e: float
-    q_s: float
-    clip_norm: float
-    user_cap: float
-    noise_multiplier: float
-    population: int
     noise: NoiseSource
     stream: str
 
     def __post_init__(self) -> None:
         if self.mechanism != MECHANISM:
             raise PrivacyError(f"mechanism is {self.mechanism}; allowed: {MECHANISM} (other versions of fl-sim differ)")
-        for name, kinds in (("strategy", StrategyName), ("noise", NoiseSource)):
-            if getattr(self, name) not in get_args(kinds):
-                raise PrivacyError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(get_args(kinds))}")
-        self.plan()
+        if self.noise not in get_args(NoiseSource):
+            raise PrivacyError(f"noise is {self.noise!r}; allowed: {', '.join(get_args(NoiseSource))}")
+        Mechanism.__post_init__(self)
 
     @classmethod
-    def of(cls, plan: PrivacyPlan, seed: int | None) -> Terms:
+    def of(cls, plan: Mechanism, seed: int | None) -> Terms:
         """The terms of ``plan`` with noise from ``seed``, or secure noise for None."""
+        given = {field.name: getattr(plan, field.name) for field in fields(Mechanism)}
         return cls(
-            strategy=plan.strategy,
+            **given | {name: float(given[name]) for name in _NUMBERS},
             mechanism=MECHANISM,
-            **{name: float(getattr(plan, name)) for name in _NUMBERS},
-            population=plan.population,
             noise="secure" if seed is None else "seeded",
             stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
         )
-
-    def plan(self) -> PrivacyPlan:
-        """A plan of one round under these terms (its δ has no meaning)."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        return PrivacyPlan(strategy=self.strategy, population=self.population, rounds=1, delta=0.5, **numbers)
 
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | dict.fromkeys(
     ("mechanism", "population"), (int,)
 )
+_PARTS: dict[str, type[AdaptiveClip] | type[PublishedTerms]] = {"adaptive": AdaptiveClip, "published": PublishedTerms}
+_LATER = frozenset({"clipping", *_PARTS})
+"""Fields that ledgers of an earlier fl-sim do not have: their defaults are what it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +226,15 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    plans = [entry.terms.plan() for entry in entries]
-    if not all(plan.private for plan in plans):
+    released = Counter(entry.terms for entry in entries)
+    if not all(terms.private for terms in released):
         return math.inf
-    events = Counter(plan.event().robust() if robust else plan.event() for plan in plans)
-    return accounting.composed_epsilon(events, adjacency, delta)
+    events: Counter[accounting.RoundEvent] = Counter()
+    for terms, count in released.items():
+        events[terms.event().robust() if robust else terms.event()] += count
+    # One adjacency holds for all rounds: the widest that a round needs also covers those that need less.
+    widest = max((terms.exposed(adjacency) for terms in released), key=_width, default=adjacency)
+    return accounting.composed_epsilon(events, widest, delta)
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -300,18 +290,28 @@ def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entr
     return entries, hashes
 
 
+def _width(adjacency: Adjacency) -> int:
+    return adjacency.reach.users
+
+
 def _entry(values: Mapping[str, Any], where: str) -> Entry:
     names = {field.name for field in fields(Terms)}
-    if values.keys() != names | {"run", "round", "previous"}:
+    missing = (names | {"run", "round", "previous"}) - values.keys()
+    if missing - _LATER or values.keys() - names - {"run", "round", "previous"}:
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
-    given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names}
-    wrong = [name for name in names if type(given[name]) not in _KINDS.get(name, (str,))]
+    given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names - missing}
+    plain = given.keys() - _PARTS.keys()
+    wrong = [name for name in plain if type(given[name]) not in _KINDS.get(name, (str,))]
+    wrong += [name for name in _PARTS if not isinstance(given.get(name), dict | None)]
     if wrong or type(values["round"]) is not int:
         raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
     try:
-        return Entry(values["run"], values["round"], Terms(**given))
+        parts = {name: kind(**given[name]) for name, kind in _PARTS.items() if given.get(name) is not None}
+        return Entry(values["run"], values["round"], Terms(**given | parts))
     except PrivacyError as error:
         raise LedgerError(f"{where}: {error}") from error
+    except TypeError as error:  # a part with other fields, or with text where a number is needed
+        raise LedgerError(f"{where}: is corrupt ({error})") from error
 
 
 def _read_head(file: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ carries the sum of those users' bounded updates and counts. Nothing of a single 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,12 +32,16 @@ class LocalRule:
     """How a node turns a user's sentences into one bounded vector.
 
     Attributes:
-        update: ``gradients`` (the sum of clipped per-sentence gradients at the round's model) or ``steps``
-            (several local SGD steps from it; the difference to it).
+        update: ``gradients`` (the sum of clipped per-sentence gradients at the round's model), ``steps``
+            (several local steps from it; the difference to it) or ``published`` (the UeDP paper's weighted sum).
         q_e: entity rate. q_s: sentence rate.
         sentence_clip: c, infinite where sentences are not clipped.
         user_clip: β, infinite where users are not clipped.
-        local_epochs, batch_size, learning_rate: of the local steps.
+        local_optimizer, local_epochs, batch_size, learning_rate: of the local steps.
+        quantile, vote_weight, update_weight: γ, κ and a of an adaptive clip
+            (:class:`~strategies.plan.AdaptiveClip`); κ is 0 where nobody votes.
+        extended: ``published``: whether sentences without an entity may take part (f_E+).
+        user_weight_cap, entity_weight_cap, extended_weight_cap: ``published``: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
     """
 
     update: str
@@ -47,6 +52,25 @@ class LocalRule:
     local_epochs: int = 1
     batch_size: int = 8
     learning_rate: float = 0.1
+    local_optimizer: str = "sgd"
+    quantile: float = 0.0
+    vote_weight: float = 0.0
+    update_weight: float = 1.0
+    extended: bool = True
+    user_weight_cap: float | None = None
+    entity_weight_cap: float | None = None
+    extended_weight_cap: float | None = None
+
+    @property
+    def item_clip(self) -> float:
+        """The clip of what has a vote: a sentence, or a user where sentences are not clipped."""
+        return min(self.sentence_clip, self.user_clip)
+
+    def joint_norm(self, length: float, votes: float) -> float:
+        """The norm of a vector of ``length`` together with the coordinate that its ``votes`` are."""
+        if self.vote_weight == 0:
+            return length
+        return math.hypot(self.update_weight * length, self.vote_weight * self.item_clip * votes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +127,11 @@ class TrainReply:
     Attributes:
         vector: Σ_u v_u, float32 (d,).
         users: how many users contributed. sentences: how many sentences did.
-        clipped: how many sentences (gradients) or users (steps) were clipped.
+        clipped: how many sentences were clipped, on their own or as a part of their user's update.
         nonfinite: how many contributions were not finite and counted as zero.
         loss_sum: the sum over sentences of their mean token loss, before the update.
+        votes: Σ(b − γ) over the items that vote on an adaptive clip, b = 1 if the clip left the item as it was;
+            bounded together with the vector. 0 where nobody votes.
     """
 
     vector: Vector
@@ -114,6 +140,7 @@ class TrainReply:
     clipped: int
     nonfinite: int
     loss_sum: float
+    votes: float = 0.0
 
     def to_record(self) -> RecordDict:
         """The record of a Flower message."""

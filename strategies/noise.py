@@ -26,14 +26,14 @@ Floats = npt.NDArray[np.float64]
 _GRID_BITS = 10  # the grid is 2^-10 of the standard deviation, rounded down to a power of two
 
 
-def gaussian_noise(seed: int, server_round: int, size: int, std: float) -> Floats:
-    """N(0, std² I) of ``size`` coordinates, a pure function of the run's seed and the round.
+def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose: str = "noise") -> Floats:
+    """N(0, std² I) of ``size`` coordinates, a pure function of the run's seed, the round and the ``purpose``.
 
     Re-running a round therefore releases the same noise, never a second sample of it. The sampler is numpy's
     ziggurat on doubles: right for simulation; it does not defend against attacks on the low bits of floating-point
     noise (Mironov 2012), which assume an adversary who sees the exact released doubles.
     """
-    return streams.generator(seed, "noise", server_round).normal(0.0, std, size)
+    return streams.generator(seed, purpose, server_round).normal(0.0, std, size)
 
 
 def secure_gaussian_noise(size: int, std: float) -> Floats:

@@ -11,7 +11,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from strategies import clipping, sampling
+from strategies.averaging import IterateAverage
+from strategies.local_training import LocalTrainingConfig
 from strategies.messages import (
     TRAIN_MESSAGE,
     LocalRule,
@@ -32,13 +34,16 @@ from strategies.messages import (
     vector_to_arrays,
 )
 from strategies.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise
-from strategies.plan import PrivacyPlan
+from strategies.plan import AdaptiveClip, PrivacyPlan
 from strategies.server_optimizer import ServerOptimizer
 
 log = logging.getLogger(__name__)
 
 # A sum of float32 vectors may exceed the sum of their bounds by rounding, never by more than this share.
 _NORM_TOLERANCE = 1e-3
+
+# An adaptive clip stays within this factor of where it began, so that no noise can drive it out of the numbers.
+_CLIP_RANGE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class RoundTally:
     failed_nodes: int = 0
     update_norm: float = 0.0
     noise_norm: float = 0.0
+    clip_norm: float | None = None
 
     def add(self, reply: TrainReply) -> None:
         """Count one node's accepted reply."""
@@ -93,6 +99,7 @@ class RoundTally:
             "noise_norm": self.noise_norm,
             "failed_nodes": self.failed_nodes,
             "nonfinite": self.nonfinite,
+            **({} if self.clip_norm is None else {"clip_norm": self.clip_norm}),
         }
 
 
@@ -105,44 +112,107 @@ class _OpenRound:
     users_asked: dict[int, int] = field(default_factory=dict)
 
 
-class BoundedSumStrategy(Strategy):
-    """Federated averaging in which a round releases one noisy sum of bounded user vectors.
+@dataclass(frozen=True, slots=True)
+class RoundParts:
+    """What a strategy is made of.
 
-    Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
-    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the local rule (a reply whose norm shows that
-    it did not is discarded), and that vocabulary, initial model, N and all rates are public.
-
-    Args:
+    Attributes:
         plan: the promise; decides rates, clips, noise and denominator.
         federation: where the users are.
         optimizer: the server's step, post-processing of the noisy average.
+        average: of the models so far, which is what is evaluated and saved.
+        local: how users train where the strategy lets them take several steps.
         should_stop: asked after every round; a true answer ends the run there.
         before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
         secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
             done again is then another release.
     """
 
-    def __init__(
-        self,
-        plan: PrivacyPlan,
-        federation: Federation,
-        optimizer: ServerOptimizer,
-        should_stop: Callable[[], bool] = lambda: False,
-        before_release: Callable[[int], None] = lambda server_round: None,
-        secure_noise: bool = False,
-    ) -> None:
-        self.plan = plan
-        self.federation = federation
-        self.optimizer = optimizer
+    plan: PrivacyPlan
+    federation: Federation
+    optimizer: ServerOptimizer
+    average: IterateAverage = field(default_factory=IterateAverage)
+    local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig)
+    should_stop: Callable[[], bool] = lambda: False
+    before_release: Callable[[int], None] = lambda server_round: None
+    secure_noise: bool = False
+
+
+class BoundedSumStrategy(Strategy):
+    """Federated averaging in which a round releases one noisy sum of bounded user vectors.
+
+    Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
+    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the local rule (a reply whose norm shows that
+    it did not is discarded), and that vocabulary, initial model, N and all rates are public. Where the clip adapts, the
+    noisy count that it follows is released as one more coordinate of the sum, and is covered by the same ε.
+    """
+
+    def __init__(self, parts: RoundParts) -> None:
+        self.plan = parts.plan
+        self.federation = parts.federation
+        self.local = parts.local
         self.tally = RoundTally(cohort_users=0)
-        self._should_stop = should_stop
-        self._before_release = before_release
-        self._secure_noise = secure_noise
+        self._parts = parts
+        self._clip_norm = np.array([parts.plan.clip_norm])
         self._open = _OpenRound(np.empty(0, np.float32), self.tally)
 
     @abstractmethod
     def local_rule(self) -> LocalRule:
         """How a node turns a sampled user's sentences into one bounded vector."""
+
+    def rule(self, update: str) -> LocalRule:
+        """The local rule for ``update`` under the plan's rates and the round's clip."""
+        plan, local, adaptive = self.plan, self.local, self.plan.adaptive
+        rule = LocalRule(
+            update=update,
+            q_e=plan.q_e,
+            q_s=plan.q_s,
+            sentence_clip=self.clip_norm if plan.clips_sentences else math.inf,
+            user_clip=self.user_clip,
+            local_epochs=local.epochs,
+            batch_size=local.batch_size,
+            learning_rate=local.learning_rate,
+            local_optimizer=local.optimizer,
+        )
+        if adaptive is None:
+            return rule
+        return replace(
+            rule,
+            quantile=adaptive.quantile,
+            vote_weight=adaptive.vote_weight,
+            update_weight=adaptive.update_weight,
+        )
+
+    @property
+    def clip_norm(self) -> float:
+        """c of the round under way: the plan's, or what became of it where it adapts."""
+        return float(self._clip_norm[0])
+
+    @property
+    def user_clip(self) -> float:
+        """β = ŵ·c of the round under way; infinite where nobody is clipped."""
+        return self.plan.user_cap * self.clip_norm if self.plan.private else math.inf
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on the sum of the round under way."""
+        return self.plan.noise_per_clip * self.user_clip if self.plan.private else 0.0
+
+    def averaged(self, model: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What is evaluated and saved where training stands at ``model``."""
+        return self._parts.average.value(model)
+
+    def state(self) -> dict[str, npt.NDArray[np.float64]]:
+        """What a checkpoint must hold beside the model, so that the next round is the same."""
+        adaptive = {"clip_norm": self._clip_norm} if self.plan.adaptive is not None else {}
+        return self._parts.optimizer.state() | self._parts.average.state() | adaptive
+
+    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Continue from a :meth:`state`."""
+        self._parts.optimizer.restore(state)
+        self._parts.average.restore(state)
+        if self.plan.adaptive is not None:
+            self._clip_norm = state["clip_norm"]
 
     def start(
         self,
@@ -167,7 +237,7 @@ class BoundedSumStrategy(Strategy):
             result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             if evaluate_fn is not None:
                 evaluate_fn(server_round, arrays)
-            if self._should_stop():
+            if self._parts.should_stop():
                 break
         return result
 
@@ -191,14 +261,18 @@ class BoundedSumStrategy(Strategy):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
         plan, model, self.tally = self.plan, self._open.vector, self._open.tally
-        total = self._sum(replies)
-        self._before_release(server_round)
-        released, noise = self._noised(server_round, total)
-        average = released / plan.expected_cohort
-        self.tally.update_norm = float(np.linalg.norm(total)) / plan.expected_cohort
-        self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.expected_cohort
-        stepped = model + self.optimizer.step(average)
-        return vector_to_arrays(stepped.astype(np.float32)), MetricRecord(dict(self.tally.metrics()))
+        total, votes = self._sum(replies)
+        self._parts.before_release(server_round)
+        released, noise = self._noised(server_round, total, self.noise_std)
+        average = released / plan.denominator
+        self.tally.update_norm = float(np.linalg.norm(total)) / plan.denominator
+        self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.denominator
+        if plan.adaptive is not None:
+            self.tally.clip_norm = self.clip_norm
+            self._adapt(plan.adaptive, server_round, votes)
+        stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
+        self._parts.average.add(server_round, stepped)
+        return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -225,9 +299,9 @@ class BoundedSumStrategy(Strategy):
         )
         return Message(content=request.to_record(), dst_node_id=node, message_type=TRAIN_MESSAGE)
 
-    def _sum(self, replies: Iterable[Message]) -> npt.NDArray[np.float64]:
-        """The sum over all accepted replies, in the order of node ids so that arrival does not matter."""
-        total = np.zeros(len(self._open.vector))
+    def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
+        """The sum of vectors and votes over all accepted replies, by node ids so that arrival does not matter."""
+        total, votes = np.zeros(len(self._open.vector)), 0.0
         waiting = dict(self._open.users_asked)
         for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
             users = waiting.pop(message.metadata.src_node_id, None)
@@ -238,18 +312,31 @@ class BoundedSumStrategy(Strategy):
                 self.tally.failed_nodes += 1
                 continue
             total += reply.vector
+            votes += reply.votes
             self.tally.add(reply)
         self.tally.failed_nodes += len(waiting)
-        return total
+        return total, votes
 
-    def _noised(self, server_round: int, total: Floats) -> tuple[Floats, Floats]:
-        """The noisy sum, which is all that a round releases, and the noise alone."""
-        std = self.plan.noise_std
-        if self._secure_noise and self.plan.private:
+    def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
+        """What a round releases of ``total``: with noise of ``std`` on every coordinate; and the noise alone."""
+        if self._parts.secure_noise and self.plan.private:
             noise = secure_gaussian_noise(len(total), std)
             return round_to_grid(total + noise, std), noise
-        noise = gaussian_noise(self.federation.seed, server_round, len(total), std)
+        noise = gaussian_noise(self.federation.seed, server_round, len(total), std, purpose)
         return total + noise, noise
+
+    def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
+        """c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)): the count of a noisy share, as public as the noisy sum.
+
+        The votes are one more coordinate κ·c·Σ(b − γ) of the sum and get its noise zβ, which is zβ/(κc) on the count.
+        """
+        plan = self.plan
+        std = plan.noise_multiplier * plan.items_per_user / adaptive.vote_weight
+        released, _ = self._noised(server_round, np.array([votes]), std, "count noise")
+        share = float(released[0]) / (plan.items_per_user * plan.expected_cohort)
+        farthest = math.log(_CLIP_RANGE)
+        moved = math.log(self.clip_norm / plan.clip_norm) - adaptive.learning_rate * share
+        self._clip_norm = np.array([plan.clip_norm * math.exp(min(max(moved, -farthest), farthest))])
 
     def _checked(self, message: Message, users: int | None) -> TrainReply:
         """The reply of a node that was asked for ``users`` users, if it is what the guarantee allows."""
@@ -264,8 +351,8 @@ class BoundedSumStrategy(Strategy):
                 f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "
                 f"asked for {users} users, shape {self._open.vector.shape}"
             )
-        bound = users * self.plan.user_clip
-        length = clipping.norm(reply.vector)
+        bound = users * self.user_clip
+        length = self.local_rule().joint_norm(clipping.norm(reply.vector), reply.votes)
         if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
             raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}")
         return reply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -23,67 +24,104 @@ class ServerOptimizerConfig(BaseModel):
     beta_1: float = Field(0.9, ge=0, lt=1, description="adam: decay of the first moment")
     beta_2: float = Field(0.99, ge=0, lt=1, description="adam: decay of the second moment")
     stabilizer: float = Field(1e-8, gt=0, description="adam: added to the root of the second moment")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="how η goes from its full value, after the warm-up, to its final share in the last round",
+    )
+    warmup: int = Field(0, ge=0, description="rounds in which η rises to its full value, in equal steps")
+    final_share: float = Field(0.0, ge=0, le=1, description="linear, cosine: the share of η towards which it falls")
+
+
+def learning_rate_at(config: ServerOptimizerConfig, number: int, rounds: int) -> float:
+    """η of round ``number`` (from 1) of ``rounds``: a function of public settings and nothing else.
+
+    After W rounds of warm-up the first round has the full η; towards the end it falls to ``final_share`` of it, which a
+    round after the last would have.
+    """
+    if number <= config.warmup:
+        return config.learning_rate * number / config.warmup
+    if config.schedule == "constant":
+        return config.learning_rate
+    done = min(1.0, (number - 1 - config.warmup) / max(1, rounds - config.warmup))
+    left = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return config.learning_rate * (config.final_share + (1 - config.final_share) * left)
 
 
 class ServerOptimizer(ABC):
-    """Turns the round's noisy average update (d,) into the step that is added to the model."""
+    """Turns the round's noisy average update (d,) into the step that is added to the model.
 
-    @abstractmethod
+    Args:
+        config: the settings.
+        size: d, the model's trainable parameters.
+        rounds: T, for the schedule of the learning rate.
+    """
+
+    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int) -> None:
+        self._config = config
+        self._rounds = rounds
+        self._steps = np.zeros(1)
+
     def step(self, update: Vector) -> Vector:
         """The vector to add to the model's parameters; ``update`` points where the loss falls."""
+        self._steps = self._steps + 1
+        return learning_rate_at(self._config, int(self._steps[0]), self._rounds) * self._direction(update)
 
-    @abstractmethod
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
         """What a checkpoint must hold so that the next step is the same."""
+        return {"steps": self._steps}
 
-    @abstractmethod
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
         """Continue from a :meth:`state`."""
+        self._steps = state["steps"]
+
+    @abstractmethod
+    def _direction(self, update: Vector) -> Vector:
+        """The step at a learning rate of 1."""
 
 
 class Momentum(ServerOptimizer):
     """SGD with heavy-ball momentum: m ← μ·m + update, step η·m."""
 
-    def __init__(self, config: ServerOptimizerConfig, size: int) -> None:
-        self._config = config
+    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
+        super().__init__(config, size, rounds)
         self._velocity = np.zeros(size)
 
-    def step(self, update: Vector) -> Vector:
+    def _direction(self, update: Vector) -> Vector:
         self._velocity = self._config.momentum * self._velocity + update
-        return self._config.learning_rate * self._velocity
+        return self._velocity
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        return {"velocity": self._velocity}
+        return super().state() | {"velocity": self._velocity}
 
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+        super().restore(state)
         self._velocity = state["velocity"]
 
 
 class Adam(ServerOptimizer):
     """Adam (Kingma and Ba 2015) with bias correction; the server step of FedAdam (Reddi et al. 2021)."""
 
-    def __init__(self, config: ServerOptimizerConfig, size: int) -> None:
-        self._config = config
+    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
+        super().__init__(config, size, rounds)
         self._first = np.zeros(size)
         self._second = np.zeros(size)
-        self._steps = np.zeros(1)
 
-    def step(self, update: Vector) -> Vector:
+    def _direction(self, update: Vector) -> Vector:
         c = self._config
-        self._steps += 1
         self._first = c.beta_1 * self._first + (1 - c.beta_1) * update
         self._second = c.beta_2 * self._second + (1 - c.beta_2) * update**2
         first = self._first / (1 - c.beta_1 ** self._steps[0])
         second = self._second / (1 - c.beta_2 ** self._steps[0])
-        return c.learning_rate * first / (np.sqrt(second) + c.stabilizer)
+        return np.asarray(first / (np.sqrt(second) + c.stabilizer), dtype=np.float64)
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        return {"first": self._first, "second": self._second, "steps": self._steps}
+        return super().state() | {"first": self._first, "second": self._second}
 
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
-        self._first, self._second, self._steps = state["first"], state["second"], state["steps"]
+        super().restore(state)
+        self._first, self._second = state["first"], state["second"]
 
 
-def build_optimizer(config: ServerOptimizerConfig, size: int) -> ServerOptimizer:
-    """The optimizer that ``config`` names, for a model of ``size`` trainable parameters."""
-    return Adam(config, size) if config.optimizer == "adam" else Momentum(config, size)
+def build_optimizer(config: ServerOptimizerConfig, size: int, rounds: int = 1) -> ServerOptimizer:
+    """The optimizer that ``config`` names, for a model of ``size`` trainable parameters trained for ``rounds``."""
+    return Adam(config, size, rounds) if config.optimizer == "adam" else Momentum(config, size, rounds)

@@ -2,7 +2,8 @@
 
 v_u = Π_β( Σ_{s eligible} Π_c( −∇l(θ, s) ) ), β = ŵ·c; a sentence is eligible iff its coin and all its entities are
 active. Removing an entity then moves the sum by at most c per active sentence that mentions it, where user clipping
-alone would allow 2β per user who knows it (docs/privacy.md, Theorem).
+alone would allow 2β per user who knows it (docs/privacy.md, Theorem). The plan's ``clipping="user"`` leaves the inner
+clip out, to show what that costs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,4 @@ class UserEntityDP(BoundedSumStrategy):
     """The mechanism of this project: sentence clip c, user clip β = ŵ·c, entity and sentence coins."""
 
     def local_rule(self) -> LocalRule:
-        return LocalRule(
-            update="gradients",
-            q_e=self.plan.q_e,
-            q_s=self.plan.q_s,
-            sentence_clip=self.plan.sentence_clip,
-            user_clip=self.plan.user_clip,
-        )
+        return self.rule("gradients")

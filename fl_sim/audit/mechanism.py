@@ -8,9 +8,8 @@ one in the place of each; the product has no such switch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Context, Message
@@ -18,12 +17,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from clients.selection import Selection, select
+from clients.published import WeightedSelection, select_for
+from clients.selection import Selection
 from data_prep.ownership import Ownership
 from fl_sim.audit.corpora import CopiedCorpus, gradients
 from fl_sim.engines import run_inline
 from strategies import clipping
-from strategies.baselines import LocalTrainingConfig, UserLevelDP
+from strategies.catalogue import build_strategy
 from strategies.messages import (
     TRAIN_ACTION,
     LocalRule,
@@ -33,29 +33,15 @@ from strategies.messages import (
     vector_to_arrays,
 )
 from strategies.plan import PrivacyPlan
-from strategies.rounds import BoundedSumStrategy, Federation
-from strategies.server_optimizer import ServerOptimizer, ServerOptimizerConfig, build_optimizer
-from strategies.uedp import UserEntityDP
+from strategies.rounds import BoundedSumStrategy, Federation, RoundParts
+from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]
 Select = Callable[[Ownership, NDArray[np.int64], int, float, float], Selection]
 Project = Callable[[Vector, float], float]
-MakeStrategy = Callable[[PrivacyPlan, Federation, ServerOptimizer], BoundedSumStrategy]
 
 _PLAIN_SUM = ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0)
-
-
-class UserClippedOnly(UserEntityDP):
-    """``uedp`` without the sentence clip: what protecting users alone does to entities."""
-
-    def local_rule(self) -> LocalRule:
-        return replace(super().local_rule(), sentence_clip=math.inf)
-
-
-def user_level(plan: PrivacyPlan, federation: Federation, optimizer: ServerOptimizer) -> BoundedSumStrategy:
-    """DP-FedAvg with its default local training, which the gradient table stands for."""
-    return UserLevelDP(plan, federation, optimizer, LocalTrainingConfig())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +50,14 @@ class Seam:
 
     Attributes:
         plan: rates, clips and noise that the rounds really use.
-        strategy: the server's side.
-        select: which sentences take part.
+        build: the server's side.
+        select: which sentences take part; None for the product's choice.
         project_sentence, project_user: the two clips.
     """
 
     plan: PrivacyPlan
-    strategy: MakeStrategy = UserEntityDP
-    select: Select = select
+    build: Callable[[RoundParts], BoundedSumStrategy] = build_strategy
+    select: Select | None = None
     project_sentence: Project = clipping.project
     project_user: Project = clipping.project
 
@@ -84,7 +70,7 @@ def release(seam: Seam, corpus: CopiedCorpus, rounds: int, seed: int) -> Floats:
     """
     models = [np.zeros(corpus.copies, dtype=np.float32)]
     federation = Federation("{}", corpus.ownership.sentences_per_user, seed)
-    strategy = seam.strategy(seam.plan, federation, build_optimizer(_PLAIN_SUM, corpus.copies))
+    strategy = seam.build(RoundParts(seam.plan, federation, build_optimizer(_PLAIN_SUM, corpus.copies)))
     server = ServerApp()
 
     @server.main()
@@ -98,7 +84,7 @@ def release(seam: Seam, corpus: CopiedCorpus, rounds: int, seed: int) -> Floats:
 
     run_inline(server, _client(seam, corpus), num_nodes=1)
     steps = np.diff(np.asarray(models, dtype=np.float64), axis=0)
-    return steps * (seam.plan.expected_cohort / seam.plan.user_clip)
+    return steps * (seam.plan.denominator / seam.plan.user_clip)
 
 
 def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
@@ -108,10 +94,18 @@ def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         request = TrainRequest.from_message(message)
         rule = request.rule
-        chosen = seam.select(corpus.ownership, request.users, request.round_seed, rule.q_e, rule.q_s)
+        chosen = chosen_sentences(seam, corpus, request)
         return Message(bounded_sum(seam, corpus, chosen, rule).to_record(), reply_to=message)
 
     return client
+
+
+def chosen_sentences(seam: Seam, corpus: CopiedCorpus, request: TrainRequest) -> Selection:
+    """The product's selection, or the seam's in its place."""
+    rule = request.rule
+    if seam.select is None:
+        return select_for(rule, corpus.ownership, request.users, request.round_seed)
+    return seam.select(corpus.ownership, request.users, request.round_seed, rule.q_e, rule.q_s)
 
 
 def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: LocalRule) -> TrainReply:
@@ -125,6 +119,8 @@ def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: Local
         seam.project_sentence(row, rule.sentence_clip)
     owner = np.repeat(np.arange(len(chosen.users)), chosen.counts)
     of_sentence = table[corpus.kinds[chosen.sentences], 0].astype(np.float64)
+    if isinstance(chosen, WeightedSelection):  # user weights are 1: an audit of others would need other worst cases
+        of_sentence *= chosen.weights
     sums = np.bincount(owner, weights=of_sentence, minlength=len(chosen.users))
     distinct, position = np.unique(sums.astype(np.float32), return_inverse=True)
     for value in distinct[:, None]:

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.audit.corpora import Scenario, background_needed, build
-from fl_sim.audit.mechanism import Seam, UserClippedOnly, release, user_level
+from fl_sim.audit.mechanism import Seam, release
 from strategies.accounting import RoundEvent
 from strategies.plan import PrivacyPlan
-from strategies.uedp import UserEntityDP
 from strategies.units import Adjacency
 
 _NO_NOISE = 1e-9
@@ -57,12 +56,11 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
         clip_norm=1.0,
         user_cap=event.user_cap,
         noise_multiplier=event.noise_multiplier,
+        clipping=event.clipping if event.strategy == "uedp" else "sentence",
         rounds=rounds,
         delta=delta,
     )
-    if event.strategy == "user_level":
-        return Seam(plan, strategy=user_level)
-    return Seam(plan, strategy=UserEntityDP if event.clips_sentences else UserClippedOnly)
+    return Seam(plan)
 
 
 def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:

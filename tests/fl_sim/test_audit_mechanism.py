@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clients.selection import select
 from fl_sim.audit.attack import attack
 from fl_sim.audit.cases import examine, own_case
 from fl_sim.audit.corpora import BACKGROUND, ENTITY, LONE, Scenario, build, gradients
@@ -15,6 +16,7 @@ from fl_sim.audit.mechanism import Seam, bounded_sum, release
 from fl_sim.audit.ours import OwnMechanism, seam_of, worst_case
 from strategies import clipping
 from strategies.accounting import RoundEvent
+from strategies.catalogue import build_strategy
 from strategies.messages import LocalRule
 from strategies.units import Adjacency, PrivacyError, Reach
 
@@ -99,7 +101,7 @@ def test_the_fast_sum_is_the_sum_by_definition() -> None:
     corpus = build(Scenario(reach_users=3, reach_sentences=4, user_sentences=6, background=2), True, copies=7)
     seam = seam_of(COINS, 1, DELTA)
     runs = np.array([[0, 5], [8, 21]])
-    chosen = seam.select(corpus.ownership, runs, 123, 0.7, 0.6)
+    chosen = select(corpus.ownership, runs, 123, 0.7, 0.6)
     rule = LocalRule("gradients", 0.7, 0.6, sentence_clip=1.0, user_clip=3.0)
     expected = np.zeros(7)
     start = 0
@@ -195,8 +197,7 @@ def test_a_scenario_without_anyone_is_refused() -> None:
 
 
 def test_the_seam_defaults_to_the_product() -> None:
-    from clients.selection import select
-
     seam = Seam(seam_of(COINS, 1, DELTA).plan)
-    assert seam.select is select
+    assert seam.select is None
+    assert seam.build is build_strategy
     assert seam.project_sentence is seam.project_user is clipping.project

@@ -98,7 +98,9 @@ def test_the_run_folder_keeps_no_text(corpus: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "encoded" / "train").is_dir()
     simulate.execute(experiment)
     assert not (tmp_path / "out" / "encoded").exists()
-    for file in (path for path in (tmp_path / "out").rglob("*") if path.is_file() and "model" not in path.parts):
+    for file in (path for path in (tmp_path / "out").rglob("*") if path.is_file()):
+        if {"model", "checkpoint"} & set(file.parts):  # numbers, in which any three bytes come up
+            continue
         for name in tiny.NAMES:
             assert name.encode() not in file.read_bytes(), file
 

@@ -10,11 +10,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fl_sim.engines import run_inline
+from strategies.averaging import AveragingConfig, IterateAverage
+from strategies.catalogue import build_strategy
 from strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
 from strategies.plan import PrivacyPlan
-from strategies.rounds import BoundedSumStrategy, Federation
+from strategies.rounds import BoundedSumStrategy, Federation, RoundParts
 from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
-from strategies.uedp import UserEntityDP
 
 Answer = Callable[[TrainRequest, np.ndarray], TrainReply]
 
@@ -66,6 +67,8 @@ def run_rounds(
     rounds: int = 1,
     before_release: Callable[[int], None] = lambda server_round: None,
     secure_noise: bool = False,
+    optimizer: ServerOptimizerConfig = PLAIN_SGD,
+    averaging: AveragingConfig | None = None,
 ) -> tuple[list[np.ndarray], BoundedSumStrategy]:
     """The models after each round (the initial one is zero), and the strategy that made them."""
     client = ClientApp()
@@ -76,13 +79,15 @@ def run_rounds(
         return Message(answer(request, user_ids(request)).to_record(), reply_to=message)
 
     federation = Federation("{}", np.full(users, 3, dtype=np.int64), seed)
-    strategy = UserEntityDP(
+    parts = RoundParts(
         privacy,
         federation,
-        build_optimizer(PLAIN_SGD, size),
+        build_optimizer(optimizer, size, rounds),
+        IterateAverage(averaging, size, rounds),
         before_release=before_release,
         secure_noise=secure_noise,
     )
+    strategy = build_strategy(parts)
     models: list[np.ndarray] = []
     server = ServerApp()
 
