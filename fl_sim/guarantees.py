@@ -14,14 +14,12 @@ import numpy.typing as npt
 
 from data_prep.ownership import Ownership
 from fl_sim.config import PrivacyConfig, user_sentence_bound
+from fl_sim.results import AS_PUBLISHED
 from strategies.plan import PrivacyPlan
 from strategies.published import curve_as_published
 from strategies.units import NO_ENTITY, Adjacency, Reach
 
 REACH_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
-
-AS_PUBLISHED = "epsilon_as_published"
-"""What the published algorithm's paper would state; never shown without what is proven."""
 
 # ε is computed after at most so many numbers of rounds; between two of them the later, larger one holds.
 _MOST_COUNTS = 2000

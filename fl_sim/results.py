@@ -19,7 +19,8 @@ A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the
 n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``reach`` median, p95 or max,
 ``epsilon_user_entity_<reach>`` and ``epsilon_user_entity_robust_<reach>``; and what the round did:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
-``failed_nodes``, ``nonfinite``, ``seconds``. Without noise every ε is inf.
+``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` where the clip adapts. Without noise every ε is inf. A run
+of ``published`` also has ``epsilon_as_published``: its paper's claim, which is never shown without the proven ones.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
 ``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
@@ -49,6 +50,9 @@ import pandas as pd
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older folder would be misled."""
+
+AS_PUBLISHED = "epsilon_as_published"
+"""The metric that is what the published algorithm's paper would claim, and no guarantee."""
 
 _SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
