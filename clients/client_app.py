@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from clients.selection import select
+from clients.published import select_for
 from clients.training import bounded_sum
 from clients.workspace import open_workspace
 from strategies.messages import TRAIN_ACTION, TrainRequest
@@ -36,7 +36,7 @@ def train(message: Message, context: Context) -> Message:
     request = TrainRequest.from_message(message)
     workspace = open_workspace(request.workspace)
     rule = request.rule
-    selection = select(workspace.ownership, request.users, request.round_seed, rule.q_e, rule.q_s)
+    selection = select_for(rule, workspace.ownership, request.users, request.round_seed)
     workspace.model.set_vector(request.vector)
-    reply = bounded_sum(workspace.model, workspace.encoded, selection, rule, request.round_seed)
+    reply = bounded_sum(workspace.model, workspace.examples, selection, rule, request.round_seed)
     return Message(content=reply.to_record(), reply_to=message)

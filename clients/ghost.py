@@ -35,10 +35,19 @@ class NotCovered(Exception):
 
 @dataclass(frozen=True)
 class Record:
-    """One call of one module: what it was given (detached), and the gradient of its output, (B, T, …)."""
+    """One call of one module.
+
+    Attributes:
+        inputs: what it was given (detached).
+        grad: the gradient of its output, (B, T, …).
+        output: what it returned (detached), (B, T, …).
+        options: what it was given by name.
+    """
 
     inputs: torch.Tensor
     grad: torch.Tensor
+    output: torch.Tensor
+    options: Mapping[str, Any]
 
 
 class Contribution(ABC):
@@ -58,6 +67,11 @@ class Contribution(ABC):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         """``total += Σ_s factors[s] · gradient_s`` in place; factors (B,), total in the parameter's shape."""
 
+    @abstractmethod
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        """``totals[rows[s]] += factors[s] · gradient_s`` in place; totals (R, …), rows (B,) int64. For small
+        parameters: it stores a gradient for each sentence."""
+
 
 class PerSentence(Contribution):
     """Gradients small enough to be stored for each sentence: biases, norms' scales, low-rank adapters."""
@@ -70,6 +84,9 @@ class PerSentence(Contribution):
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.view(-1).addmv_(self._rows.t(), factors)
+
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        totals.flatten(1).index_add_(0, rows, self._rows * factors.unsqueeze(1))
 
 
 class Product(Contribution):
@@ -113,6 +130,10 @@ class Product(Contribution):
         else:
             total.addmm_(g.t(), a)
 
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        left, right = (self.inputs, self.grad) if self._transposed else (self.grad, self.inputs)
+        totals.index_add_(0, rows, torch.bmm(left.transpose(1, 2) * factors.view(-1, 1, 1), right))
+
 
 class Lookup(Contribution):
     """The table (V, h) of an embedding: sentence s adds ``grad[s, t]`` to row ``ids[s, t]``."""
@@ -129,6 +150,10 @@ class Lookup(Contribution):
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.index_add_(0, self.ids.flatten(), (self.grad * factors.view(-1, 1, 1)).flatten(0, 1))
+
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        places = (rows.unsqueeze(1).expand_as(self.ids), self.ids)
+        totals.index_put_(places, self.grad * factors.view(-1, 1, 1), accumulate=True)
 
 
 class TiedTable(Contribution):
@@ -153,6 +178,10 @@ class TiedTable(Contribution):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         self._lookup.add(factors, total)
         self._product.add(factors, total)
+
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        self._lookup.add_rows(factors, rows, totals)
+        self._product.add_rows(factors, rows, totals)
 
 
 class Layer(ABC):
@@ -213,6 +242,53 @@ class EmbeddingLayer(Layer):
         if record.inputs.dim() != 2 or record.inputs.shape != record.grad.shape[:2]:
             raise NotCovered(f"{self.names[0]} was looked up with ids of shape {tuple(record.inputs.shape)}")
         return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
+
+
+class MaskedProduct(Contribution):
+    """A weight (q, p) of which every entry is multiplied by ``scale`` before use, the same for all sentences.
+
+    Its gradient is ``scale ∘ G_sᵀ A_s``, for whose norm no product of Gram matrices will do: it is made for a few
+    sentences at a time.
+    """
+
+    def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
+        self.name = name
+        self._inputs = inputs
+        self._grad = grad
+        self._scale = scale
+        at_once = max(1, _PER_SENTENCE_LIMIT // scale.numel())
+        parts = [
+            (torch.bmm(g.transpose(1, 2), a) * scale).flatten(1).square().sum(dim=1, dtype=torch.float64)
+            for a, g in zip(inputs.split(at_once), grad.split(at_once), strict=True)
+        ]
+        self.squared = torch.cat(parts)
+        self.slack = torch.zeros_like(self.squared)
+
+    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        grad = (self._grad * factors.view(-1, 1, 1)).flatten(0, 1)
+        total.addcmul_(grad.t() @ self._inputs.flatten(0, 1), self._scale)
+
+    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
+        gradients = torch.bmm(self._grad.transpose(1, 2) * factors.view(-1, 1, 1), self._inputs)
+        totals.index_add_(0, rows, gradients * self._scale)
+
+
+class RecurrentLayer(Layer):
+    """The hidden-to-hidden weight of `clients.awd_lstm.Recurrence`: at every step it meets the state of the step
+    before, and what comes back to it is the gradient of the gates."""
+
+    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        recurrence: Any = module
+        self.modules = (recurrence.gates, module)
+        self.names = (names["weight"],)
+
+    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
+        gates, recurrence = records
+        before = functional.pad(recurrence.output[:, :-1], (0, 0, 1, 0))
+        scale = recurrence.options.get("scale")
+        if scale is None:
+            return [Product(self.names[0], before, gates.grad, transposed=False)]
+        return [MaskedProduct(self.names[0], before, gates.grad, scale)]
 
 
 class ScaleLayer(Layer):

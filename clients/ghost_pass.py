@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.batches import NO_TARGET, Batch, Sentence, collate
+from clients.awd_lstm import Recurrence
+from clients.batches import NO_TARGET, Batch
+from clients.examples import Example
 from clients.ghost import (
     Contribution,
     EmbeddingLayer,
@@ -26,6 +28,7 @@ from clients.ghost import (
     LinearLayer,
     NotCovered,
     Record,
+    RecurrentLayer,
     ScaleLayer,
     TiedLayer,
 )
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHECK_TOLERANCE = 1e-3  # of a parameter's squared norm
+_CHECK_MASKS = 0  # the seed of the dropout masks
 _CHECK_FLOOR = 1e-8  # of the whole gradient's squared norm: some parameters' true gradient is zero
 
 
@@ -49,11 +53,11 @@ class Tape:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules = modules
-        self._calls: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {m: [] for m in modules}
+        self._calls: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]] = {m: [] for m in modules}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> Self:
-        self._handles = [m.register_forward_hook(self._keep) for m in self._modules]
+        self._handles = [m.register_forward_hook(self._keep, with_kwargs=True) for m in self._modules]
         return self
 
     def __exit__(
@@ -62,12 +66,12 @@ class Tape:
         for handle in self._handles:
             handle.remove()
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: torch.Tensor) -> None:
         if len(args) != 1 or not isinstance(output, torch.Tensor):
             raise NotCovered(f"a {type(module).__name__} was called with {len(args)} positional arguments")
         if not output.requires_grad:
             output.requires_grad_()
-        self._calls[module].append((args[0].detach(), output))
+        self._calls[module].append((args[0].detach(), output, options))
 
     def outputs(self) -> list[torch.Tensor]:
         """Each module's output, in the order given; raises NotCovered unless each was called exactly once."""
@@ -79,7 +83,10 @@ class Tape:
     def records(self, gradients: Sequence[torch.Tensor]) -> dict[nn.Module, Record]:
         """Module to record, given the gradient of each output in the order of ``outputs``."""
         calls = (self._calls[m][0] for m in self._modules)
-        return {m: Record(call[0], g) for m, call, g in zip(self._modules, calls, gradients, strict=True)}
+        return {
+            module: Record(inputs, gradient, output.detach(), options)
+            for module, (inputs, output, options), gradient in zip(self._modules, calls, gradients, strict=True)
+        }
 
 
 def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> tuple[torch.Tensor, list[Contribution]]:
@@ -99,7 +106,7 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> t
 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B,) mean losses, and their gradients in the logits, (B, T, V): (softmax - onehot) / predictions."""
+    """(B,) mean losses, and their gradients in the logits, (B, P, V): (softmax - onehot) / predictions."""
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     ended = batch.targets == NO_TARGET
     index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
@@ -181,14 +188,16 @@ def _describe(module: nn.Module, names: Mapping[str, str]) -> Layer:
         return LinearLayer(module, names, transposed=kind is Conv1D)
     if isinstance(module, nn.Embedding) and kind is nn.Embedding:
         return EmbeddingLayer(module, names)
+    if kind is Recurrence:
+        return RecurrentLayer(module, names)
     if kind is nn.LayerNorm or (kind.__name__.endswith("RMSNorm") and set(names) == {"weight"}):
         return ScaleLayer(module, names)
     raise NotCovered(f"{', '.join(names.values())} belong to a {kind.__name__}")
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
-    """Compare the fast path with plain autograd on three short random sentences, at parameters shifted at
-    random.
+    """Compare the fast path with plain autograd on three short random sentences, with dropout if the model has any,
+    at parameters shifted at random.
 
     The shift matters: a fresh adapter's second factor is zero, and hides every mistake in the first.
 
@@ -196,28 +205,30 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
         NotCovered: if a norm or a sum differs, or the pass cannot be run.
     """
     draws = np.random.default_rng(0)
-    lengths = [min(n, model.max_tokens + 1) for n in (2, 4, 7)]
-    sentences = [draws.integers(0, model.vocabulary_size, size=n) for n in lengths]
+    lengths = [min(n, model.task.longest(model.max_tokens)) for n in (2, 4, 7)]
+    examples = [
+        Example(draws.integers(0, model.vocabulary_size, size=n), target=i % 2, number=i) for i, n in enumerate(lengths)
+    ]
     before = model.get_vector()
     try:
         model.set_vector(before + 0.02 * draws.standard_normal(before.size, dtype=np.float32))
-        _compare(model, layers, sentences)
+        _compare(model, layers, examples)
     except RuntimeError as error:
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
     finally:
         model.set_vector(before)
 
 
-def _compare(model: LanguageModel, layers: Sequence[Layer], sentences: Sequence[Sentence]) -> None:
+def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[Example]) -> None:
     """Raise NotCovered unless each parameter's per-sentence norms and weighted sum agree with autograd's."""
     factors = torch.tensor([1.0, -0.5, 0.25], device=model.device)
     difference = {name: torch.zeros_like(p) for name, p in model.parameters.tensors.items()}
-    expected = {name: torch.zeros(len(sentences), dtype=torch.float64) for name in difference}
-    for index, sentence in enumerate(sentences):
-        for name, gradient in loss_gradients(model, [sentence])[1].items():
+    expected = {name: torch.zeros(len(examples), dtype=torch.float64) for name in difference}
+    for index, example in enumerate(examples):
+        for name, gradient in loss_gradients(model, [example], _CHECK_MASKS)[1].items():
             expected[name][index] = gradient.double().square().sum()
             difference[name].sub_(gradient, alpha=float(factors[index]))
-    _, contributions = ghost_pass(model, layers, collate(sentences, model.device))
+    _, contributions = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
     whole = torch.stack(list(expected.values())).sum(dim=0)
     for contribution in contributions:
         name = contribution.name

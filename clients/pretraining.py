@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.batches import Sentence
+from clients.examples import Example
+from clients.losses import held_out as evaluate
 from clients.losses import sentence_losses
-from clients.models import LanguageModel, perplexity
+from clients.models import LanguageModel
 from strategies import streams
 
 _POOL = 50  # batches that are sorted by length together
@@ -48,8 +49,8 @@ class PretrainingConfig:
 
 def pretrain(
     model: LanguageModel,
-    sentences: Sequence[Sentence],
-    held_out: Sequence[Sentence],
+    sentences: Sequence[Example],
+    held_out: Sequence[Example],
     config: PretrainingConfig,
     observer: Callable[[int, int, float], None] = lambda step, steps, loss: None,
 ) -> float:
@@ -57,8 +58,8 @@ def pretrain(
 
     Args:
         model: the model; all its trainable parameters move.
-        sentences: token arrays to train on, boundary tokens included.
-        held_out: token arrays to measure on.
+        sentences: what to train on, numbered apart (the numbers key dropout masks).
+        held_out: what to measure on.
         config: the schedule.
         observer: called after every step with (step, steps, mean loss of the batch in nats).
 
@@ -73,7 +74,7 @@ def pretrain(
     for epoch in range(config.epochs):
         rng = streams.generator(config.seed, "pretraining", epoch)
         for batch in _batches_of_similar_length(sentences, config.batch_size, rng):
-            loss = sentence_losses(model, [sentences[i] for i in batch]).mean()
+            loss = sentence_losses(model, [sentences[i] for i in batch], int(rng.integers(2**63))).mean()
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -82,11 +83,11 @@ def pretrain(
             step += 1
             observer(step, steps, float(loss.detach()))
     optimizer.zero_grad(set_to_none=True)
-    nats, tokens = perplexity(model, held_out, range(len(held_out)))
-    return math.exp(nats / max(tokens, 1))
+    found = evaluate(model, held_out)
+    return math.exp(found.nats.sum() / max(found.predictions.sum(), 1))
 
 
-def split_held_out(sentences: Sequence[Sentence], share: float, seed: int) -> tuple[list[Sentence], list[Sentence]]:
+def split_held_out(sentences: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
     """A seeded split of the sentences into (train, held out), at least one sentence each."""
     order = streams.generator(seed, "pretraining-held-out").permutation(len(sentences))
     cut = min(max(round(share * len(sentences)), 1), len(sentences) - 1)
@@ -96,7 +97,7 @@ def split_held_out(sentences: Sequence[Sentence], share: float, seed: int) -> tu
 
 
 def _batches_of_similar_length(
-    sentences: Sequence[Sentence], batch_size: int, rng: np.random.Generator
+    sentences: Sequence[Example], batch_size: int, rng: np.random.Generator
 ) -> list[npt.NDArray[np.int64]]:
     """Every sentence once, in shuffled batches: sorted by length within pools of many batches, to pad little."""
     order = rng.permutation(len(sentences))

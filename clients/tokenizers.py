@@ -20,10 +20,10 @@ def load_tokenizer(name: str) -> Any:
     """The transformers tokenizer of that name: ``"bundled"``, a local folder or a hub name.
 
     Raises:
-        ModelError: if it cannot be loaded, or has neither an end-of-text nor a begin-of-text token.
+        ModelError: if it cannot be loaded, or has no token for a sentence's ends.
     """
     tokenizer = _bundled() if name == BUNDLED else _named(name)
-    if tokenizer.eos_token_id is None and tokenizer.bos_token_id is None:
+    if all(token is None for token in _boundaries(tokenizer)):
         raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
     return tokenizer
 
@@ -41,11 +41,25 @@ def _named(name: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
+    except ModelError:
+        raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
 
 
 def boundary_ids(tokenizer: Any) -> tuple[int, int]:
-    """The (bos, eos) ids; a tokenizer with only one of the two uses it for both ends."""
-    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    """The (bos, eos) ids, or those that stand for them in encoders (cls, sep); a tokenizer with only one of the two
+    uses it for both ends.
+
+    Raises:
+        ModelError: if it has none of them.
+    """
+    bos, eos = _boundaries(tokenizer)
+    if bos is None and eos is None:
+        raise ModelError("the tokenizer has neither a bos nor an eos token; allowed: one with at least one")
     return (eos if bos is None else bos), (bos if eos is None else eos)
+
+
+def _boundaries(tokenizer: Any) -> tuple[Any, Any]:
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    return (bos, eos) if (bos, eos) != (None, None) else (tokenizer.cls_token_id, tokenizer.sep_token_id)

@@ -2,57 +2,133 @@
 
 ``gradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ). Where a user has at most ŵ = β/c eligible sentences the outer
 projection cannot act, so the sentences of all such users share batches; only the others get a sum of their own.
-``steps``: v_u = Π_β(θ_u − θ) after several local SGD steps from θ.
+``steps``: v_u = Π_β(θ_u − θ) after several local steps from θ.
+``published``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
+
+All are the same for every task: what an example is, and its loss l, is the model's affair.
+
+Where a clip adapts, every item with a vote (a sentence, or a user where sentences are not clipped) says whether the
+clip left it as it was. The votes are one more coordinate of the user's vector and bounded with it (docs/privacy.md,
+section 12).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.gradients import clipped_gradient_sum
+from clients.examples import Example, Examples
+from clients.gradients import ClippedSum, clipped_gradient_sum, user_sums
 from clients.models import LanguageModel, sentence_losses
+from clients.published import WeightedSelection
 from clients.selection import Selection
-from data_prep.encode import EncodedSplit
 from strategies import clipping, streams
 from strategies.messages import LocalRule, TrainReply
 
+_LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+}
 _COUNTS = ("sentences", "clipped", "nonfinite", "loss_sum")
 
 
 def bounded_sum(
-    model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule, round_seed: int
+    model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
     """Σ_u v_u over the sampled users of ``selection``, each ‖v_u‖ ≤ ``rule.user_clip``.
 
     Args:
         model: the model, holding the round's θ; it holds θ again afterwards.
-        encoded: the tokens of every sentence of the split.
+        examples: the sentences of the split.
         selection: the sampled users and their eligible sentences.
         rule: the local rule.
-        round_seed: the seed of the round's local draws (the order of local batches).
+        round_seed: the seed of the round's local draws (dropout masks, the order of local batches).
     """
+    mask_seed = streams.derived_seed(round_seed, "masks")
     if rule.update == "gradients":
-        return _sum_of_gradients(model, encoded, selection, rule)
-    return _sum_of_local_training(model, encoded, selection, rule, round_seed)
+        return _sum_of_gradients(model, examples, selection, rule, mask_seed)
+    if isinstance(selection, WeightedSelection):
+        return _published_sum(model, examples, selection, rule, mask_seed)
+    return _sum_of_local_training(model, examples, selection, rule, round_seed)
 
 
-def _sum_of_gradients(model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule) -> TrainReply:
+def _sum_of_gradients(
+    model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, mask_seed: int
+) -> TrainReply:
     users = [part for part in _by_user(selection) if len(part)]
     pooled = [part for part in users if _cannot_reach(len(part), rule)]
-    shared = np.concatenate(pooled) if pooled else np.empty(0, dtype=np.int64)
-    total = clipped_gradient_sum(model, _tokens(encoded, shared), rule.sentence_clip)
+    shared = examples.read(np.concatenate(pooled)) if pooled else []
+    total = clipped_gradient_sum(model, shared, rule.sentence_clip, mask_seed=mask_seed)
     counts = {name: getattr(total, name) for name in _COUNTS}
-    for part in users:
-        if not _cannot_reach(len(part), rule):
-            own = clipped_gradient_sum(model, _tokens(encoded, part), rule.sentence_clip)
-            clipping.project(own.vector, rule.user_clip)
-            total.vector[:] += own.vector
-            counts = {name: value + getattr(own, name) for name, value in counts.items()}
-    return TrainReply(vector=total.vector, users=len(selection.users), **counts)
+    votes = _sentence_votes(total, rule)
+    apart = [examples.read(part) for part in users if not _cannot_reach(len(part), rule)]
+    for own in user_sums(model, apart, rule.sentence_clip, mask_seed):
+        clipped, own_votes = _bound_user(own, rule)
+        total.vector[:] += own.vector
+        votes += own_votes
+        counts = {name: value + getattr(own, name) for name, value in counts.items()}
+        counts["clipped"] += clipped
+    return TrainReply(vector=total.vector, users=len(selection.users), votes=votes, **counts)
+
+
+def _bound_user(own: ClippedSum, rule: LocalRule) -> tuple[int, float]:
+    """Shorten one user's sum, its votes as a coordinate of it included, to β in place.
+
+    Returns:
+        How many sentences were clipped as part of their user, and the user's votes.
+    """
+    if math.isinf(rule.sentence_clip):
+        length = clipping.project(own.vector, rule.user_clip)
+        return own.sentences if length > rule.user_clip else 0, _user_vote(length, rule)
+    votes = _sentence_votes(own, rule)
+    joint = rule.joint_norm(clipping.norm(own.vector), votes)
+    if not math.isfinite(joint):
+        own.vector[:] = 0
+        return 0, 0.0
+    share = min(1.0, rule.user_clip / joint) if joint else 1.0
+    if share < 1:
+        own.vector[:] *= share
+    return 0, share * votes
+
+
+def _sentence_votes(total: ClippedSum, rule: LocalRule) -> float:
+    """Σ(b − γ) over the sentences of a sum, b = 1 if the clip left the sentence's gradient as it was."""
+    if rule.vote_weight == 0 or math.isinf(rule.sentence_clip):
+        return 0.0
+    counted = total.sentences - total.nonfinite
+    return counted - total.clipped - rule.quantile * counted
+
+
+def _user_vote(length: float, rule: LocalRule) -> float:
+    """b − γ of a user whose update had the norm ``length`` before its clip; 0 if that is not finite."""
+    if rule.vote_weight == 0 or not math.isfinite(length):
+        return 0.0
+    return float(length <= rule.user_clip) - rule.quantile
+
+
+def _published_sum(
+    model: LanguageModel, examples: Examples, selection: WeightedSelection, rule: LocalRule, mask_seed: int
+) -> TrainReply:
+    """Σ_u w_u·Π_β(Σ_s m_s·(−∇l(θ, s))), m_s the weight of the sampled entities that the sentence mentions."""
+    reply = TrainReply(np.zeros(model.num_parameters, np.float32), len(selection.users), 0, 0, 0, 0.0)
+    counts = {name: getattr(reply, name) for name in _COUNTS}
+    ends = np.cumsum(selection.counts)
+    for end, count, user_weight in zip(ends, selection.counts, selection.user_weights, strict=True):
+        part, weights = (array[end - count : end] for array in (selection.sentences, selection.weights))
+        update = np.zeros(model.num_parameters, dtype=np.float32)
+        for weight in np.unique(weights):
+            alike = examples.read(part[weights == weight])
+            same = clipped_gradient_sum(model, alike, math.inf, mask_seed=mask_seed)
+            update += np.float32(weight) * same.vector
+            counts = {name: value + getattr(same, name) for name, value in counts.items()}
+        if clipping.project(update, rule.user_clip) > rule.user_clip:
+            counts["clipped"] += int(count)
+        reply.vector[:] += np.float32(user_weight) * update
+    return replace(reply, **counts)
 
 
 def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
@@ -61,21 +137,22 @@ def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
 
 
 def _sum_of_local_training(
-    model: LanguageModel, encoded: EncodedSplit, selection: Selection, rule: LocalRule, round_seed: int
+    model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
     theta = model.get_vector()
     total = np.zeros_like(theta)
     clipped = nonfinite = 0
-    loss_sum = 0.0
+    loss_sum = votes = 0.0
     for user, part in zip(selection.users.tolist(), _by_user(selection), strict=True):
         if len(part) == 0:
             continue
         model.set_vector(theta)
         rng = streams.generator(round_seed, "local", user)
-        loss_sum += local_steps(model, _tokens(encoded, part), rule, rng)
+        loss_sum += local_steps(model, examples.read(part), rule, rng)
         update = model.get_vector() - theta
         length = clipping.project(update, rule.user_clip)
         total += update
+        votes += _user_vote(length, rule)
         clipped += len(part) if length > rule.user_clip else 0
         nonfinite += not math.isfinite(length)
     model.set_vector(theta)
@@ -86,28 +163,31 @@ def _sum_of_local_training(
         clipped=clipped,
         nonfinite=nonfinite,
         loss_sum=loss_sum,
+        votes=votes,
     )
 
 
-def local_steps(
-    model: LanguageModel, sentences: list[npt.NDArray[np.int32]], rule: LocalRule, rng: np.random.Generator
-) -> float:
-    """Local SGD over one user's sentences, changing ``model`` in place.
+def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule, rng: np.random.Generator) -> float:
+    """Local SGD or Adam, from its beginning, over one user's sentences, changing ``model`` in place. Dropout masks
+    are fresh at every step.
 
     Returns:
-        The sum over sentences of their mean token loss, met in the first pass (NaN and inf become 0).
+        The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
     """
     first_pass = 0.0
+    sentences = [sentence for sentence in sentences if model.task.size(sentence)]
     parameters = list(model.parameters.tensors.values())
+    optimizer = _LOCAL_OPTIMIZERS[rule.local_optimizer](parameters, lr=rule.learning_rate)
     for epoch in range(rule.local_epochs):
         order = rng.permutation(len(sentences))
         for start in range(0, len(order), rule.batch_size):
             batch = [sentences[i] for i in order[start : start + rule.batch_size]]
-            losses = sentence_losses(model, batch)
-            gradients = torch.autograd.grad(losses.mean(), parameters)
-            with torch.no_grad():
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.sub_(gradient, alpha=rule.learning_rate)
+            losses = sentence_losses(model, batch, int(rng.integers(2**63)) if model.has_dropout else None)
+            gradients = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+            optimizer.zero_grad()
             if epoch == 0:
                 first_pass += float(torch.nan_to_num(losses.detach(), posinf=0.0).sum())
     return first_pass
@@ -116,7 +196,3 @@ def local_steps(
 def _by_user(selection: Selection) -> list[npt.NDArray[np.int64]]:
     """The eligible sentences of each sampled user."""
     return np.split(selection.sentences, np.cumsum(selection.counts)[:-1]) if len(selection.users) else []
-
-
-def _tokens(encoded: EncodedSplit, sentences: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int32]]:
-    return [encoded.sentence(s) for s in sentences.tolist()]

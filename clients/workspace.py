@@ -1,4 +1,4 @@
-"""What a worker process keeps open between rounds: the corpus, its tokens and the model, each loaded once."""
+"""What a worker process keeps open between rounds: the corpus, its examples and the model, each loaded once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from clients.examples import Examples
+from clients.features import open_features
 from clients.models import LanguageModel, ModelSpec, load_model
+from clients.tasks import TaskName, make_task
 from data_prep.corpus import Corpus
-from data_prep.encode import EncodedSplit, open_encoded
+from data_prep.encode import open_encoded
 from data_prep.ownership import Ownership
 from data_prep.records import CorpusError
 
@@ -23,6 +26,8 @@ class WorkspaceSpec(BaseModel):
         fingerprint: of the corpus when the run began; what was appended since is left out, any other change refused.
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
+        features: the file with what the frozen encoder made of every sentence; ``None`` where the model reads tokens.
+        task: what is to be told of a sentence.
         model: the model to build or load.
         seed: the seed of the model's initial weights.
     """
@@ -33,6 +38,8 @@ class WorkspaceSpec(BaseModel):
     fingerprint: str
     split: str
     encoded: str
+    features: str | None
+    task: TaskName
     model: ModelSpec
     seed: int
 
@@ -41,11 +48,17 @@ class Workspace:
     """The opened corpus and the resident model of one worker process."""
 
     def __init__(self, spec: WorkspaceSpec) -> None:
-        self.ownership: Ownership = Corpus.open(spec.corpus, fingerprint=spec.fingerprint).ownership(spec.split)
-        self.encoded: EncodedSplit = open_encoded(Path(spec.encoded))
-        if len(self.encoded.offsets) - 1 != self.ownership.num_sentences:
+        corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
+        task = make_task(spec.task, corpus.classes)
+        self.ownership: Ownership = corpus.ownership(spec.split)
+        self.examples = Examples(
+            encoded=open_encoded(Path(spec.encoded)),
+            targets=corpus.targets(spec.split) if task.needs_targets else None,
+            features=None if spec.features is None else open_features(Path(spec.features)),
+        )
+        if len(self.examples) != self.ownership.num_sentences:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
-        self.model: LanguageModel = load_model(spec.model, spec.seed)
+        self.model: LanguageModel = load_model(spec.model, spec.seed, task)
 
 
 @functools.lru_cache(maxsize=1)

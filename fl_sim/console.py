@@ -13,6 +13,7 @@ from fl_sim.cli import EXIT_INTERRUPTED
 from fl_sim.experiment import Experiment, Row
 from fl_sim.results import encode
 from fl_sim.simulate import execute
+from fl_sim.utility import UTILITIES
 
 
 def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
@@ -31,6 +32,10 @@ def follow(experiment: Experiment, *, as_json: bool, quiet: bool) -> int:
         def show(row: Row) -> None:
             progress.update(task, completed=row["round"], description=_describe(row))
 
+        def show_reading(done: int, total: int) -> None:
+            progress.update(task, description=f"reading, {done:,} of {total:,} sentences")
+
+        experiment.reading = show_reading
         folder = execute(experiment, show)
     result = folder.result or {}
     if as_json:
@@ -57,5 +62,5 @@ def _progress(console: Console) -> Progress:
 
 
 def _describe(row: Row) -> str:
-    perplexity = f"perplexity {row['perplexity']:.1f}, " if "perplexity" in row else ""
-    return f"{perplexity}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"
+    measured = [f"{u.column} {u.show(row[u.column])}, " for u in UTILITIES.values() if u.column in row]
+    return f"{''.join(measured)}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"

@@ -1,15 +1,25 @@
-"""Utility on held-out text: perplexity of the model, and of the unigram model as a reference."""
+"""Utility on held-out text: what the task's metrics say of the model, and of a reference that knows no text.
+
+The held-out figures and references are computed from private text without noise: for the simulation's owner, not
+for release.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 
-from clients import models
+from clients.examples import Example, Examples
+from clients.features import Observer, sentence_features
+from clients.losses import held_out
 from clients.models import LanguageModel
+from clients.tasks import Classification, HeldOut, NextWord
 from data_prep.encode import EncodedSplit
 from strategies import streams
 
@@ -25,30 +35,71 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
     return np.sort(chosen)
 
 
-def model_loss(model: LanguageModel, encoded: EncodedSplit, sentences: IntArray) -> float:
-    """Mean cross-entropy in nats per predicted token (every token after the first, the end of sentence included)."""
+@dataclass(frozen=True, eq=False)
+class HeldOutSentences:
+    """The sentences on which a run is measured.
+
+    Attributes:
+        examples: what the model reads.
+        words: white-space separated words of each, its end counted as one more, int64 (n,); 0 for a sentence that
+            was cut to the context.
+    """
+
+    examples: list[Example]
+    words: IntArray
+
+    @classmethod
+    def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
+        """The sentences ``ids`` of a split with these texts."""
+        examples = source.read(ids)
+        whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
+        words = np.array([len(text.split()) + 1 for text in texts.take(pa.array(ids)).to_pylist()], dtype=np.int64)
+        return cls(examples, np.where(whole, words, 0))
+
+    def read_by(self, model: LanguageModel, observer: Observer = lambda done, total: None) -> HeldOutSentences:
+        """The same sentences as the frozen body of ``model`` reads them, so that it need not read them again."""
+        if not model.reads_features:
+            return self
+        features = sentence_features(model, self.examples, observer)
+        read = zip(self.examples, features, strict=True)
+        return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in read], self.words)
+
+
+def measure(model: LanguageModel, sentences: HeldOutSentences) -> dict[str, float]:
+    """The task's metrics of the model (`clients.tasks`), by name."""
     # One thread, as in the workers: several on cores that the workers share slow each other down many times over.
     torch.set_num_threads(1)
-    texts = [encoded.sentence(s) for s in sentences.tolist()]
-    nats, tokens = models.perplexity(model, texts, range(len(texts)))
-    return nats / tokens if tokens else math.nan
+    return model.task.metrics(held_out(model, sentences.examples), sentences.words)
 
 
-def unigram_loss(train: EncodedSplit, held_out: EncodedSplit, sentences: IntArray, vocabulary: int) -> float:
-    """Nats per token of the add-one-smoothed unigram model of the training text, on the same predicted tokens.
-
-    It is computed from the private text without noise: a reference for the simulation's owner, not a release.
-    """
-    counts = np.bincount(_predicted(train, np.arange(len(train.offsets) - 1)), minlength=vocabulary) + 1.0
-    log_probability = np.log(counts / counts.sum())
-    return float(-log_probability[_predicted(held_out, sentences)].mean())
-
-
-def perplexity(loss: float) -> float:
-    """exp(loss); infinite instead of an overflow."""
-    return math.exp(loss) if loss < 700 else math.inf
+def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
+    """What one gets without a model, from the training text: ``unigram_perplexity`` (and ``…_per_word``) of the
+    add-one-smoothed unigram model on the same predicted tokens, or ``majority_error`` of always saying the most
+    frequent class."""
+    if isinstance(model.task, Classification):
+        return {"majority_error": _majority_error(train, sentences.examples)}
+    found = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.words)
+    return {f"unigram_{name}": value for name, value in found.items() if name != "loss"}
 
 
-def _predicted(encoded: EncodedSplit, sentences: IntArray) -> npt.NDArray[np.int32]:
-    """All tokens of the sentences but the first of each, which nothing predicts."""
-    return np.concatenate([encoded.sentence(s)[1:] for s in sentences.tolist()])
+def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> HeldOut:
+    counts = np.bincount(np.concatenate([*_predicted(train)]), minlength=vocabulary) + 1.0
+    nats = -np.log(counts / counts.sum())
+    return HeldOut(
+        losses=np.array([nats[e.tokens[1:]].mean() if len(e) > 1 else 0.0 for e in examples]),
+        predictions=np.array([max(len(e) - 1, 0) for e in examples], dtype=np.int64),
+        wrong=np.zeros(len(examples), dtype=np.int64),
+    )
+
+
+def _predicted(encoded: EncodedSplit) -> Iterator[npt.NDArray[np.int32]]:
+    """All tokens of every sentence but the first, which nothing predicts."""
+    return (encoded.sentence(s)[1:] for s in range(len(encoded.offsets) - 1))
+
+
+def _majority_error(train: Examples, examples: list[Example]) -> float:
+    targets = np.array([e.target for e in examples if e.target >= 0])
+    known = train.targets[train.targets >= 0] if train.targets is not None else np.empty(0, dtype=np.int32)
+    if len(targets) == 0 or len(known) == 0:
+        return math.nan
+    return float((targets != np.bincount(known).argmax()).mean())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clients.hub import MINILM
+from clients.model_spec import AWD_LSTM
 from clients.models import SMALL_GPT2, SMALL_GPT2_PUBLIC, LanguageModel, ModelError, load_model
+from clients.tasks import Task, make_task
 from clients.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from data_prep.corpus import BUNDLED, Corpus
 from fl_sim.config import ConfigError, RunConfig
 
-_BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, BUNDLED_TOKENIZER)
+_BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, AWD_LSTM, MINILM, BUNDLED_TOKENIZER)
 """Names that mean what ships, whatever folder is called the same."""
 
 
@@ -35,14 +38,26 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:
-    """The split on which perplexity is measured: the configured one, else the corpus's own."""
+    """The split on which utility is measured: the configured one, else the corpus's own."""
     return config.corpus.held_out_split or corpus.held_out_split
 
 
-def build_model(config: RunConfig) -> LanguageModel:
-    """The model of a run; :class:`ModelError` if it cannot be loaded, or is larger than the memory."""
+def task_of(config: RunConfig, corpus: Corpus) -> Task:
+    """What the model of a run is to tell; :class:`ConfigError` for classification on a corpus without classes."""
+    if config.task == "classification" and len(corpus.classes) < 2:
+        found = f"its sentences have {len(corpus.classes)} classes" if corpus.classes else "its sentences have no class"
+        raise ConfigError(
+            f"task is 'classification' and corpus.path is '{config.corpus.path}'; allowed: a corpus with at least two "
+            f"classes ({found})"
+        )
+    return make_task(config.task, corpus.classes)
+
+
+def build_model(config: RunConfig, task: Task) -> LanguageModel:
+    """The model of a run; :class:`ModelError` if it cannot be loaded, is larger than the memory, or is not for the
+    task."""
     try:
-        return load_model(config.model, config.seed)
+        return load_model(config.model, config.seed, task)
     except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model '{config.model.name}' cannot be built: {reason}") from error
@@ -53,6 +68,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     corpus, model = config.corpus, config.model
     if corpus.path != BUNDLED:
         corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
+    if corpus.feature_cache is not None:
+        corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})
     named = {"name": model.name, "tokenizer": model.tokenizer}
     folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
     return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=folders)})

@@ -1,4 +1,6 @@
-"""Pictures of runs: ε against training steps, perplexity against ε, for one run or several over each other.
+"""Pictures of runs: ε against training steps, utility against ε, for one run or several over each other.
+
+Utility is the task's figure (`fl_sim.utility`): held-out perplexity, or held-out error.
 
 Every function draws on a figure of its own (Agg, no pyplot state), so that runs, tests and notebooks cannot
 disturb each other. A run without a guarantee is never drawn at some ε: it says "no guarantee (ε = ∞)".
@@ -24,10 +26,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fl_sim.report import NO_GUARANTEE, format_delta, format_epsilon, has_guarantee, strategy_of
-from fl_sim.results import ResultsError, RunFolder, replace_file
+from fl_sim.results import AS_PUBLISHED, ResultsError, RunFolder, replace_file
+from fl_sim.utility import Utility, utility_of
 
 EPSILON_FILE = "epsilon_against_steps.png"
-UTILITY_FILE = "perplexity_against_epsilon.png"
+UTILITY_FILE = "utility_against_epsilon.png"
 DEFAULT_UNIT = "user_entity_p95"
 
 UNITS = {
@@ -58,7 +61,7 @@ _UNIT_STYLES = {
     "user_entity_robust_p95": (_BLUE, "--"),
     "user_entity_robust_max": (_VERMILION, "--"),
 }
-_LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5}
+_LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5, "held-out error": math.inf}
 """Curves whose ends span more than this ratio get a log axis: a linear one would lay the small ones flat."""
 
 
@@ -71,7 +74,8 @@ class Curve:
     colour: str
     dash: str
     delta: float | None
-    unigram: float | None
+    reference: float | None
+    utility: Utility
     metrics: pd.DataFrame
 
     @property
@@ -102,6 +106,8 @@ def epsilon_figure(run: RunFolder) -> Figure:
         line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
         line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
         lines.append(line)
+    if curve.private and AS_PUBLISHED in curve.metrics:
+        lines.append(_draw_claim(axes, curve))
     _finish_axes(axes, "training steps (rounds)", "ε")
     _title(axes, f"Privacy loss of {curve.label}", _delta_words([curve]))
     _legend(figure, lines, title="ε after the last round")
@@ -112,7 +118,7 @@ def epsilon_figure(run: RunFolder) -> Figure:
 
 
 def utility_figure(run: RunFolder, unit: str = DEFAULT_UNIT) -> Figure:
-    """Held-out perplexity against the ε of ``unit``, one point per measured round, of one run."""
+    """Held-out perplexity or error against the ε of ``unit``, one point per measured round, of one run."""
     return overlay_figure([run], "epsilon", unit)
 
 
@@ -121,7 +127,7 @@ def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str = DEFAULT_UNIT) 
 
     Args:
         runs: at least one.
-        x: "round" draws ε against training steps; "epsilon" draws perplexity against ε.
+        x: "round" draws ε against training steps; "epsilon" draws utility against ε.
         unit: whose ε, a key of :data:`UNITS`.
 
     Raises:
@@ -151,7 +157,7 @@ def write_run_plots(run: RunFolder) -> list[Path]:
         return []
     run.plots_dir.mkdir(exist_ok=True)
     written = [save(epsilon_figure(run), run.plots_dir / EPSILON_FILE)]
-    if {"perplexity", f"epsilon_{DEFAULT_UNIT}"} <= set(run.metrics().columns):
+    if {utility_of(run).column, f"epsilon_{DEFAULT_UNIT}"} <= set(run.metrics().columns):
         written.append(save(utility_figure(run), run.plots_dir / UTILITY_FILE))
     return written
 
@@ -192,8 +198,10 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
         metrics = run.metrics()
         if metrics.empty:
             raise ResultsError(f"{run.metrics_file}: has no rounds yet; there is nothing to plot")
-        unigram = (run.result or {}).get("unigram_perplexity")
-        curves.append(Curve(label, strategy_of(run), colour, dash, run.setting("delta"), unigram, metrics))
+        utility = utility_of(run)
+        reference = (run.result or {}).get(utility.reference)
+        strategy, delta = strategy_of(run), run.setting("delta")
+        curves.append(Curve(label, strategy, colour, dash, delta, reference, utility, metrics))
     return curves
 
 
@@ -231,10 +239,12 @@ def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dic
         _title(axes, "Privacy loss", _delta_words(curves))
     else:
         handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
-        for value in sorted({curve.unigram for curve in curves if curve.unigram is not None}):
-            line = axes.axhline(value, color=_GREY, linestyle=":", label=f"unigram model: {value:,.0f}")
-            handles[str(line.get_label())] = line
-        _finish_axes(axes, f"ε, {UNITS[unit]}", "held-out perplexity")
+        utility = _common_utility(curves)
+        for value in sorted({curve.reference for curve in curves if curve.reference is not None}):
+            label = f"{utility.reference_words.removeprefix('a ')}: {_short(utility, value)}"
+            line = axes.axhline(value, color=_GREY, linestyle=":", label=label)
+            handles[label] = line
+        _finish_axes(axes, f"ε, {UNITS[unit]}", utility.words)
         _set_scale(axes.xaxis, "ε", [curve.epsilon(unit).iloc[-1] for curve in curves if curve.private])
         _title(axes, "Utility against privacy loss", _delta_words(curves))
     if not any(curve.private for curve in curves):
@@ -271,23 +281,44 @@ def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -
     return line
 
 
+def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
+    """What the published algorithm's paper would state, dotted and called a claim, beside what is proven."""
+    claimed = curve.metrics[AS_PUBLISHED].astype(float)
+    label = f"as published, a claim and no guarantee: {format_epsilon(claimed.iloc[-1])}"
+    (line,) = axes.plot(curve.metrics["round"], claimed, color=_GREY, linestyle=":", linewidth=1.4, label=label)
+    return line
+
+
 def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
-    """Perplexity over ε, a point per measured round; without a guarantee a level line at the last one."""
-    if "perplexity" not in curve.metrics:
-        raise ResultsError(f"{curve.label}: the metrics have no perplexity")
-    measured = curve.metrics["perplexity"].notna()
-    perplexity = curve.metrics["perplexity"][measured].astype(float)
+    """Utility over ε, a point per measured round; without a guarantee a level line at the last one."""
+    column = curve.utility.column
+    if column not in curve.metrics:
+        raise ResultsError(f"{curve.label}: the metrics have no {column}")
+    measured = curve.metrics[column].notna()
+    utility = curve.metrics[column][measured].astype(float)
     if not curve.private:
-        final = perplexity.iloc[-1]
-        label = f"{curve.label}: {NO_GUARANTEE}, final {final:,.0f}"
+        final = utility.iloc[-1]
+        label = f"{curve.label}: {NO_GUARANTEE}, final {_short(curve.utility, final)}"
         return axes.axhline(final, color=curve.colour, linestyle="--", label=label)
     epsilon = curve.epsilon(unit)[measured]
     drawn = np.isfinite(epsilon)
     (line,) = axes.plot(
-        epsilon[drawn], perplexity[drawn], color=curve.colour, linestyle=curve.dash, marker="o", markersize=3,
+        epsilon[drawn], utility[drawn], color=curve.colour, linestyle=curve.dash, marker="o", markersize=3,
         linewidth=1.6, label=curve.label,
     )  # fmt: skip
     return line
+
+
+def _common_utility(curves: Sequence[Curve]) -> Utility:
+    """The figure of all curves; ResultsError where they are of different tasks."""
+    found = {curve.utility.column: curve.utility for curve in curves}
+    if len(found) > 1:
+        raise ResultsError(f"the runs measure {' and '.join(found)}; allowed in one picture: runs of one task")
+    return curves[0].utility
+
+
+def _short(utility: Utility, value: float) -> str:
+    return f"{value:,.0f}" if utility.column == "perplexity" else utility.show(value)
 
 
 def _finish_axes(axes: Axes, x_words: str, y_words: str) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from fl_sim.results import RunFolder
+from fl_sim.results import AS_PUBLISHED, RunFolder
+from fl_sim.utility import Utility, utility_of
 
 REACHES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
 """The three reaches of the metrics' names, in words."""
@@ -26,11 +27,12 @@ NOT_COVERED = (
     "It rests on public inputs: vocabulary, tokenizer, initial weights, N and all rates must not come from "
     "the private sentences.",
 )
+CLASSES_ARE_PUBLIC = "So are the classes, their names and their number."
 """What a reader of an ε has to know about it."""
-
 _PROTECTS = {
     "uedp": "one user and one entity at once: all the user's sentences, all sentences with the entity",
     "user_level": "one user: all of the user's sentences (entities only through the users who mention them)",
+    "published": "one user, and one entity as far as the figures below say; not what the paper claims",
     "noiseless": "nobody: nothing is clipped and no noise is added",
 }
 _STOPPED = {
@@ -39,7 +41,10 @@ _STOPPED = {
     "interrupted": "interrupted; it can be resumed",
     None: "not finished",
 }
-_SETTINGS = ("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
+_SETTINGS = (
+    *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
+    *("clipping", "adaptive", "published"),
+)
 _WIDTH = 100
 _LABEL = 12
 
@@ -56,8 +61,15 @@ def report(run: RunFolder) -> dict[str, Any]:
     result = run.result or {}
     metrics = run.metrics()
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
-    perplexity = metrics["perplexity"].dropna().tolist() if "perplexity" in metrics else []
-    epsilon = {name: last[name] for name in last if name.startswith("epsilon_")}
+    utility = utility_of(run)
+    measured = metrics[utility.column].dropna().tolist() if utility.column in metrics else []
+    figures = {
+        "initial": measured[0] if measured else None,
+        "final": measured[-1] if measured else None,
+    }
+    reference = result.get(utility.reference)
+    classifies = utility.column == "error"
+    epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
     return {
         "run": run.path.name,
         "strategy": strategy_of(run),
@@ -65,6 +77,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "guarantee": has_guarantee(strategy_of(run), epsilon),
         "delta": run.setting("delta"),
         "epsilon": epsilon,
+        "epsilon_as_published": last.get(AS_PUBLISHED),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
         "reach_coverage": result.get("reach_coverage"),
@@ -73,12 +86,16 @@ def report(run: RunFolder) -> dict[str, Any]:
         "stopped": result.get("stopped"),
         "settings": {name: run.setting(name) for name in _SETTINGS},
         "corpus": result.get("corpus"),
-        "perplexity": {
-            "initial": perplexity[0] if perplexity else None,
-            "final": perplexity[-1] if perplexity else None,
-            "unigram": result.get("unigram_perplexity"),
+        "task": "classification" if classifies else "next-word",
+        "utility": {
+            "metric": utility.column,
+            **figures,
+            "reference": reference,
+            "reference_words": utility.reference_words,
+            "perplexity_per_word": result.get("perplexity_per_word"),
         },
-        "not_covered": list(NOT_COVERED),
+        "perplexity": None if classifies else {**figures, "unigram": reference},
+        "not_covered": [*NOT_COVERED, *([CLASSES_ARE_PUBLIC] if classifies else [])],
         "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
     }
 
@@ -86,7 +103,7 @@ def report(run: RunFolder) -> dict[str, Any]:
 def summary(run: RunFolder) -> str:
     """The report as text that fits one screen; ends with a newline."""
     facts = report(run)
-    blocks = [_head(facts), _privacy(facts), _utility(facts), _warnings(facts)]
+    blocks = [_head(facts), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
     return "\n".join("\n".join(block) + "\n" for block in blocks if block)
 
 
@@ -97,7 +114,7 @@ def strategy_of(run: RunFolder) -> str:
 
 def has_guarantee(strategy: str, row: Mapping[str, Any]) -> bool:
     """Whether a run of ``strategy`` promises anything after the round of ``row``: some ε of it is finite."""
-    epsilon = [value for name, value in row.items() if name.startswith("epsilon_")]
+    epsilon = [value for name, value in row.items() if name.startswith("epsilon_") and name != AS_PUBLISHED]
     return strategy != "noiseless" and any(math.isfinite(value) for value in epsilon)
 
 
@@ -169,12 +186,20 @@ def _head(facts: Mapping[str, Any]) -> list[str]:
 def _settings(facts: Mapping[str, Any]) -> str:
     values, strategy = facts["settings"], facts["strategy"]
     rates = ("q_u",) if strategy == "user_level" else ("q_u", "q_e", "q_s")
+    published, adaptive = values["published"], values["adaptive"]
     parts = [f"{name} {_number(values[name])}" for name in rates]
     z, clip, cap = (values[name] for name in ("noise_multiplier", "clip_norm", "user_cap"))
     if strategy != "noiseless" and None not in (z, clip, cap):
-        parts.append(f"sentence clip c {clip:.4g}, user cap ŵ {cap:.4g}" if strategy == "uedp" else "")
+        clips_sentences = strategy == "uedp" and values["clipping"] != "user"
+        parts.append(f"sentence clip c {clip:.4g}, user cap ŵ {cap:.4g}" if clips_sentences else "")
         parts.append(f"user clip β {cap * clip:.4g}")
-        parts.append(f"noise multiplier z {z:.4g} (noise {z * cap * clip:.4g} on the sum)")
+        parts.append(f"noise multiplier z {z:.4g}")
+        if adaptive:
+            parts.append(f"the clips follow the {adaptive['quantile']:.4g} quantile")
+        elif published:
+            parts.append(f"{published['estimator']}, noise {published['noise']}")
+        else:
+            parts[-1] += f" (noise {z * cap * clip:.4g} on the sum)"
     parts.append(f"N {_number(values['population'])}, seed {values['seed']}")
     return ", ".join(part for part in parts if part)
 
@@ -184,7 +209,7 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     if not epsilon:
         return ["Privacy: no round is recorded."]
     if not facts["guarantee"]:
-        return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds."]
+        return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
     rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}", "reach (covers)", "ε", "ε robust")]
     any_user = "a user with any number of sentences"
     user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
@@ -195,7 +220,16 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
-    return rows + [line for note in NOT_COVERED for line in _wrap_note(note)]
+    rows += _claim(facts)
+    return rows + [line for note in facts["not_covered"] for line in _wrap_note(note)]
+
+
+def _claim(facts: Mapping[str, Any]) -> list[str]:
+    """The paper's own figure, which never stands without the proven ones above it."""
+    claimed = facts["epsilon_as_published"]
+    if claimed is None:
+        return []
+    return [_row("  as published, for a user and any entity: a claim, no guarantee", "", format_epsilon(claimed), "")]
 
 
 def _row(words: str, reach: str, epsilon: str, robust: str) -> str:
@@ -217,14 +251,16 @@ def _wrap_note(note: str) -> list[str]:
     return textwrap.wrap(note, _WIDTH, initial_indent="  · ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _utility(facts: Mapping[str, Any]) -> list[str]:
-    values = {name: value for name, value in facts["perplexity"].items() if value is not None}
+def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
+    values = {name: value for name, value in facts["utility"].items() if value is not None}
     if "final" not in values:
-        return ["Utility: no perplexity is recorded."]
-    parts = [f"{values['initial']:,.1f} at the start, {values['final']:,.1f} at the end"]
-    if "unigram" in values:
-        parts.append(f"{values['unigram']:,.1f} by a unigram model")
-    return [f"Utility: held-out perplexity {'; '.join(parts)}"]
+        return [f"Utility: no {utility.column} is recorded."]
+    parts = [f"{utility.show(values['initial'])} at the start, {utility.show(values['final'])} at the end"]
+    if "perplexity_per_word" in values:
+        parts[0] += f" ({utility.show(values['perplexity_per_word'])} per word)"
+    if "reference" in values:
+        parts.append(f"{utility.show(values['reference'])} by {utility.reference_words}")
+    return [f"Utility: {utility.words} {'; '.join(parts)}"]
 
 
 def _warnings(facts: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.experiment import Experiment
 from fl_sim.grids import AttendedGrid
 from fl_sim.results import default_run_path
+from fl_sim.utility import UTILITIES
 
 log = logging.getLogger("flwr")  # what `flwr run --stream` shows
 
@@ -97,8 +98,7 @@ def results_folder() -> Path:
 def describe_row(row: Mapping[str, Any], rounds: int) -> str:
     """One round in one line."""
     parts = [f"round {row['round']}/{rounds}"]
-    if "perplexity" in row:
-        parts.append(f"perplexity {row['perplexity']:.1f}")
+    parts += [f"{u.column} {u.show(row[u.column])}" for u in UTILITIES.values() if u.column in row]
     parts.append(f"ε user {row['epsilon_user']:.3g}")
     parts.append(f"ε user+entity (p95) {row['epsilon_user_entity_p95']:.3g}")
     if row.get("failed_nodes"):

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.examples import Example
 from clients.gradients import clipped_gradient_sum
 from clients.models import LanguageModel, load_model
 from data_prep.corpus import Corpus
@@ -181,13 +182,13 @@ class Attacker:
     Attributes:
         experiment: the run under attack.
         model: the attacker's own copy of the model.
-        canaries: the tokens of every canary (m,).
+        canaries: every canary as the model reads it (m,).
         alignment: Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩ of every canary i (m,), with v_i centred over the canaries.
     """
 
     experiment: Experiment
     model: LanguageModel
-    canaries: list[NDArray[np.int32]]
+    canaries: list[Example]
     alignment: Vector
     before: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 

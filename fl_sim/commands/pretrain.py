@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.batches import Sentence
+    from clients.examples import Example
     from clients.models import LanguageModel
     from clients.pretraining import PretrainingConfig
 
@@ -81,7 +81,7 @@ def _read_lines(paths: list[str]) -> list[str]:
 
 
 def _train(
-    model: LanguageModel, train: Sequence[Sentence], held_out: Sequence[Sentence], config: PretrainingConfig
+    model: LanguageModel, train: Sequence[Example], held_out: Sequence[Example], config: PretrainingConfig
 ) -> float:
     from rich.console import Console
     from rich.progress import Progress

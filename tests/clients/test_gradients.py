@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,16 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from clients import gradients
+from clients.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
+from clients.batches import Batch
+from clients.examples import Example
 from clients.ghost_pass import covered_layers
 from clients.gradients import GradientSum, clipped_gradient_sum
 from clients.models import LanguageModel, ModelError
 from tests.clients import models_to_try
-from tests.clients.models_to_try import COVERED, NOT_COVERED, sentences
+from tests.clients.models_to_try import CLASSES, CONTEXT, COVERED, NOT_COVERED, examples
 
+MASKS = 3  # the seed of the dropout masks, where a model has dropout
 LENGTHS = (1, 2, 3, 2, 20, 33, 7, 21, 41, 15)
 
 
@@ -29,21 +34,48 @@ def small() -> LanguageModel:
     return models_to_try.small_gpt2()
 
 
-def true_gradients(model: LanguageModel, given: list[NDArray[np.int32]]) -> list[NDArray[np.float64]]:
+def true_gradients(model: LanguageModel, given: Sequence[Example]) -> list[NDArray[np.float64]]:
     """-∇ l(θ, s) of each sentence from the definition: alone, unpadded, in float64, by plain autograd."""
     module: Any = copy.deepcopy(model.module).double()
     parameters = dict(module.named_parameters())
     wanted = [parameters[name] for name, _ in model.named_shapes()]
     found = []
-    for sentence in given:
-        if len(sentence) < 2:
+    for example in given:
+        if model.task.size(example) == 0:
             found.append(np.zeros(model.num_parameters))
             continue
-        ids = torch.from_numpy(sentence.astype(np.int64))
-        scores = module(input_ids=ids[None, :-1], use_cache=False).logits[0]
-        loss = functional.cross_entropy(scores, ids[1:])
-        found.append(-np.concatenate([g.flatten().numpy() for g in torch.autograd.grad(loss, wanted)]))
+        loss = true_loss(model, module, example)
+        gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
+        filled = [torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True)]
+        found.append(-np.concatenate([g.flatten().numpy() for g in filled]))
     return found
+
+
+def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tensor:
+    ids = torch.from_numpy(example.tokens.astype(np.int64))
+    if model.task is not CLASSES:
+        return functional.cross_entropy(true_states(model, module, example, ids[:-1], "logits"), ids[1:])
+    states = true_states(model, module.body, example, ids, "last_hidden_state")
+    pooled = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[module.pooling]
+    if module.normalize:
+        pooled = pooled / pooled.norm()
+    return functional.cross_entropy(module.head(pooled), torch.tensor(example.target))
+
+
+def true_states(model: LanguageModel, module: Any, example: Example, ids: torch.Tensor, wanted: str) -> torch.Tensor:
+    """What the module says of one sentence (T, …)."""
+    if isinstance(module, AwdLstm | AwdLstmForNextWord):
+        (alone,) = masks_in_double([model.batch([example], MASKS)])
+        return module(alone)[0]
+    return getattr(module(input_ids=ids[None]), wanted)[0]
+
+
+def masks_in_double(batches: Sequence[Batch]) -> list[Batch]:
+    def doubled(masks: Masks) -> Masks:
+        weights = [None if w is None else w.double() for w in masks.weights]
+        return Masks(masks.words.double(), [s.double() for s in masks.states], weights)
+
+    return [replace(b, masks=None if b.masks is None else doubled(b.masks)) for b in batches]
 
 
 def clipped_total(true: list[NDArray[np.float64]], clip_norm: float) -> NDArray[np.float64]:
@@ -58,16 +90,35 @@ def distance(found: NDArray[np.float32], expected: NDArray[np.float64]) -> float
 @pytest.mark.parametrize("build", [*COVERED.values(), *NOT_COVERED.values()], ids=[*COVERED, *NOT_COVERED])
 def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
     model = build()
-    given = sentences(*LENGTHS)
+    given = examples(*LENGTHS, task=model.task)
     true = true_gradients(model, given)
     norms = np.array([np.linalg.norm(g) for g in true])
     for clip_norm in (norms[norms > 0].min() / 3, float(np.median(norms)), norms.max() * 3, math.inf):
-        found = clipped_gradient_sum(model, given, clip_norm)
+        found = clipped_gradient_sum(model, given, clip_norm, mask_seed=MASKS)
         assert distance(found.vector, clipped_total(true, clip_norm)) < 2e-5
         assert found.clipped == int((norms > clip_norm).sum())
         assert found.sentences == len(given)
-        assert found.tokens == sum(n - 1 for n in LENGTHS)
+        assert found.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
         assert found.nonfinite == 0
+
+
+@pytest.mark.parametrize("name", ["gpt2-class-head", "bert-class-lora", "awd-lstm-bias", "small-gpt2", "albert-class"])
+def test_the_sums_of_many_users_are_those_of_each(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models put users side by side, the others take one after the other."""
+    model = (COVERED | NOT_COVERED)[name]()
+    given = examples(*LENGTHS, task=model.task)
+    users = [given[:4], given[4:5], [], given[5:]]
+    clip_norm = float(np.median([np.linalg.norm(g) for g in true_gradients(model, given)]))
+    for limit in (0, 1 << 40):
+        monkeypatch.setattr(gradients, "_ROWS_UP_TO", limit)
+        for rows in (1, 3, 100):
+            monkeypatch.setattr(gradients, "_ROWS_LIMIT", rows * model.num_parameters)
+            sums = list(gradients.user_sums(model, users, clip_norm, MASKS))
+            for user, found in zip(users, sums, strict=True):
+                expected = clipped_gradient_sum(model, user, clip_norm, mask_seed=MASKS)
+                np.testing.assert_allclose(found.vector, expected.vector, rtol=0, atol=1e-5 * clip_norm)
+                assert (found.sentences, found.clipped) == (expected.sentences, expected.clipped)
+                assert found.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
 
 @pytest.mark.parametrize("build", COVERED.values(), ids=COVERED)
@@ -77,7 +128,7 @@ def test_the_fast_path_is_taken(build: Callable[[], LanguageModel]) -> None:
 
 def test_no_sentence_moves_the_sum_by_more_than_c(small: LanguageModel) -> None:
     clip_norm = 0.1
-    for sentence in sentences(*LENGTHS, 30, 30, 12):
+    for sentence in examples(*LENGTHS, 30, 30, 12):
         moved = clipped_gradient_sum(small, [sentence], clip_norm).vector.astype(np.float64)
         assert np.linalg.norm(moved) <= clip_norm * (1 + 1e-5)
         if len(sentence) > 1:  # and it is shortened to c, not to less
@@ -85,14 +136,14 @@ def test_no_sentence_moves_the_sum_by_more_than_c(small: LanguageModel) -> None:
 
 
 def test_a_repeated_sentence_counts_each_time_it_is_given(small: LanguageModel) -> None:
-    (sentence,) = sentences(17)
+    (sentence,) = examples(17)
     ten = clipped_gradient_sum(small, [sentence] * 10, 0.1).vector.astype(np.float64)
     assert np.linalg.norm(ten) == pytest.approx(1.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 25, 64, 4096])
 def test_a_contribution_does_not_depend_on_the_batch(small: LanguageModel, max_batch_tokens: int) -> None:
-    given = sentences(*LENGTHS)
+    given = examples(*LENGTHS)
     apart = sum(clipped_gradient_sum(small, [s], 3.0).vector.astype(np.float64) for s in given)
     for order in (given, given[::-1]):
         together = clipped_gradient_sum(small, order, 3.0, max_batch_tokens=max_batch_tokens)
@@ -100,7 +151,7 @@ def test_a_contribution_does_not_depend_on_the_batch(small: LanguageModel, max_b
 
 
 def test_the_accumulator_adds_up_and_starts_again(small: LanguageModel) -> None:
-    given = sentences(*LENGTHS)
+    given = examples(*LENGTHS)
     total = GradientSum(small)
     total.add(given[:4], 2.0)
     total.add(given[4:], 2.0)
@@ -113,11 +164,11 @@ def test_the_accumulator_adds_up_and_starts_again(small: LanguageModel) -> None:
     assert not total.result().vector.any()
 
 
-@pytest.mark.parametrize("given", [[], sentences(1, 1)], ids=["none", "nothing to predict"])
-def test_nothing_to_predict_contributes_nothing(small: LanguageModel, given: list[NDArray[np.int32]]) -> None:
+@pytest.mark.parametrize("given", [[], examples(1, 1)], ids=["none", "nothing to predict"])
+def test_nothing_to_predict_contributes_nothing(small: LanguageModel, given: list[Example]) -> None:
     found = clipped_gradient_sum(small, given, 1.0)
     assert not found.vector.any()
-    assert (found.sentences, found.tokens, found.loss_sum) == (len(given), 0, 0.0)
+    assert (found.sentences, found.predictions, found.loss_sum) == (len(given), 0, 0.0)
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, math.inf])
@@ -125,9 +176,9 @@ def test_nothing_to_predict_contributes_nothing(small: LanguageModel, given: lis
 def test_a_sentence_that_is_not_finite_counts_as_zero(clip_norm: float, wrong: float) -> None:
     model = models_to_try.untied_gpt2()
     covered_layers(model)  # checked while the parameters are sound
-    bad, *good = sentences(12, 20, 9, 30)
-    token = int(bad[3])
-    good = [s[s != token] for s in good]
+    bad, *good = examples(12, 20, 9, 30)
+    token = int(bad.tokens[3])
+    good = [replace(s, tokens=s.tokens[s.tokens != token]) for s in good]
     embedding: Any = model.module.get_input_embeddings()
     with torch.no_grad():
         embedding.weight[token] = wrong
@@ -144,7 +195,7 @@ def test_the_padding_of_a_longer_neighbour_cannot_spoil_a_sentence() -> None:
     """Token 0 pads; were its row not finite, attention would meet 0 · nan in every shorter sentence."""
     model = models_to_try.untied_gpt2()
     covered_layers(model)
-    short, long = (np.maximum(s, 1) for s in sentences(6, 30))
+    short, long = (replace(s, tokens=np.maximum(s.tokens, 1)) for s in examples(6, 30))
     embedding: Any = model.module.get_input_embeddings()
     with torch.no_grad():
         embedding.weight[0] = math.nan
@@ -162,7 +213,7 @@ def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         assert covered_layers(model) is None
     assert "c_fc.weight" in caplog.text
-    given = sentences(9, 14)
+    given = examples(9, 14)
     one_by_one = GradientSum(model)
     for sentence in given:
         gradients.add_one(model, sentence, 1.0, one_by_one._views, one_by_one._tally)
@@ -176,7 +227,7 @@ def test_a_layer_called_twice_goes_the_slow_way() -> None:
     blocks[1].mlp = blocks[0].mlp
     model = LanguageModel(model.module, model.tokenizer, model.spec, seed=0)
     assert covered_layers(model) is None
-    given = sentences(9, 14)
+    given = examples(9, 14)
     found = clipped_gradient_sum(model, given, 1.0)
     assert distance(found.vector, clipped_total(true_gradients(model, given), 1.0)) < 2e-5
 
@@ -186,7 +237,7 @@ def test_a_pass_leaves_the_model_as_it_was(small: LanguageModel) -> None:
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        clipped_gradient_sum(small, sentences(*LENGTHS), 1.0)
+        clipped_gradient_sum(small, examples(*LENGTHS), 1.0)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -199,14 +250,14 @@ def test_a_pass_leaves_the_model_as_it_was(small: LanguageModel) -> None:
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan])
 def test_a_clip_norm_that_bounds_nothing_is_refused(small: LanguageModel, clip_norm: float) -> None:
     with pytest.raises(ModelError, match="clip_norm"):
-        clipped_gradient_sum(small, sentences(5), clip_norm)
+        clipped_gradient_sum(small, examples(5), clip_norm)
 
 
 @pytest.mark.parametrize(
-    ("sentence", "message"),
+    ("tokens", "message"),
     [
         (np.array([], dtype=np.int32), "0 tokens"),
-        (np.zeros(42, dtype=np.int32), "42 tokens; allowed: 1 to 41"),
+        (np.zeros(CONTEXT + 2, dtype=np.int32), "42 tokens; allowed: 1 to 41"),
         (np.array([1, 4096], dtype=np.int32), "token id 4096"),
         (np.array([-1, 3], dtype=np.int32), "token id -1"),
         (np.array([1.0, 2.0]), "float64"),
@@ -214,14 +265,14 @@ def test_a_clip_norm_that_bounds_nothing_is_refused(small: LanguageModel, clip_n
     ],
 )
 def test_a_sentence_that_the_model_cannot_read_is_refused(
-    small: LanguageModel, sentence: NDArray[Any], message: str
+    small: LanguageModel, tokens: NDArray[Any], message: str
 ) -> None:
     total = GradientSum(small)
     with pytest.raises(ModelError, match=message):
-        total.add([*sentences(5), sentence], 1.0)
+        total.add([*examples(5), Example(tokens)], 1.0)
     assert total.result().sentences == 0
 
 
 def test_an_impossible_batch_size_is_refused(small: LanguageModel) -> None:
     with pytest.raises(ModelError, match="max_batch_tokens is 0"):
-        clipped_gradient_sum(small, sentences(5), 1.0, max_batch_tokens=0)
+        clipped_gradient_sum(small, examples(5), 1.0, max_batch_tokens=0)

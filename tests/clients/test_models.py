@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from clients import hub
-from clients.models import LanguageModel, ModelError, ModelSpec, load_model, perplexity, sentence_losses
+from clients.models import LanguageModel, ModelError, ModelSpec, held_out, load_model, sentence_losses
 from tests.clients import models_to_try
-from tests.clients.models_to_try import SMALL, sentences
+from tests.clients.models_to_try import SMALL, examples
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
     adapted = load_model(SMALL.model_copy(update={"lora_rank": 3}), seed=0)
     assert adapted.num_parameters < whole.num_parameters / 50
     assert all("lora_" in name for name, _ in adapted.named_shapes())
-    given = sentences(9, 20)
+    given = examples(9, 20)
     torch.testing.assert_close(sentence_losses(adapted, given), sentence_losses(whole, given))  # B starts at zero
     adapted.set_vector(adapted.get_vector() + 0.1)
     core: Any = adapted.module
@@ -103,11 +103,11 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
 
 
 def test_losses_are_the_mean_over_each_sentence_alone(small: LanguageModel) -> None:
-    given = sentences(5, 1, 30, 2)
+    given = examples(5, 1, 30, 2)
     module: Any = small.module
     expected = []
     for sentence in given:
-        ids = torch.from_numpy(sentence.astype(np.int64))
+        ids = torch.from_numpy(sentence.tokens.astype(np.int64))
         scores = module(input_ids=ids[None]).logits[0, :-1]
         expected.append(functional.cross_entropy(scores, ids[1:]) if len(ids) > 1 else torch.tensor(0.0))
     found = sentence_losses(small, given)
@@ -119,31 +119,30 @@ def test_losses_are_the_mean_over_each_sentence_alone(small: LanguageModel) -> N
     assert sentence_losses(small, []).shape == (0,)
 
 
-def test_perplexity_totals(small: LanguageModel) -> None:
-    given = sentences(5, 1, 30, 2, 30)
-    ids = [4, 0, 1, 3]
-    weights = torch.tensor([len(given[i]) - 1.0 for i in ids])
-    losses = sentence_losses(small, [given[i] for i in ids]).detach()
+def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel) -> None:
+    given = examples(5, 1, 30, 2, 30)
+    losses = sentence_losses(small, given).detach().numpy()
     for max_batch_tokens in (1, 40, None):
-        nats, tokens = perplexity(small, given, ids, max_batch_tokens)
-        assert tokens == int(weights.sum())
-        assert nats == pytest.approx(float((losses * weights).sum()), rel=1e-5)
-    assert perplexity(small, given, []) == (0.0, 0)
+        found = held_out(small, given, max_batch_tokens)
+        assert found.predictions.tolist() == [4, 0, 29, 1, 29]
+        np.testing.assert_allclose(found.losses, losses, rtol=1e-5)
+        np.testing.assert_allclose(found.nats, losses * found.predictions, rtol=1e-5)
+    assert len(held_out(small, []).losses) == 0
 
 
 def test_encoding_begins_ends_and_cuts(small: LanguageModel) -> None:
     short, empty, long = small.encode(["Ada lives here.", "", "one two three " * 40])
-    assert short.dtype == np.int32
-    assert (short[0], short[-1]) == (small.bos_id, small.eos_id)
-    assert empty.tolist() == [small.bos_id, small.eos_id]
+    assert short.tokens.dtype == np.int32
+    assert (short.tokens[0], short.tokens[-1]) == (small.bos_id, small.eos_id)
+    assert empty.tokens.tolist() == [small.bos_id, small.eos_id]
     assert len(long) == small.max_tokens + 1  # as many inputs as the context holds
-    assert small.eos_id not in long[1:]
+    assert small.eos_id not in long.tokens[1:]
     assert small.encode([]) == []
 
 
 def test_a_text_cannot_forge_a_boundary(small: LanguageModel) -> None:
     (forged,) = small.encode(["a <|endoftext|> b"])
-    assert small.eos_id not in forged[1:-1]
+    assert small.eos_id not in forged.tokens[1:-1]
 
 
 def test_a_saved_model_comes_back(small: LanguageModel, saved: Path) -> None:
@@ -152,7 +151,7 @@ def test_a_saved_model_comes_back(small: LanguageModel, saved: Path) -> None:
     np.testing.assert_array_equal(back.get_vector(), small.get_vector())
     assert back.max_tokens == small.max_tokens  # its own context, not the larger one asked for
     assert json.loads((saved / "spec.json").read_text())["seed"] == 0
-    given = sentences(9, 20)
+    given = examples(9, 20)
     torch.testing.assert_close(sentence_losses(back, given), sentence_losses(small, given), rtol=1e-5, atol=1e-5)
 
 
@@ -168,7 +167,7 @@ def test_dropout_of_a_pretrained_model_is_off(saved: Path) -> None:
     config.update(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
     (saved / "config.json").write_text(json.dumps(config))
     model = load_model(ModelSpec(name=str(saved)), seed=0)
-    given = sentences(9, 20)
+    given = examples(9, 20)
     torch.testing.assert_close(sentence_losses(model, given), sentence_losses(model, given), rtol=0, atol=0)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.examples import Example
 from clients.models import ModelSpec, load_model
 from clients.pretraining import PretrainingConfig, pretrain, split_held_out
 from fl_sim.cli import main
@@ -29,11 +30,11 @@ def test_it_learns_and_is_reproducible() -> None:
 
 
 def test_the_split_is_seeded_and_complete() -> None:
-    sentences = [np.array([i]) for i in range(50)]
+    sentences = [Example(np.array([i])) for i in range(50)]
     train, held_out = split_held_out(sentences, 0.1, 0)
     assert len(held_out) == 5
-    assert sorted(int(s[0]) for s in train + held_out) == list(range(50))
-    assert [s[0] for s in split_held_out(sentences, 0.1, 1)[1]] != [s[0] for s in held_out]
+    assert sorted(int(s.tokens[0]) for s in train + held_out) == list(range(50))
+    assert [s.tokens[0] for s in split_held_out(sentences, 0.1, 1)[1]] != [s.tokens[0] for s in held_out]
 
 
 def test_the_command_makes_a_model_that_a_run_can_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 
-from clients.models import PUBLIC_FOLDER, SMALL_GPT2, SMALL_GPT2_PUBLIC, ModelSpec, load_model, perplexity
+from clients.models import PUBLIC_FOLDER, SMALL_GPT2, SMALL_GPT2_PUBLIC, ModelSpec, held_out, load_model
 from clients.tokenizers import BUNDLED_FOLDER
 
 
@@ -28,5 +28,5 @@ def test_it_has_learnt_english() -> None:
     model = load_model(ModelSpec(), 0)
     assert model.num_parameters < 1_000_000
     sentences = model.encode(["The company said on Monday that it would not sell the business.", "I don't like it."])
-    nats, tokens = perplexity(model, sentences, range(2))
-    assert math.exp(nats / tokens) < 100  # a uniform guess has 4,096
+    found = held_out(model, sentences)
+    assert math.exp(found.nats.sum() / found.predictions.sum()) < 100  # a uniform guess has 4,096

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from clients.examples import Examples
 from clients.models import LanguageModel, ModelSpec, load_model, sentence_losses
 from clients.selection import Selection
 from clients.training import bounded_sum
@@ -23,11 +24,11 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def encoded() -> EncodedSplit:
+def examples() -> Examples:
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, 20, sum(COUNTS))
     tokens = rng.integers(0, 400, lengths.sum()).astype(np.int32)
-    return EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
+    return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def shortened(vector: np.ndarray, radius: float) -> np.ndarray:
     return vector * min(1.0, radius / max(np.linalg.norm(vector), 1e-30))
 
 
-def by_definition(model: LanguageModel, encoded: EncodedSplit, rule: LocalRule) -> np.ndarray:
+def by_definition(model: LanguageModel, examples: Examples, rule: LocalRule) -> np.ndarray:
     """Σ_u Π_β(Σ_s Π_c(−∇l(θ, s))), float64."""
     total = np.zeros(model.num_parameters)
     parameters = list(model.parameters.tensors.values())
@@ -57,7 +58,7 @@ def by_definition(model: LanguageModel, encoded: EncodedSplit, rule: LocalRule) 
     for count in COUNTS:
         of_user = np.zeros(model.num_parameters)
         for s in range(sentence, sentence + count):
-            loss = sentence_losses(model, [encoded.sentence(s)])[0]
+            loss = sentence_losses(model, examples.read([s]))[0]
             gradient = torch.autograd.grad(loss, parameters)
             flat = -torch.cat([g.flatten() for g in gradient]).double().numpy()
             of_user += shortened(flat, rule.sentence_clip)
@@ -67,21 +68,21 @@ def by_definition(model: LanguageModel, encoded: EncodedSplit, rule: LocalRule) 
 
 
 @pytest.mark.parametrize(("c", "cap"), [(1.0, 2.0), (0.01, 1.0), (0.5, 5.0), (100.0, 3.0), (2.0, 1000.0)])
-def test_gradients_are_the_definition(model, encoded, selection, c: float, cap: float) -> None:
+def test_gradients_are_the_definition(model, examples, selection, c: float, cap: float) -> None:
     rule = gradient_rule(c, cap)
-    reply = bounded_sum(model, encoded, selection, rule, 0)
-    expected = by_definition(model, encoded, rule)
+    reply = bounded_sum(model, examples, selection, rule, 0)
+    expected = by_definition(model, examples, rule)
     assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
     assert (reply.users, reply.sentences, reply.nonfinite) == (5, 16, 0)
 
 
-def test_each_user_moves_the_sum_by_at_most_beta(model, encoded) -> None:
+def test_each_user_moves_the_sum_by_at_most_beta(model, examples) -> None:
     """Removing all sentences of one user; with the outer clip off, the same test must fail."""
 
     def sum_of(counts: list[int], rule: LocalRule) -> np.ndarray:
         kept = np.concatenate([np.arange(16)[sum(COUNTS[:u]) :][:n] for u, n in enumerate(counts)])
         chosen = Selection(np.arange(5), kept, np.array(counts, dtype=np.int64))
-        return bounded_sum(model, encoded, chosen, rule, 0).vector
+        return bounded_sum(model, examples, chosen, rule, 0).vector
 
     for user in (2, 4):
         without = [0 if u == user else n for u, n in enumerate(COUNTS)]
@@ -91,12 +92,12 @@ def test_each_user_moves_the_sum_by_at_most_beta(model, encoded) -> None:
         assert np.linalg.norm(sum_of(COUNTS, unclipped) - sum_of(without, unclipped)) > 0.5
 
 
-def test_each_sentence_moves_the_sum_by_at_most_c(model, encoded) -> None:
+def test_each_sentence_moves_the_sum_by_at_most_c(model, examples) -> None:
     def sum_without(sentence: int | None, rule: LocalRule) -> np.ndarray:
         kept = np.array([s for s in range(16) if s != sentence])
         owner = np.repeat(np.arange(5), COUNTS)[kept]
         counts = np.bincount(owner, minlength=5)
-        return bounded_sum(model, encoded, Selection(np.arange(5), kept, counts), rule, 0).vector
+        return bounded_sum(model, examples, Selection(np.arange(5), kept, counts), rule, 0).vector
 
     for sentence in (0, 5, 15):
         for rule in (gradient_rule(0.3, 1.0), gradient_rule(0.3, 4.0), gradient_rule(0.3, 100.0)):
@@ -106,22 +107,22 @@ def test_each_sentence_moves_the_sum_by_at_most_c(model, encoded) -> None:
         assert np.linalg.norm(sum_without(None, loose) - sum_without(sentence, loose)) > 0.3
 
 
-def test_local_training_is_bounded_and_leaves_the_model_as_it_was(model, encoded, selection) -> None:
+def test_local_training_is_bounded_and_leaves_the_model_as_it_was(model, examples, selection) -> None:
     theta = model.get_vector()
-    free = bounded_sum(model, encoded, selection, step_rule(math.inf), 7)
+    free = bounded_sum(model, examples, selection, step_rule(math.inf), 7)
     np.testing.assert_array_equal(model.get_vector(), theta)
-    bound = bounded_sum(model, encoded, selection, step_rule(0.01), 7)
+    bound = bounded_sum(model, examples, selection, step_rule(0.01), 7)
     assert np.linalg.norm(bound.vector) <= 4 * 0.01 * (1 + 1e-5)  # four users have sentences
     assert np.linalg.norm(free.vector) > 4 * 0.01
     assert bound.clipped == 16
     assert free.clipped == 0
 
 
-def test_local_training_is_plain_sgd(model, encoded) -> None:
+def test_local_training_is_plain_sgd(model, examples) -> None:
     """One user, against torch.optim.SGD with the same batches."""
     one = Selection(np.array([3]), np.arange(6), np.array([6]))
     rule = step_rule(math.inf)
-    reply = bounded_sum(model, encoded, one, rule, 11)
+    reply = bounded_sum(model, examples, one, rule, 11)
     theta = model.get_vector()
     parameters = list(model.parameters.tensors.values())
     optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate)
@@ -130,20 +131,20 @@ def test_local_training_is_plain_sgd(model, encoded) -> None:
         order = rng.permutation(6)
         for start in (0, 3):
             optimizer.zero_grad()
-            sentence_losses(model, [encoded.sentence(int(s)) for s in order[start : start + 3]]).mean().backward()
+            sentence_losses(model, examples.read(order[start : start + 3])).mean().backward()
             optimizer.step()
     expected = model.get_vector() - theta
     model.set_vector(theta)
     np.testing.assert_allclose(reply.vector, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_users_local_training_does_not_depend_on_the_others(model, encoded, selection) -> None:
-    together = bounded_sum(model, encoded, selection, step_rule(0.05), 3).vector
+def test_a_users_local_training_does_not_depend_on_the_others(model, examples, selection) -> None:
+    together = bounded_sum(model, examples, selection, step_rule(0.05), 3).vector
     offsets = np.cumsum([0, *COUNTS])
     alone = [
         bounded_sum(
             model,
-            encoded,
+            examples,
             Selection(np.array([u]), np.arange(offsets[u], offsets[u + 1]), np.array([n])),
             step_rule(0.05),
             3,
@@ -153,17 +154,17 @@ def test_a_users_local_training_does_not_depend_on_the_others(model, encoded, se
     np.testing.assert_allclose(together, np.sum(alone, axis=0), rtol=1e-5, atol=1e-8)
 
 
-def test_diverging_local_training_counts_as_zero(model, encoded) -> None:
+def test_diverging_local_training_counts_as_zero(model, examples) -> None:
     rule = LocalRule("steps", 1.0, 1.0, math.inf, 1.0, local_epochs=6, batch_size=1, learning_rate=1e30)
     one = Selection(np.array([0]), np.arange(6), np.array([6]))
-    reply = bounded_sum(model, encoded, one, rule, 0)
+    reply = bounded_sum(model, examples, one, rule, 0)
     assert reply.nonfinite == 1
     np.testing.assert_array_equal(reply.vector, 0)
 
 
-def test_nobody_to_train_on(model, encoded) -> None:
+def test_nobody_to_train_on(model, examples) -> None:
     nobody = Selection(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
     for rule in (gradient_rule(1.0, 1.0), step_rule(1.0)):
-        reply = bounded_sum(model, encoded, nobody, rule, 0)
+        reply = bounded_sum(model, examples, nobody, rule, 0)
         np.testing.assert_array_equal(reply.vector, 0)
         assert reply.users == reply.sentences == 0

@@ -1,0 +1,123 @@
+"""What a frozen encoder makes of every sentence, computed once: after that a round is a matrix product.
+
+The file is named by a checksum over all that goes into it (weights, pooling, tokens, versions), so that runs may share
+it and none can take another's. It is as private as the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.batches import batch_tokens, micro_batches
+from clients.classifier import Classifier
+from clients.errors import ModelError
+from clients.examples import Example, Examples
+from clients.gradients import full_precision
+from clients.models import LanguageModel
+from data_prep.encode import EncodedSplit
+
+Observer = Callable[[int, int], None]
+_SLICE = 4096  # sentences that are sorted by length together
+
+
+def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
+    """The file in ``folder`` for what the frozen body of ``model`` makes of these sentences; ModelError if the body
+    trains."""
+    return folder / f"features-{_key(model, encoded)[:32]}.npy"
+
+
+def ensure_features(
+    model: LanguageModel, encoded: EncodedSplit, path: Path, observer: Observer = lambda done, total: None
+) -> NDArray[np.float32]:
+    """The features of every sentence, float32 (S, h), memory-mapped from ``path``; computed if it is not there.
+
+    Args:
+        model: a classifier with a frozen body (``LanguageModel.reads_features``).
+        encoded: the tokens of the sentences.
+        path: of :func:`feature_path`; its folder is made if need be.
+        observer: called with (sentences done, all sentences) while features are computed.
+
+    Raises:
+        ModelError: if the model's body trains, or the file is damaged.
+    """
+    if not path.exists():
+        ids = range(len(encoded.offsets) - 1)
+        _write(sentence_features(model, Examples(encoded).read(ids), observer), path)
+    return open_features(path)
+
+
+def open_features(path: Path) -> NDArray[np.float32]:
+    """What :func:`ensure_features` wrote, memory-mapped; ModelError where it is absent or damaged."""
+    try:
+        features = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"{path}: not a file of features: {error}") from error
+    if features.dtype != np.float32 or features.ndim != 2:
+        raise ModelError(f"{path}: not a file of features: {features.dtype} of {features.ndim} dimensions")
+    return features
+
+
+def sentence_features(
+    model: LanguageModel, examples: Sequence[Example], observer: Observer = lambda done, total: None
+) -> NDArray[np.float32]:
+    """What the frozen body makes of each sentence, float32 (n, h): the state that the head reads."""
+    module = _frozen_classifier(model)
+    model.validate(examples)
+    found = np.empty((len(examples), module.head.in_features), dtype=np.float32)
+    done = 0
+    with torch.no_grad(), full_precision():
+        for group in _groups(examples, batch_tokens(None, model.device)):
+            # A class is needed to make a batch, and does not matter here.
+            batch = model.batch([Example(examples[i].tokens, target=0) for i in group])
+            found[group] = module.features(batch)[:, 0].cpu().numpy()
+            done += len(group)
+            observer(done, len(examples))
+    return found
+
+
+def _write(features: NDArray[np.float32], path: Path) -> None:
+    """Whole or not at all, also where another run writes the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
+    try:
+        np.save(scratch, features, allow_pickle=False)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _groups(examples: Sequence[Example], max_batch_tokens: int) -> Iterable[list[int]]:
+    """Micro-batches of sentences of similar length, each within one slice of the sentences."""
+    for start in range(0, len(examples), _SLICE):
+        sizes = [len(example) for example in examples[start : start + _SLICE]]
+        for group in micro_batches(sizes, max_batch_tokens):
+            yield [start + index for index in group]
+
+
+def _frozen_classifier(model: LanguageModel) -> Classifier:
+    if not isinstance(model.module, Classifier) or not model.reads_features:
+        raise ModelError(f"model {model.spec.name!r} has no frozen body; allowed: model.tune = 'head', classification")
+    return model.module
+
+
+def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
+    """A checksum over everything that the features are a function of."""
+    module = _frozen_classifier(model)
+    digest = hashlib.sha256()
+    versions = [f"{package} {metadata.version(package)}" for package in ("torch", "transformers")]
+    for word in (*versions, module.pooling, str(module.normalize), str(getattr(module.body, "config", ""))):
+        digest.update(f"{word}\n".encode())
+    for name, value in module.body.state_dict().items():
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for array in (encoded.offsets, encoded.tokens):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
