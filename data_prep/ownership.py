@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,7 @@ class Ownership:
     num_entities: E.
     sentence_ids: int64 (S,), every sentence once, ascending within a user; None where they lie user by user.
     stored_profiles: what :meth:`entity_profiles` would compute, where a prepared corpus has it on disk.
+    check: whether to look through all arrays; false only for what was put together from checked ones.
     The arrays may be memory-mapped files. Raises :class:`CorpusError` where they do not describe such an incidence.
     """
 
@@ -87,8 +88,11 @@ class Ownership:
     num_entities: int
     sentence_ids: Int64Array | None = None
     stored_profiles: EntityProfiles | None = None
+    check: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, check: bool) -> None:
+        if not check:
+            return
         _check_vector("user_offsets", self.user_offsets, np.int64)
         _check_vector("entity_offsets", self.entity_offsets, np.int64)
         _check_vector("entity_ids", self.entity_ids, np.int32)
@@ -201,9 +205,9 @@ def joined(parts: Sequence[Ownership]) -> Ownership:
     sentence_ids = np.empty(num_sentences, dtype=np.int64)
     free, first = user_offsets[:-1].copy(), 0
     for part, owned in zip(parts, counts, strict=True):
-        shift = np.repeat(free[: part.num_users] - part.user_offsets[:-1], part.sentences_per_user)
-        numbers = np.arange(part.num_sentences, dtype=np.int64)
-        sentence_ids[numbers + shift] = first + numbers
+        places = np.repeat(free[: part.num_users] - part.user_offsets[:-1], owned[: part.num_users])
+        places += np.arange(part.num_sentences, dtype=np.int64)
+        sentence_ids[places] = np.arange(first, first + part.num_sentences, dtype=np.int64)
         free += owned
         first += part.num_sentences
     ends = np.cumsum([part.entity_offsets[-1] for part in parts])
@@ -214,6 +218,7 @@ def joined(parts: Sequence[Ownership]) -> Ownership:
         entity_ids=np.concatenate([part.entity_ids for part in parts]),
         num_entities=parts[-1].num_entities,
         sentence_ids=sentence_ids,
+        check=False,
     )
 
 

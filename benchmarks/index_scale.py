@@ -1,0 +1,220 @@
+"""How long a large corpus takes to open, what it holds in memory, and how long a round takes to draw.
+
+    python benchmarks/index_scale.py --users 1000000 --sentences 10000000 --folder DIR
+
+makes a synthetic corpus in DIR (0 to 3 entities a sentence, as popular as Zipf's law has it; placeholders for texts),
+unless one is there, and measures in a process of its own. The arrays are drawn at once, which is not how text comes;
+they are written by the code that prepares every corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from clients.selection import select
+from data_prep.corpus import Corpus
+from data_prep.index import write_index, write_profiles
+from data_prep.layout import TABLES, part_folder, table_file
+from data_prep.manifest import Manifest, SplitCounts, fingerprint_of, record_of
+from data_prep.ownership import Ownership
+from strategies import sampling
+from strategies.messages import runs_of
+
+Ints = NDArray[np.int64]
+
+SPLIT = "train"
+ROUNDS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--users", type=int, default=1_000_000)
+    parser.add_argument("--sentences", type=int, default=10_000_000)
+    parser.add_argument("--entities", type=int, default=10_000_000, help="in the world; those mentioned are fewer")
+    parser.add_argument("--cohort", type=int, default=1_000, help="users expected in a round")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--append", type=int, default=0, metavar="N", help="first let the corpus grow by N sentences")
+    parser.add_argument("--measure", action="store_true", help="measure in this process")
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measured(args.folder, args.cohort), indent=2))
+        return
+    if not args.folder.exists():
+        made = timed(lambda: make(args.folder, args.users, args.sentences, args.entities))[1]
+        print(f"made in {made:.0f} s, {sum(p.stat().st_size for p in args.folder.iterdir()) / 2**20:,.0f} MiB")
+    if args.append:
+        print(f"appended in {timed(lambda: append(args.folder, args.append))[1]:.0f} s")
+    subprocess.run([sys.executable, __file__, "--measure", *sys.argv[1:]], check=True)
+
+
+def measured(folder: Path, cohort: int) -> dict[str, Any]:
+    """The figures of one process that opens the corpus and draws rounds."""
+    before = memory()
+    ownership, opening = timed(lambda: Corpus.open(folder).ownership(SPLIT))
+    opened = memory()
+    figures: dict[str, Any] = {
+        "parts": len(Corpus.open(folder).parts),
+        "users": ownership.num_users,
+        "sentences": ownership.num_sentences,
+        "entities": ownership.num_entities,
+        "open_seconds": round(opening, 3),
+        "mib_before": before,
+        "mib_opened": opened,
+    }
+    q_u = cohort / ownership.num_users
+    for q_e, q_s in ((0.5, 0.1), (0.5, 1.0)):
+        figures[f"round_ms_q_s_{q_s:g}"] = rounds_drawn(ownership, q_u, q_e, q_s)
+    figures["mib_after_rounds"] = memory()
+    reach, seconds = timed(ownership.entity_reach)
+    figures |= {"reach_seconds": round(seconds, 3), "reach_quantiles_95": reach.quantile(0.95)}
+    figures["mib_after_reach"] = memory()
+    return figures
+
+
+def rounds_drawn(ownership: Ownership, q_u: float, q_e: float, q_s: float) -> dict[str, float]:
+    """Milliseconds to sample users and to find their eligible sentences, over some rounds."""
+    users_ms, select_ms, eligible = [], [], []
+    for number in range(1, ROUNDS + 1):
+        users, seconds = timed(lambda number=number: sampling.sample_users(0, number, ownership.num_users, q_u))
+        users_ms.append(1000 * seconds)
+        seed, runs = sampling.round_seed(0, number), runs_of(users)
+        found, seconds = timed(lambda seed=seed, runs=runs: select(ownership, runs, seed, q_e, q_s))
+        select_ms.append(1000 * seconds)
+        eligible.append(len(found.sentences))
+    both = np.add(users_ms, select_ms)
+    return {
+        "median": round(float(np.median(both)), 1),
+        "max": round(float(both.max()), 1),
+        "median_of_users": round(float(np.median(users_ms)), 1),
+        "mean_eligible_sentences": float(np.mean(eligible)),
+    }
+
+
+def make(folder: Path, num_users: int, num_sentences: int, world: int) -> None:
+    """Draw the incidence of a corpus and write it."""
+    rng = np.random.default_rng(0)
+    shares = rng.lognormal(0.0, 1.0, num_users)
+    sentences_per_user = 1 + rng.multinomial(num_sentences - num_users, shares / shares.sum())
+    counts, fame = drawn_mentions(rng, num_sentences, world)
+    _, first, fame = np.unique(fame, return_index=True, return_inverse=True)
+    number_of = np.empty(len(first), dtype=np.int64)
+    number_of[np.argsort(first)] = np.arange(len(first))  # as they are met, like a corpus that is read
+    write_part(folder, sentences_per_user, counts, number_of[fame], len(first), follows=None)
+
+
+def append(folder: Path, num_sentences: int) -> None:
+    """Add sentences to a corpus, of users that it has and of a hundredth as many new ones."""
+    corpus = Corpus.open(folder)
+    known, rng = corpus.manifest.splits[SPLIT], np.random.default_rng(1)
+    newcomers = known.users + np.arange(max(num_sentences // 100, 1))
+    writers = np.concatenate((newcomers, rng.integers(0, known.users, num_sentences - len(newcomers))))
+    counts, entities = drawn_mentions(rng, num_sentences, known.entities)
+    entities[:2] = known.entities + np.arange(len(entities[:2]))
+    write_part(
+        folder / part_folder(len(corpus.parts)), np.bincount(writers), counts, entities, known.entities + 2,
+        follows=corpus.fingerprint,
+    )  # fmt: skip
+
+
+def drawn_mentions(rng: np.random.Generator, num_sentences: int, world: int) -> tuple[Ints, Ints]:
+    """How many entities each sentence mentions, and which: by their rank in fame."""
+    counts = rng.integers(0, 4, num_sentences)
+    return counts, np.exp(rng.random(int(counts.sum())) * math.log(world)).astype(np.int64) - 1
+
+
+def write_part(
+    folder: Path, sentences_per_user: Ints, mentions: Ints, entities: Ints, num_entities: int, follows: str | None
+) -> None:
+    """Write a part of a corpus with the code that prepare uses, and placeholders for what people wrote."""
+    sentences = len(mentions)
+    pairs = np.unique(np.repeat(np.arange(sentences), mentions) * num_entities + entities)
+    counts = np.bincount(pairs // num_entities, minlength=sentences).astype(np.int32)
+    ids = (pairs % num_entities).astype(np.int32)
+    before_users, before_entities = _known(folder.parent) if follows else (0, 0)
+    folder.mkdir(parents=True)
+    ownership = write_index(folder, SPLIT, sentences_per_user, [(counts, ids)], len(ids), num_entities)
+    ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
+    if follows is None:
+        write_profiles(folder, SPLIT, ownership.entity_profiles())
+    write_tables(folder, ownership)
+    added = SplitCounts(
+        users=len(sentences_per_user) - before_users, sentences=sentences, entities=num_entities - before_entities,
+        mentions=len(ids),
+    )  # fmt: skip
+    files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
+    Manifest(
+        name="scale", sources={}, settings={}, tagger={"tagger": "drawn"}, tools={}, splits={SPLIT: added}, files=files,
+        fingerprint=fingerprint_of(files, follows), follows=follows,
+    ).write(folder)  # fmt: skip
+
+
+def _known(folder: Path) -> tuple[int, int]:
+    counts = Corpus.open(folder).manifest.splits[SPLIT]
+    return counts.users, counts.entities
+
+
+def write_tables(folder: Path, ownership: Ownership) -> None:
+    """The three tables of a part; a text is its number, and mentions have no place in it."""
+    sentences, reach = ownership.num_sentences, ownership.entity_reach()
+    users, entities = np.flatnonzero(ownership.sentences_per_user), np.flatnonzero(reach.users)
+    nothing = pa.ListArray.from_arrays(pa.array(np.zeros(sentences + 1, dtype=np.int32)), pa.array([], pa.int32()))
+    offsets = pa.array(ownership.entity_offsets.astype(np.int32))
+    one_each = pa.array(np.arange(len(entities) + 1), pa.int32())
+    columns = {
+        "sentences": [
+            pa.array(ownership.user_of_sentence, pa.int32()),
+            pc.cast(pa.array(np.arange(sentences)), pa.large_string()),
+            pa.ListArray.from_arrays(offsets, pa.array(ownership.entity_ids)),
+            nothing,
+            nothing,
+            nothing.cast(pa.list_(pa.string())),
+            pa.array(np.full(sentences, -1, dtype=np.int32)),
+        ],
+        "users": [
+            pa.array(users, pa.int32()),
+            pc.cast(pa.array(users), pa.string()),
+            pa.array(ownership.sentences_per_user[users]),
+        ],
+        "entities": [
+            pa.array(entities, pa.int32()),
+            pc.cast(pa.array(entities), pa.string()),
+            pa.ListArray.from_arrays(one_each, pa.array(["X"] * len(entities))),
+            *(pa.array(values[entities]) for values in (reach.users, reach.sentences, reach.max_per_user)),
+        ],
+    }
+    for table, schema in TABLES.items():
+        made = pa.Table.from_arrays(columns[table], schema=schema)
+        pq.write_table(made, folder / table_file(SPLIT, table), compression="zstd")
+
+
+def memory() -> dict[str, int]:
+    """MiB of this process: resident, its share of it (pages of n processes count as 1/n), and anonymous."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    kib = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in lines)}
+    return {name: kib[name] // 1024 for name in ("Rss", "Pss", "Anonymous")}
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What ``work`` returns, and its seconds."""
+    started = time.perf_counter()
+    found = work()
+    return found, time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
