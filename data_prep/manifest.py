@@ -40,7 +40,8 @@ class Manifest(_Strict):
 
     sources: name (never the path) of each file read → its record. settings: how it was read. tagger: what found
     the entities. tools: versions. classes: what the sentences' targets count, sorted; empty in a corpus without
-    classes. files: the corpus's own data files. fingerprint: checksum over all of them.
+    classes. notes: how often bad text was met, by :class:`data_prep.cleaning.Note`. files: the corpus's own data files.
+    fingerprint: checksum over all of them.
 
     A corpus that grew has one such file per part. follows: the fingerprint of the corpus that this part was appended
     to; fingerprint is then that of the corpus with this part. joined_at: the round from which what it adds takes part.
@@ -54,6 +55,7 @@ class Manifest(_Strict):
     tagger: dict[str, str]
     tools: dict[str, str]
     classes: tuple[str, ...] = ()
+    notes: dict[str, int] = {}
     splits: dict[str, SplitCounts]
     files: dict[str, FileRecord]
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")

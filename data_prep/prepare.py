@@ -19,6 +19,9 @@ from data_prep.split_writer import SplitWriter
 
 __all__ = ["Corpus", "append_corpus", "write_corpus"]
 
+Rewrite = Callable[[Sentence], Sentence | None]
+"""What changes the text of a sentence that is kept, and its mentions' places with it; None drops the sentence."""
+
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TRAIN = "train"
 _SCRATCH = "scratch"
@@ -33,21 +36,25 @@ def write_corpus(
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
+    notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
+    rewrite: Rewrite | None = None,
     needs_entities: bool = True,
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
     Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the
     order of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the
-    distributions ``tools`` go to the manifest. ``identity`` decides which mentions are one entity. Nothing of one user
-    changes what is kept of another, and nothing of one sentence unless ``identity`` links those of a document.
+    distributions ``tools`` go to the manifest, and so do ``notes``, once all sentences have come. ``identity`` decides
+    which mentions are one entity; after it, ``rewrite`` may change what is kept of a sentence's text, or drop it. Nothing
+    of one user changes what is kept of another, and nothing of one sentence unless ``identity`` links those of a
+    document.
 
     Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
     no train split, fewer than two users in it, or no entity in it unless it ``needs_entities`` no more.
     """
     with folder_appearing_at(out) as folder:
-        writers = _written(identity.resolved(sentences), folder, lambda split: None)
+        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, lambda split: None)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         _finish(
@@ -59,6 +66,7 @@ def write_corpus(
             settings=_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
+            notes=_counted(notes),
         )
     return Corpus.open(out)
 
@@ -73,7 +81,9 @@ def append_corpus(
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
+    notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
+    rewrite: Rewrite | None = None,
 ) -> Corpus:
     """Add ``sentences`` to ``corpus`` as a part of its own, and open what it is then; no file of it changes.
 
@@ -89,7 +99,7 @@ def append_corpus(
     if corpus.manifest.settings.get("identity") != identity.described():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _written(identity.resolved(sentences), folder, corpus.known)
+        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, corpus.known)
         if not writers:
             raise CorpusError("there is no sentence to append")
         new = {target for writer in writers.values() for target in writer.targets} - set(corpus.classes)
@@ -102,10 +112,25 @@ def append_corpus(
             settings=_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
+            notes=_counted(notes),
             follows=corpus.fingerprint,
             joined_at=joined_at,
         )
     return Corpus.open(corpus.path)
+
+
+def _rewritten(
+    sentences: Iterable[tuple[Sentence, tuple[Entity, ...]]], rewrite: Rewrite | None
+) -> Iterable[tuple[Sentence, tuple[Entity, ...]]]:
+    """With texts as they are to be kept; a sentence's entities are those of its text as it was."""
+    if rewrite is None:
+        return sentences
+    kept = ((rewrite(sentence), entities) for sentence, entities in sentences)
+    return ((sentence, entities) for sentence, entities in kept if sentence is not None)
+
+
+def _counted(notes: Mapping[str, int] | None) -> dict[str, int]:
+    return {name: count for name, count in sorted((notes or {}).items()) if count}
 
 
 def _written(

@@ -6,12 +6,12 @@ Tjong Kim Sang and De Meulder (2003), "Introduction to the CoNLL-2003 shared tas
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import CorpusError, Mention, Sentence
-from data_prep.textfiles import decoded_lines
+from data_prep.cleaning import Reading
+from data_prep.readers_iob import OpenSentence
+from data_prep.records import CorpusError, Sentence
 
 SPLIT_OF_FILE = {"eng.train": "train", "eng.testa": "validation", "eng.testb": "test"}
 """Which split each file of the shared task becomes."""
@@ -40,67 +40,43 @@ def conll2003_files(source: Path) -> dict[str, Path]:
     return files
 
 
-def read_conll2003(source: Path) -> Iterator[Sentence]:
+def read_conll2003(source: Path, reading: Reading | None = None) -> Iterator[Sentence]:
     """All sentences of the shared task's files in ``source``, file by file.
 
     A document is a user, named ``train-0001`` and so on; a sentence's text is its tokens joined by single
     spaces. Raises :class:`CorpusError` with file and line for ragged lines and malformed tags.
     """
     for split, path in conll2003_files(source).items():
-        yield from read_conll_file(path, split)
+        yield from read_conll_file(path, split, reading)
 
 
-def read_conll_file(path: Path, split: str) -> Iterator[Sentence]:
+def read_conll_file(path: Path, split: str, reading: Reading | None = None) -> Iterator[Sentence]:
     """The sentences of one four-column file (``token POS chunk tag``; IOB1 or IOB2 tags)."""
+    reading = reading or Reading()
+    return reading.finished(_sentences(path, split, reading))
+
+
+def _sentences(path: Path, split: str, reading: Reading) -> Iterator[Sentence]:
     document = 0
-    sentence = _OpenSentence()
-    for number, line in decoded_lines(path):
+    sentence = OpenSentence()
+    for number, line in reading.lines(path):
         columns = _GAP.split(line.strip(" \t\r\n"))
         if columns == [""] or columns[0] == _DOCUMENT_START:
             if sentence.tokens:
-                yield sentence.close(split, f"{split}-{document:04d}")
-                sentence = _OpenSentence()
+                yield _of_document(sentence, split, document)
+                sentence = OpenSentence()
             document += columns[0] == _DOCUMENT_START
             continue
         _check_columns(columns, document, path, number)
         sentence.tokens.append(columns[0])
         sentence.tags.append(columns[-1])
     if sentence.tokens:
-        yield sentence.close(split, f"{split}-{document:04d}")
+        yield _of_document(sentence, split, document)
 
 
-def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Mention, ...]:
-    """The entities of a sentence from its tags, one per token, and its tokens' character spans.
-
-    A new entity opens at ``B-``, and at ``I-`` after another type or ``O``; so IOB1 and IOB2 both read right.
-    """
-    mentions: list[Mention] = []
-    previous = "O"
-    for tag, (start, end) in zip(tags, spans, strict=True):
-        if tag != "O":
-            label = tag[2:]
-            if tag[0] == "I" and previous[2:] == label:
-                mentions[-1] = Mention(mentions[-1].start, end, label)
-            else:
-                mentions.append(Mention(start, end, label))
-        previous = tag
-    return tuple(mentions)
-
-
-@dataclass
-class _OpenSentence:
-    """Tokens and tags gathered until a blank line closes the sentence."""
-
-    tokens: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-
-    def close(self, split: str, user: str) -> Sentence:
-        spans = []
-        position = 0
-        for token in self.tokens:
-            spans.append((position, position + len(token)))
-            position += len(token) + 1
-        return Sentence(split, user, " ".join(self.tokens), mentions_of_tags(self.tags, spans))
+def _of_document(sentence: OpenSentence, split: str, document: int) -> Sentence:
+    user = f"{split}-{document:04d}"
+    return sentence.close(split, user, user)
 
 
 def _check_columns(columns: list[str], document: int, path: Path, number: int) -> None:

@@ -9,38 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_sim.corpus_kinds import KINDS, MADE, raw_corpus
 from fl_sim.identity_flags import add_identity, identity_of
+from fl_sim.text_flags import add_cleaning, add_preprocessing
 
 if TYPE_CHECKING:
-    from data_prep.corpora import RawCorpus
     from data_prep.corpus import Corpus
     from data_prep.records import Sentence
 
 NAME = "prepare"
-HELP = "make a corpus from conll2003, jsonl, csv or parquet files, or from the synthetic generator"
+HELP = "make a corpus from text: conll2003, ag-news, sec-standin, shakespeare, iob, tables, hf, or synthetic"
 
 _SENTENCES_PER_TICK = 500
-_TABLES = {
-    "jsonl": "a file of JSON objects, one a line (.xz and .gz too)",
-    "csv": "a CSV file with a header (.tsv for tabs; .xz and .gz too)",
-    "parquet": "a Parquet file",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    conll = kinds.add_parser("conll2003", help="the shared task's folder: documents are users, gold tags are entities")
-    conll.add_argument("--source", type=Path, required=True, help="folder with eng.train, eng.testa, eng.testb")
-    for kind, meaning in _TABLES.items():
-        _add_table_arguments(kinds.add_parser(kind, help=meaning))
-    made = kinds.add_parser("synthetic", help="made-up users who write about their lives (needs the generate extra)")
-    made.add_argument("--users", type=int, default=None, help="how many, all splits together (default: as bundled)")
-    made.add_argument("--seed", type=int, default=None, help="default: as bundled")
-    for kind_parser in kinds.choices.values():
+    for name, kind in KINDS.items():
+        kind_parser = kinds.add_parser(name, help=kind.help, description=kind.help)
+        kind.add_arguments(kind_parser)
         kind_parser.add_argument("--out", type=Path, required=True, help="folder to make; must not exist or be empty")
         kind_parser.add_argument("--json", action="store_true", help="print one JSON object")
         add_identity(kind_parser)
-        if kind_parser is not made:
+        add_preprocessing(kind_parser)
+        if name not in MADE:
+            add_cleaning(kind_parser)
             kind_parser.add_argument(
                 "--tagger", help="gold, rules or spacy:NAME_OR_PATH (default: gold marks if any, else rules)"
             )
@@ -53,44 +46,9 @@ def run(args: argparse.Namespace) -> int:
     require_free(args.out)
     identity, tagger = identity_of(args), getattr(args, "tagger", None)
     with _progress() as watch:
-        corpus = prepare(_raw_corpus(args), args.out, tagger=tagger, identity=identity, watch=watch)
+        corpus = prepare(raw_corpus(args), args.out, tagger=tagger, identity=identity, watch=watch)
     _report(corpus, as_json=args.json)
     return 0
-
-
-def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--source", type=Path, required=True, help="the file to read")
-    parser.add_argument("--text-column", required=True, metavar="NAME")
-    parser.add_argument("--user-column", required=True, metavar="NAME", help="whose text it is")
-    parser.add_argument("--entities-column", metavar="NAME", help="gold entities: a list of {start, end, label}")
-    parser.add_argument("--split-column", metavar="NAME", help="train, validation, test, ... of each row")
-    parser.add_argument("--test-fraction", type=float, default=0.1, help="share of users held out (default 0.1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the hash that holds users out (default 0)")
-    parser.add_argument(
-        "--split-sentences",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="cut each text into sentences, or keep a row whole",
-    )
-
-
-def _raw_corpus(args: argparse.Namespace) -> RawCorpus:
-    from data_prep import corpora
-
-    if args.kind == "conll2003":
-        return corpora.conll2003(args.source)
-    if args.kind == "synthetic":
-        return corpora.synthetic(args.users, args.seed)
-    options = corpora.TableOptions(
-        text_column=args.text_column,
-        user_column=args.user_column,
-        entities_column=args.entities_column,
-        split_column=args.split_column,
-        test_fraction=args.test_fraction,
-        seed=args.seed,
-        split_sentences=args.split_sentences,
-    )
-    return corpora.table(args.kind, args.source, options)
 
 
 @contextmanager
@@ -120,13 +78,19 @@ def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
 
 
 def _report(corpus: Corpus, as_json: bool) -> None:
+    from data_prep.cleaning import MEANING, Note
+
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
+    notes = corpus.manifest.notes
     if as_json:
-        print(json.dumps({"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts}))
+        made = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
+        print(json.dumps(made))
         return
     for split, count in counts.items():
         figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
         print(f"{split}: {figures}")
+    for name, times in notes.items():
+        print(f"survived: {times:,} {MEANING[Note(name)]}")
     for warning in corpus.warnings:
         print(f"warning: {warning}")
     print(f"prepared {corpus.path}; next: fl-sim stats {corpus.path}")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.readers_conll import mentions_of_tags, read_conll2003, read_conll_file
+from data_prep.readers_conll import read_conll2003, read_conll_file
+from data_prep.readers_iob import mentions_of_tags
 from data_prep.records import CorpusError, Mention, Sentence
 
 SMALL = """-DOCSTART- -X- O O
