@@ -1,45 +1,198 @@
-"""Any spaCy pipeline with a named-entity component, as a tagger."""
+"""Any spaCy pipeline that finds entities, as a tagger; each text is a document of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-import spacy
-from spacy.language import Language
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from data_prep.records import CorpusError, Mention
+from data_prep.spans import encodable, united
+from data_prep.textfiles import sha256_of
 
-_ENTITY_COMPONENTS = ("ner", "entity_ruler", "span_ruler")
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+MODELS = Path(__file__).parent / "models"
+SHIPPED = "en_fl_sim_ner"
+"""The pipeline that comes with the project."""
+
+PREFERRED = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm", SHIPPED)
+"""The pipelines that are taken, the first that is there, when nobody names one."""
+
+_RULERS = frozenset({"entity_ruler", "future_entity_ruler", "span_ruler"})
+_FINDERS = _RULERS | {"ner", "beam_ner", "spancat", "spancat_singlelabel"}
+_NOT_NEEDED = frozenset(
+    {
+        *("parser", "beam_parser", "senter", "sentencizer"),
+        *("tagger", "morphologizer", "attribute_ruler", "lemmatizer", "trainable_lemmatizer"),
+        *("entity_linker", "textcat", "textcat_multilabel"),
+    }
+)
+_EMBEDDERS = frozenset({"tok2vec", "transformer", "curated_transformer"})
+_TRANSFORMERS = _EMBEDDERS - {"tok2vec"}
+_LONGEST_PIECE = 100_000
+"""Characters; spaCy's models take memory in proportion, and refuse a text of more than a million."""
+
+Config = Mapping[str, Any]
+Piece = tuple[str, tuple[int, bool]]
+"""A part of a text, where it begins, and whether it is the last."""
 
 
 class SpacyTagger:
-    """Tags with an installed spaCy package or a pipeline folder; each text is a document of its own."""
+    """Tags with an installed spaCy package, a pipeline folder, or the pipeline that ships.
 
-    def __init__(self, name_or_path: str) -> None:
+    Only what finds entities is loaded, with the vectors or transformers that it listens to. Parsers, taggers and
+    lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. A text of more than
+    100,000 characters is cut at white space. ``batch_size`` is in texts: by default the pipeline's own, and 1 with a
+    transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
+    Raises :class:`CorpusError` for a pipeline that is absent, cannot be loaded or finds no entities.
+    """
+
+    def __init__(self, name_or_path: str, *, batch_size: int | None = None) -> None:
+        from confection import Config as ConfigFile
+
         self._name = name_or_path
-        try:
-            self._pipeline: Language = spacy.load(name_or_path)
-        except (OSError, ValueError, ImportError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: {reason}") from error
-        if not any(component in self._pipeline.pipe_names for component in _ENTITY_COMPONENTS):
-            present = ", ".join(self._pipeline.pipe_names) or "no component"
+        self._folder, self._packaged = _located(name_or_path)
+        with self._loading():
+            self._meta: dict[str, Any] = json.loads((self._folder / "meta.json").read_text(encoding="utf-8"))
+            config = ConfigFile().from_disk(self._folder / "config.cfg", interpolate=False)
+            self._pipes: list[str] = config["nlp"]["pipeline"]
+            self._components: dict[str, Config] = {name: config["components"][name] for name in self._pipes}
+        self._needed = _needed(self._components)
+        if not self._needed:
+            present = ", ".join(self._pipes) or "no component"
             raise CorpusError(
                 f"spaCy pipeline {name_or_path!r} finds no entities: "
-                f"it has {present}, but none of {', '.join(_ENTITY_COMPONENTS)}"
+                f"it has {present}, but none of {', '.join(sorted(_FINDERS))}"
             )
+        transformer = any(self._components[name].get("factory") in _TRANSFORMERS for name in self._needed)
+        self._batch_size = batch_size or (1 if transformer else None)
+
+    @functools.cached_property
+    def labels(self) -> frozenset[str]:
+        """What the pipeline's own meta data say that it can give."""
+        labels = self._meta.get("labels", {})
+        return frozenset(label for name in self._needed for label in labels.get(name, ()))
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """The pipeline's ``doc.ents`` as character spans."""
-        for document in self._pipeline.pipe(texts):
-            yield tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents if ent.text.strip())
+        """``doc.ents``, and the spans of span rulers and span categorisers, as character spans."""
+        keys = [
+            str(c["spans_key"]) for name, c in self._components.items() if name in self._needed and "spans_key" in c
+        ]
+        pieces = (piece for text in texts for piece in _pieces(encodable(text)))
+        found: list[Mention] = []
+        for document, (offset, last) in self._pipeline.pipe(pieces, as_tuples=True, batch_size=self._batch_size):
+            found += _mentions(document, keys, offset)
+            if last:
+                yield united([found])
+                found = []
 
     def describe(self) -> dict[str, str]:
-        """Pipeline name and version, as its own meta data state them; never the path it was loaded from."""
-        meta = self._pipeline.meta
-        return {
+        """Name, version and components that ran; a checksum of a folder, but never its path."""
+        described = {
             "tagger": "spacy",
-            "pipeline": f"{meta['lang']}_{meta['name']}",
-            "pipeline_version": str(meta["version"]),
-            "spacy": spacy.__version__,
+            "pipeline": f"{self._meta['lang']}_{self._meta['name']}",
+            "pipeline_version": str(self._meta["version"]),
+            "components": ",".join(self._needed),
+            "spacy": importlib.metadata.version("spacy"),
         }
+        return described if self._packaged else described | {"pipeline_sha256": self._digest}
+
+    @functools.cached_property
+    def _pipeline(self) -> Language:
+        import spacy
+
+        # By its name a package is imported, and with it what it may register.
+        source = self._name if self._packaged else self._folder
+        with self._loading():
+            return spacy.load(source, exclude=[name for name in self._pipes if name not in self._needed])
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for path in sorted(path for path in self._folder.rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(self._folder).as_posix()} {sha256_of(path)}\n".encode())
+        return digest.hexdigest()
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[0] if lines else type(error).__name__
+            raise CorpusError(f"spaCy pipeline {self._name!r} cannot be loaded: {reason}") from error
+
+
+def default_pipeline() -> str | None:
+    """The first of :data:`PREFERRED` that is there."""
+    for name in PREFERRED:
+        try:
+            _located(name)
+        except CorpusError:
+            continue
+        return name
+    return None
+
+
+def _located(name_or_path: str) -> tuple[Path, bool]:
+    """The folder with the pipeline's files, and whether it lies in an installed package of its name."""
+    if name_or_path == SHIPPED and (MODELS / SHIPPED / "meta.json").is_file():
+        return MODELS / SHIPPED, False
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path, False
+    spec = importlib.util.find_spec(name_or_path) if name_or_path.isidentifier() else None
+    for place in (spec and spec.submodule_search_locations) or ():
+        for meta in sorted(Path(place).glob(f"{name_or_path}-*/meta.json")):
+            return meta.parent, True
+    raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder")
+
+
+def _needed(components: Mapping[str, Config]) -> list[str]:
+    """The names of the components that find entities, or might, and of those that these build upon."""
+    factories = {name: str(component.get("factory")) for name, component in components.items()}
+    finding = [name for name, factory in factories.items() if factory not in _NOT_NEEDED | _EMBEDDERS]
+    if any(factories[name] in _RULERS for name in finding):
+        return list(components)
+    unknown = any(factories[name] not in _FINDERS for name in finding)
+    upstream = {name for finder in finding for name in _listened_to(components[finder])}
+    embedding = {
+        name for name, factory in factories.items() if factory in _EMBEDDERS and (unknown or {name, "*"} & upstream)
+    }
+    return [name for name in components if name in finding or (finding and name in embedding)]
+
+
+def _listened_to(settings: Config) -> Iterator[str]:
+    """The upstream components, ``*`` for any, that listeners anywhere in a component's ``settings`` name."""
+    if "Listener" in str(settings.get("@architectures", "")):
+        yield str(settings.get("upstream", "*"))
+    for value in settings.values():
+        if isinstance(value, Mapping):
+            yield from _listened_to(value)
+
+
+def _mentions(document: Doc, keys: Iterable[str], offset: int) -> Iterator[Mention]:
+    spans = itertools.chain(document.ents, *(document.spans.get(key, ()) for key in keys))
+    for span in spans:
+        if span.text.strip() and span.label_:
+            yield Mention(span.start_char + offset, span.end_char + offset, span.label_)
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    start = 0
+    while len(text) - start > _LONGEST_PIECE:
+        spaces = [text.rfind(space, start + 1, start + _LONGEST_PIECE) for space in " \n\t"]
+        end = max(spaces) if max(spaces) > 0 else start + _LONGEST_PIECE
+        yield text[start:end], (start, False)
+        start = end
+    yield text[start:], (start, True)
