@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strategies import accounting, streams
-from strategies.plan import AdaptiveClip, Mechanism
-from strategies.published import PublishedTerms
+from strategies.plan import PARTS, Mechanism, from_record
 from strategies.units import Adjacency, PrivacyError
 
 LEDGER_FILE = "ledger.jsonl"
@@ -84,8 +83,7 @@ _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | dict.fromkeys(
     ("mechanism", "population"), (int,)
 )
-_PARTS: dict[str, type[AdaptiveClip] | type[PublishedTerms]] = {"adaptive": AdaptiveClip, "published": PublishedTerms}
-_LATER = frozenset({"clipping", *_PARTS})
+_LATER = frozenset({"clipping", *PARTS})
 """Fields that ledgers of an earlier fl-sim do not have: their defaults are what it did."""
 
 
@@ -300,14 +298,13 @@ def _entry(values: Mapping[str, Any], where: str) -> Entry:
     if missing - _LATER or values.keys() - names - {"run", "round", "previous"}:
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
     given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names - missing}
-    plain = given.keys() - _PARTS.keys()
+    plain = given.keys() - PARTS.keys()
     wrong = [name for name in plain if type(given[name]) not in _KINDS.get(name, (str,))]
-    wrong += [name for name in _PARTS if not isinstance(given.get(name), dict | None)]
+    wrong += [name for name in PARTS if not isinstance(given.get(name), dict | None)]
     if wrong or type(values["round"]) is not int:
         raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
     try:
-        parts = {name: kind(**given[name]) for name, kind in _PARTS.items() if given.get(name) is not None}
-        return Entry(values["run"], values["round"], Terms(**given | parts))
+        return Entry(values["run"], values["round"], Terms(**from_record(given)))
     except PrivacyError as error:
         raise LedgerError(f"{where}: {error}") from error
     except TypeError as error:  # a part with other fields, or with text where a number is needed

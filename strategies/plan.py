@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -243,6 +243,22 @@ class PrivacyPlan(Mechanism):
             return np.full(len(rounds), math.inf)
         event = self.event().robust() if robust else self.event()
         return accounting.epsilon_curve(event, self.exposed(adjacency), rounds, self.delta)
+
+
+PARTS: dict[str, type[AdaptiveClip] | type[PublishedTerms]] = {"adaptive": AdaptiveClip, "published": PublishedTerms}
+"""The fields of a mechanism that have fields of their own."""
+
+
+def from_record(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a mechanism as JSON keeps them (``dataclasses.asdict``), with objects for those of :data:`PARTS`.
+
+    Raises:
+        PrivacyError: for a value that is impossible.
+        TypeError: for other fields than a part has, or of another kind.
+    """
+    return {
+        name: PARTS[name](**value) if name in PARTS and value is not None else value for name, value in values.items()
+    }
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

@@ -126,7 +126,7 @@ def audit_training(
     rounds = folder.last_round or 0
     proven = math.inf
     if plan.private:
-        proven = accounting.epsilon(plan.event(), Adjacency(1), rounds, plan.delta)
+        proven = accounting.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
     lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
     return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
 

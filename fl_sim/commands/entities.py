@@ -88,7 +88,8 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.entity_report import Training
     from fl_sim.record import Record
     from fl_sim.results import ResultsError, RunFolder
-    from strategies.plan import PrivacyPlan
+    from strategies.plan import PrivacyPlan, from_record
+    from strategies.units import Adjacency
 
     for name in ("corpus", "split", *_MECHANISM):
         if getattr(args, name) is not None:
@@ -99,7 +100,12 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     config, corpus = record.config, record.open_corpus(folder)
     if not folder.last_round:
         raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")
-    plan, split = PrivacyPlan(**record.plan), config.corpus.train_split
+    plan, split = PrivacyPlan(**from_record(record.plan)), config.corpus.train_split
+    if plan.exposed(Adjacency()) != Adjacency():
+        raise ConfigError(
+            f"{folder.path}: its weights depend on other users' data, so that every entity reaches all users; allowed: "
+            "runs without privacy.*_weight_cap"
+        )
     largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
     bound = user_sentence_bound(config.privacy.user_sentences, largest)
     return corpus, split, Training(plan.event(), folder.last_round, plan.delta, bound)

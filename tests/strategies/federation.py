@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -69,8 +70,14 @@ def run_rounds(
     secure_noise: bool = False,
     optimizer: ServerOptimizerConfig = PLAIN_SGD,
     averaging: AveragingConfig | None = None,
+    observe: Callable[[BoundedSumStrategy], Any] = lambda strategy: None,
+    resume: tuple[int, np.ndarray, dict[str, np.ndarray]] | None = None,
 ) -> tuple[list[np.ndarray], BoundedSumStrategy]:
-    """The models after each round (the initial one is zero), and the strategy that made them."""
+    """The models after each round (the initial one is zero), and the strategy that made them.
+
+    ``strategy.observed`` has what ``observe`` saw of it after each round. ``resume`` goes on after a round from its
+    model and the strategy's state.
+    """
     client = ClientApp()
 
     @client.train(TRAIN_ACTION)
@@ -88,6 +95,17 @@ def run_rounds(
         secure_noise=secure_noise,
     )
     strategy = build_strategy(parts)
+    done, start = 0, np.zeros(size, dtype=np.float32)
+    if resume is not None:
+        done, start, state = resume
+        strategy.restore(state)
+    strategy.observed = []
+
+    def after(server_round: int, arrays: ArrayRecord) -> None:
+        models.append(arrays_to_vector(arrays))
+        if server_round:
+            strategy.observed.append(observe(strategy))
+
     models: list[np.ndarray] = []
     server = ServerApp()
 
@@ -95,10 +113,11 @@ def run_rounds(
     def main(grid: Grid, context: Context) -> None:
         strategy.start(
             grid,
-            vector_to_arrays(np.zeros(size, dtype=np.float32)),
+            vector_to_arrays(start),
             num_rounds=rounds,
-            evaluate_fn=lambda _, arrays: models.append(arrays_to_vector(arrays)),
+            evaluate_fn=after,
+            first_round=done + 1,
         )
 
     run_inline(server, client, nodes)
-    return models[1:], strategy
+    return models[0 if done else 1 :], strategy

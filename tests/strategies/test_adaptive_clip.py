@@ -1,0 +1,142 @@
+"""A clip that follows a noisy quantile: bounded with its votes, noised as stated, free of what is not released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from strategies.messages import TrainReply, TrainRequest
+from strategies.plan import AdaptiveClip, PrivacyPlan
+from tests.strategies.federation import plan, run_rounds, zeros
+
+ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=2.0)
+
+
+def is_gaussian_of(std: float, values: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov and a chi-square test of the scale; level 1e-6 each, because secure noise is fresh."""
+    scale = stats.chi2.cdf(((values / std) ** 2).sum(), len(values))
+    return stats.kstest(values / std, "norm").pvalue > 1e-6 and 5e-7 < scale < 1 - 5e-7
+
+
+KINDS = {
+    "user_level": {"strategy": "user_level"},
+    "sentences": {"user_cap": 4.0},
+    "users": {"user_cap": 4.0, "clipping": "user"},
+}
+
+
+def adapting(kind: str = "user_level", **changes: object) -> PrivacyPlan:
+    values = {"noise_multiplier": 1.0, "adaptive": ADAPTIVE, "clip_norm": 2.0} | KINDS[kind]
+    return plan(**(values | changes))
+
+
+def voting(votes_of: Callable[[np.ndarray], float]) -> Callable[[TrainRequest, np.ndarray], TrainReply]:
+    """Nobody moves the model; all that a node's users say is their votes."""
+    return lambda request, users: replace(zeros(request, users), votes=votes_of(users))
+
+
+@pytest.mark.parametrize(
+    ("kind", "secure"), [("user_level", False), ("sentences", False), ("users", False), ("sentences", True)]
+)
+def test_a_round_of_zero_updates_has_the_noise_of_sum_and_count(kind: str, secure: bool) -> None:
+    """The sum's is z·β/(1 − 1/r²)^½ of the clip of the round; the count's r·h·ŵ·z, read off the clip's own path."""
+    privacy = adapting(kind, population=10, adaptive=replace(ADAPTIVE, learning_rate=1e-3), rounds=200)
+    size, rounds = 50, 200
+    models, strategy = run_rounds(
+        privacy, size=size, rounds=rounds, nodes=1, answer=zeros, secure_noise=secure, observe=lambda s: s.clip_norm
+    )
+    clips = np.array([privacy.clip_norm, *strategy.observed])
+    sums = np.diff(np.vstack([np.zeros(size), models]), axis=0) * 10
+    betas = clips[:-1] * privacy.user_cap
+    scaled = (sums / betas[:, None]).ravel()
+    counts = -np.diff(np.log(clips)) / 1e-3 * privacy.items_per_user * 10
+    expected_sum = 1.0 / np.sqrt(1 - 1 / 4)
+    expected_count = 2.0 * 0.5 * privacy.items_per_user * 1.0
+    for found, std in ((scaled, expected_sum), (counts, expected_count)):
+        assert is_gaussian_of(std, found)
+        for wrong in (0.7, 1.45):
+            assert not is_gaussian_of(std * wrong, found)
+    assert abs(np.corrcoef(counts, sums[:, 0] / betas)[0, 1]) < 0.25
+
+
+def test_the_clip_moves_towards_the_quantile() -> None:
+    quiet = {"noise_multiplier": 1e-9}
+    loose = adapting(**quiet)
+    for votes, direction in ((0.5, -1), (-0.5, 1), (0.0, 0)):
+        _, strategy = run_rounds(loose, rounds=1, answer=voting(lambda users, v=votes: v * len(users)))
+        moved = np.log(strategy.clip_norm / 2.0)
+        assert moved == pytest.approx(direction * 0.2 * 0.5, abs=1e-6)
+
+
+def test_the_clip_reaches_the_median_norm() -> None:
+    """Users whose updates have norms from 0.1 to 10 say whether the clip left them as they are."""
+    norms = np.geomspace(0.1, 10, 10)
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        votes = float((norms[users] <= request.rule.user_clip).sum() - request.rule.quantile * len(users))
+        return replace(zeros(request, users), votes=votes)
+
+    privacy = adapting(noise_multiplier=0.05, clip_norm=50.0, rounds=150)
+    _, strategy = run_rounds(privacy, rounds=150, answer=answer)
+    assert norms[3] < strategy.clip_norm < norms[6]
+
+
+def test_the_rule_of_a_round_has_the_clip_of_that_round() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        seen.append((request.rule.sentence_clip, request.rule.user_clip))
+        return zeros(request, users)
+
+    _, strategy = run_rounds(
+        adapting("sentences", rounds=3), rounds=3, nodes=1, answer=answer, observe=lambda s: s.clip_norm
+    )
+    clips = [2.0, *strategy.observed[:-1]]
+    assert seen == [(clip, 4.0 * clip) for clip in clips]
+    assert len(set(clips)) == 3
+
+
+@pytest.mark.parametrize(("votes", "failed"), [(2.0, 0), (2.1, 1), (-2.1, 1), (np.nan, 1), (np.inf, 1)])
+def test_more_votes_than_the_users_may_have_are_discarded(votes: float, failed: int) -> None:
+    """One user at ŵ = 4 has at most four votes of a half, and then nothing else."""
+    privacy = adapting("sentences", adaptive=replace(ADAPTIVE, count_noise=1.0 + 1e-9))
+    _, strategy = run_rounds(privacy, users=1, nodes=1, answer=voting(lambda users: votes))
+    assert strategy.tally.failed_nodes == failed
+
+
+def test_a_full_vector_leaves_no_room_for_votes() -> None:
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        vector = np.zeros_like(request.vector)
+        vector[0] = 8.0 / np.sqrt(1 - 1 / 4)  # β = 8 in the coordinates that are shrunk by a
+        return TrainReply(vector, len(users), 1, 0, 0, 0.0, votes=votes)
+
+    for votes, failed in ((0.0, 0), (2.0, 1)):  # noqa: B007 (the answer reads it)
+        _, strategy = run_rounds(adapting("sentences"), users=1, nodes=1, answer=answer)
+        assert strategy.tally.failed_nodes == failed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_strategy_goes_on_with_the_same_clip(kind: str) -> None:
+    privacy = adapting(kind, rounds=6)
+    models, whole = run_rounds(privacy, rounds=6)
+    first, half = run_rounds(privacy, rounds=3)
+    rest, resumed = run_rounds(privacy, rounds=6, resume=(3, first[-1], half.state()))
+    np.testing.assert_array_equal(rest[-1], models[-1])
+    assert resumed.clip_norm == whole.clip_norm != 2.0
+
+
+def test_the_clip_is_a_metric_where_it_adapts_and_only_there() -> None:
+    _, adapts = run_rounds(adapting())
+    _, fixed = run_rounds(plan())
+    assert adapts.tally.metrics()["clip_norm"] == 2.0
+    assert "clip_norm" not in fixed.tally.metrics()
+
+
+def test_no_noise_can_drive_the_clip_out_of_the_numbers() -> None:
+    wild = adapting(noise_multiplier=1e4, adaptive=replace(ADAPTIVE, learning_rate=1e3), rounds=20)
+    _, strategy = run_rounds(wild, rounds=20, answer=zeros)
+    assert 2e-6 * (1 - 1e-9) <= strategy.clip_norm <= 2e6 * (1 + 1e-9)
