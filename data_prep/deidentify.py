@@ -1,0 +1,297 @@
+"""A prepared corpus without its entities: mentions replaced by their category, removed, or replaced by surrogates.
+
+The result is a prepared corpus like any other, with the same users, sentences, splits and classes under the same ids.
+It protects nobody by itself: what the tagger missed stands where it stood (docs/deidentification.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.atomic import folder_appearing_at
+from data_prep.categories import Category, category_of
+from data_prep.corpus import Corpus
+from data_prep.identity import DEFAULT_IDENTITY, Identity
+from data_prep.prepare import append_corpus, write_corpus
+from data_prep.records import CorpusError, Mention, Sentence
+from data_prep.surrogates import SurrogateMaker, in_case_of
+
+MODES = ("category", "remove", "surrogate")
+EMPTY = "[EMPTY]"
+"""The text of a sentence of which nothing else is left."""
+
+WARNING = (
+    "De-identified ({mode}): what the tagger missed stands in the text as it was. This has no ε, and without "
+    "entities no ε of a training on it speaks of one."
+)
+SURROGATE_WARNING = (
+    "De-identified (surrogate): what the tagger missed stands in the text as it was. The surrogates were chosen by "
+    "looking at the whole corpus, which no ε of a training on it covers."
+)
+
+_POSSESSIVE = re.compile(r"\s*['’][sS]$")
+_POSSESSIVE_AFTER = re.compile(r"^\s?['’][sS]\b")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass
+class Tally:
+    """What a de-identification did.
+
+    sentences: all; changed: those with a mention; mentions: as the corpus has them; replaced: places, overlapping
+    mentions being one; emptied: sentences of which nothing was left. still_there: sentences in which the very spelling
+    of a mention of the corpus stands where no mention was, so that it was probably missed; names_still_there: how many
+    spellings those are. Only spellings of at least three characters with a capital or a digit are looked for, and of
+    single words only those that the corpus never has in small letters ("The" may be a mention once).
+    """
+
+    sentences: int = 0
+    changed: int = 0
+    mentions: int = 0
+    replaced: int = 0
+    emptied: int = 0
+    still_there: int = 0
+    names_still_there: int = 0
+
+
+def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Corpus, Tally]:
+    """Write ``corpus`` without its entities to the folder ``out`` and open it.
+
+    ``category`` puts ``[PERSON]`` and the like in the place of a mention, ``remove`` nothing, ``surrogate`` a made-up
+    entity of the same category: the same for every mention of an entity, another for another entity, and none of the
+    corpus; ``seed`` draws them. The result has mentions and entities only in the last case. What was appended to
+    ``corpus`` is appended to the result.
+
+    Raises :class:`CorpusError` for another mode, a negative seed, a corpus without mentions, and a taken ``out``.
+    """
+    if mode not in MODES:
+        raise CorpusError(f"mode {mode!r} must be one of {', '.join(MODES)}")
+    if seed < 0:
+        raise CorpusError(f"seed {seed} must not be negative")
+    if not any(counts.mentions for counts in corpus.manifest.splits.values()):
+        raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
+    identity = _identity_of(corpus)
+    tally = Tally()
+    surrogates = surrogates_of(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
+    rewriter = Rewriter(mode, identity, surrogates)
+    watch = _Watch(corpus, tally)
+    with folder_appearing_at(out) as scratch:
+        _write(corpus, scratch / "corpus", rewriter, watch, _settings(corpus, mode, seed), identity)
+        for path in (scratch / "corpus").iterdir():
+            path.rename(scratch / path.name)
+        (scratch / "corpus").rmdir()
+    return Corpus.open(out), tally
+
+
+def merged(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+    """Overlapping mentions as one, which covers them all and has the label of the longest."""
+    hulls: list[list[Mention]] = []
+    end = 0
+    for mention in sorted(mentions, key=lambda m: (m.start, -m.end)):
+        if hulls and mention.start < end:
+            hulls[-1].append(mention)
+        else:
+            hulls.append([mention])
+        end = max(end, mention.end)
+    return tuple(_hull(mentions) for mentions in hulls)
+
+
+def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
+    """The sentences of one part of ``corpus``, split by split in the order of their ids, as preparation took them."""
+    for split in corpus.parts[part].manifest.splits:
+        counts = [p.manifest.splits[split].sentences if split in p.manifest.splits else 0 for p in corpus.parts]
+        first = sum(counts[:part])
+        yield from _rows(corpus, split, first, first + counts[part])
+
+
+def _all_sentences(corpus: Corpus) -> Iterator[Sentence]:
+    return itertools.chain.from_iterable(sentences_of(corpus, part) for part in range(len(corpus.parts)))
+
+
+def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentence]:
+    users = corpus.users(split)["user"].tolist()
+    owners = corpus.ownership(split).user_of_sentence
+    targets = corpus.targets(split)
+    texts = corpus.texts(split)
+    table = corpus.mentions(split)
+    starts, ends = (table.column(name).to_numpy() for name in ("start", "end"))
+    labels = table.column("label").to_pylist()
+    bounds = np.searchsorted(table.column("sentence").to_numpy(), np.arange(first, stop + 1))
+    for row in range(first, stop):
+        places = range(bounds[row - first], bounds[row - first + 1])
+        target = int(targets[row])
+        yield Sentence(
+            split,
+            users[owners[row]],
+            texts[row].as_py(),
+            tuple(Mention(int(starts[i]), int(ends[i]), labels[i]) for i in places),
+            target=corpus.classes[target] if target >= 0 else None,
+        )
+
+
+def _write(
+    corpus: Corpus, out: Path, rewriter: Rewriter, watch: _Watch, settings: dict[str, Any], identity: Identity
+) -> None:
+    for number, part in enumerate(corpus.parts):
+        rewritten = (watch.seen(rewriter, sentence) for sentence in sentences_of(corpus, number))
+        described: dict[str, Any] = {
+            "name": f"{part.manifest.name}-deidentified",
+            "sources": part.manifest.sources,
+            "settings": settings,
+            "tagger": part.manifest.tagger,
+            "identity": identity,
+        }
+        if number == 0:
+            write_corpus(rewritten, out, needs_entities=False, **described)
+        else:
+            append_corpus(Corpus.open(out), rewritten, joined_at=part.manifest.joined_at, **described)
+
+
+def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:
+    """The parent's settings, and what was done to it."""
+    described: dict[str, Any] = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
+    if mode == "surrogate":
+        described["seed"] = seed
+        warnings = [SURROGATE_WARNING]
+    else:
+        warnings = [WARNING.format(mode=mode)]
+    return {**corpus.manifest.settings, "deidentified": described, "warnings": warnings}
+
+
+def _identity_of(corpus: Corpus) -> Identity:
+    """The corpus's own, but for links within documents, which a prepared corpus does not name."""
+    settings = corpus.manifest.settings.get("identity")
+    if settings is None:
+        return DEFAULT_IDENTITY
+    return dataclasses.replace(Identity(**settings), link_within_document=False)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A sentence without its entities, the pieces of the old text that were kept, and what was put between them."""
+
+    sentence: Sentence
+    kept: tuple[str, ...]
+    put: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rewriter:
+    """Takes the entities out of sentences; ``surrogates`` has the surrogate of every key, where they are to be put."""
+
+    mode: str
+    identity: Identity = DEFAULT_IDENTITY
+    surrogates: Mapping[str, str] | None = None
+
+    def rewritten(self, sentence: Sentence) -> Rewritten:
+        """What is left of ``sentence``; :data:`EMPTY` where that is nothing."""
+        hulls = merged(sentence.mentions)
+        bounds = [0, *(place for hull in hulls for place in (hull.start, hull.end)), len(sentence.text)]
+        kept = [sentence.text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
+        if self.mode == "remove":
+            kept, put = _closed_up(kept), [""] * len(hulls)
+        else:
+            put = [self._replacement(sentence.surface(hull), hull.label) for hull in hulls]
+        text, mentions = kept[0], []
+        for hull, replacement, piece in zip(hulls, put, kept[1:], strict=True):
+            if self.mode == "surrogate":
+                mentions.append(Mention(len(text), len(text) + len(replacement), hull.label))
+            text += replacement + piece
+        if hulls and not text.strip():
+            text = EMPTY
+        left = dataclasses.replace(sentence, text=text, mentions=tuple(mentions))
+        return Rewritten(left, tuple(kept), tuple(put))
+
+    def _replacement(self, surface: str, label: str) -> str:
+        possessive = _POSSESSIVE.search(surface)
+        name = surface[: possessive.start()] if possessive else surface
+        tail = possessive[0] if possessive and name.strip() else ""
+        if self.surrogates is None:
+            return f"[{category_of(label)}]{tail}"
+        return in_case_of(name, self.surrogates[self.identity.key(surface)]) + tail
+
+
+def surrogates_of(sentences: Iterable[Sentence], identity: Identity, seed: int) -> dict[str, str]:
+    """The surrogate of every key, of the category that most of its mentions have; drawn in the order of the keys'
+    first mentions."""
+    categories: dict[str, Counter[Category]] = {}
+    real: set[str] = set()
+    for sentence in sentences:
+        real.update(key for key, _ in identity.entities(sentence))
+        for hull in merged(sentence.mentions):
+            key = identity.key(sentence.surface(hull))
+            categories.setdefault(key, Counter())[category_of(hull.label)] += 1
+    maker = SurrogateMaker(seed, identity.key, real | set(categories))
+    return {key: maker.surrogate(key, found.most_common(1)[0][0]) for key, found in categories.items()}
+
+
+@dataclass
+class _Watch:
+    """Counts, and looks for names that were missed, while the sentences pass."""
+
+    corpus: Corpus
+    tally: Tally
+
+    def __post_init__(self) -> None:
+        self._names: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        self._still_there: set[tuple[str, ...]] = set()
+        surfaces: set[str] = set()
+        words: set[str] = set()
+        for sentence in _all_sentences(self.corpus):
+            surfaces.update(sentence.surface(mention) for mention in sentence.mentions)
+            words.update(_WORD.findall(sentence.text))
+        for surface in surfaces:
+            name = tuple(_WORD.findall(surface))
+            telling = any(character.isupper() or character.isdigit() for character in surface)
+            if telling and sum(map(len, name)) > 2 and (len(name) > 1 or name[0].lower() not in words):
+                self._names[name[0]].add(name)
+
+    def seen(self, rewriter: Rewriter, sentence: Sentence) -> Sentence:
+        """``sentence`` rewritten."""
+        found = rewriter.rewritten(sentence)
+        replaced = len(found.put)
+        missed = {name for piece in found.kept for name in self._in(piece)}
+        self._still_there |= missed
+        tally = self.tally
+        tally.sentences += 1
+        tally.changed += replaced > 0
+        tally.mentions += len(sentence.mentions)
+        tally.replaced += replaced
+        tally.emptied += replaced > 0 and found.sentence.text == EMPTY
+        tally.still_there += bool(missed)
+        tally.names_still_there = len(self._still_there)
+        return found.sentence
+
+    def _in(self, piece: str) -> Iterator[tuple[str, ...]]:
+        words = tuple(_WORD.findall(piece))
+        for position, word in enumerate(words):
+            for name in self._names.get(word, ()):
+                if words[position : position + len(name)] == name:
+                    yield name
+
+
+def _hull(mentions: Sequence[Mention]) -> Mention:
+    longest = max(mentions, key=lambda m: (m.end - m.start, -m.start))
+    return Mention(mentions[0].start, max(mention.end for mention in mentions), longest.label)
+
+
+def _closed_up(kept: list[str]) -> list[str]:
+    """The pieces without the possessives and spaces that would be left where something between them goes."""
+    closed = kept[:1]
+    for piece in kept[1:]:
+        piece = _POSSESSIVE_AFTER.sub("", piece, count=1)
+        if not closed[-1] or closed[-1][-1].isspace():
+            spaced, piece = piece, piece.lstrip()
+            if not piece or spaced[0] in ".,;:!?)":
+                closed[-1] = closed[-1].rstrip()
+        closed.append(piece)
+    return closed
