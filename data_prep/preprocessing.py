@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import string
-import sys
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from data_prep.records import Mention, Sentence
 
 Span = tuple[int, int]
 
+_PLANES_WITH_PUNCTUATION = 2  # the others have ideographs, tags and private characters
 _SIGMA, _SMALL_SIGMA = "Σ", "σ"
 
 
@@ -130,5 +130,5 @@ def _moved(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
 @cache
 def _punctuation() -> dict[int, None]:
     """What is removed, as :meth:`str.translate` wants it."""
-    unicode = (code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("P"))
+    unicode = (code for code in range(_PLANES_WITH_PUNCTUATION << 16) if unicodedata.category(chr(code))[0] == "P")
     return dict.fromkeys([*unicode, *map(ord, string.punctuation)])
