@@ -241,6 +241,7 @@ def _tuned(module: nn.Module, spec: ModelSpec, task: Task) -> nn.Module:
 
 def _read_head(module: Classifier, spec: ModelSpec, task: Classification) -> None:
     """Take over the head of a classifier that was saved, if it was made for the same classes."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     folder = Path(spec.name)
@@ -250,7 +251,7 @@ def _read_head(module: Classifier, spec: ModelSpec, task: Classification) -> Non
         made_for = json.loads((folder / "spec.json").read_text(encoding="utf-8")).get("classes")
         if made_for == list(task.classes):
             module.head.load_state_dict(load_file(folder / _HEAD_FILE))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the head of model {spec.name!r}: {' '.join(str(error).split())}") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,19 +135,33 @@ def _load(name: str, loader: Any) -> nn.Module:
     from safetensors import SafetensorError
 
     try:
-        module, report = loader.from_pretrained(
-            place_of(name),
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        with _no_report():
+            module, report = loader.from_pretrained(
+                place_of(name),
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
     except (*_LOAD_ERRORS, SafetensorError) as error:
         raise _cannot_load(name, error) from error
     missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise ModelError(f"model {name!r} lacks {len(missing)} weights, the first is {missing[0]!r}")
     return module
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """transformers warns of weights that are not there, or not needed; what is missing is an error here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _cannot_load(name: str, error: Exception) -> ModelError:

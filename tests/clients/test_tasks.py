@@ -1,0 +1,91 @@
+"""Tasks: what is told of a sentence, what the held-out figures mean, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from clients.errors import ModelError
+from clients.examples import Example, Examples
+from clients.losses import held_out, sentence_losses
+from clients.tasks import Classification, HeldOut, NextWord, make_task
+from data_prep.encode import EncodedSplit
+from tests.clients import models_to_try
+from tests.clients.models_to_try import CLASSES, examples
+
+CPU = torch.device("cpu")
+
+
+def found(losses: list[float], predictions: list[int], wrong: list[int]) -> HeldOut:
+    return HeldOut(np.array(losses), np.array(predictions), np.array(wrong))
+
+
+def test_perplexity_per_token_and_per_word() -> None:
+    """Three sentences of 4, 6 and 2 tokens; the second was cut, so that nobody knows how many words were told."""
+    metrics = NextWord().metrics(found([2.0, 1.0, 3.0], [4, 6, 2], [0, 0, 0]), words=np.array([3, 0, 2]))
+    assert metrics["loss"] == pytest.approx((8 + 6 + 6) / 12)
+    assert metrics["perplexity"] == pytest.approx(math.exp(20 / 12))
+    assert metrics["perplexity_per_word"] == pytest.approx(math.exp((8 + 6) / 5))
+
+
+def test_per_word_figures_compare_tokenizers() -> None:
+    """The same probability of the same text, cut into fewer or more tokens."""
+    words = np.array([5])
+    coarse = NextWord().metrics(found([4.0], [5], [0]), words)
+    fine = NextWord().metrics(found([2.0], [10], [0]), words)
+    assert coarse["perplexity_per_word"] == pytest.approx(fine["perplexity_per_word"])
+    assert coarse["perplexity"] > fine["perplexity"]
+
+
+def test_an_error_is_a_share_of_the_sentences_with_a_class() -> None:
+    metrics = CLASSES.metrics(found([1.0, 0.0, 2.0], [1, 0, 1], [0, 0, 1]), words=np.zeros(3, dtype=np.int64))
+    assert metrics == {"error": 0.5, "loss": 1.5}
+
+
+def test_nothing_to_tell_is_no_figure_and_no_overflow() -> None:
+    nothing = np.zeros(1, dtype=np.int64)
+    assert math.isnan(NextWord().metrics(found([0.0], [0], [0]), nothing)["perplexity"])
+    assert math.isnan(CLASSES.metrics(found([0.0], [0], [0]), nothing)["error"])
+    assert NextWord().metrics(found([1e6], [1], [0]), np.ones(1, dtype=np.int64))["perplexity"] == math.inf
+
+
+def test_a_classifier_counts_what_its_highest_score_misses() -> None:
+    model = models_to_try.small_gpt2(CLASSES)
+    given = examples(9, 12, 7, 20, 15, task=CLASSES)
+    scores = [model.logits(model.batch([e])).flatten() for e in given if e.target >= 0]
+    targets = [e.target for e in given if e.target >= 0]
+    wrong = [int(s.argmax()) != t for s, t in zip(scores, targets, strict=True)]
+    measured = held_out(model, given)
+    assert measured.predictions.tolist() == [1, 1, 1, 0, 1]  # the fourth has no class
+    assert measured.wrong.sum() == sum(wrong)
+    assert float(sentence_losses(model, given)[3].detach()) == 0.0
+
+
+def test_a_class_that_is_none_is_refused() -> None:
+    with pytest.raises(ModelError, match="class is 3; allowed: 0 to 2"):
+        CLASSES.collate([Example(np.array([1, 2]), target=3)], CPU)
+    with pytest.raises(ModelError, match="all or none"):
+        CLASSES.collate([Example(np.array([1]), 0), Example(np.array([1]), 0, 0, np.zeros(2, np.float32))], CPU)
+
+
+@pytest.mark.parametrize("classes", [(), ("alone",)])
+def test_one_class_is_no_classification(classes: tuple[str, ...]) -> None:
+    with pytest.raises(ModelError, match=f"there are {len(classes)} classes"):
+        make_task("classification", classes)
+    assert isinstance(make_task("next-word", classes), NextWord)
+    assert isinstance(make_task("classification", ("a", "b")), Classification)
+
+
+def test_examples_are_read_by_number() -> None:
+    encoded = EncodedSplit(np.arange(6, dtype=np.int32), np.array([0, 1, 3, 6]))
+    targets = np.array([2, -1, 0], dtype=np.int32)
+    features = np.arange(6, dtype=np.float32).reshape(3, 2)
+    last, first = Examples(encoded, targets, features).read(np.array([2, 0]))
+    assert (last.tokens.tolist(), last.target, last.number) == ([3, 4, 5], 0, 2)
+    assert (first.tokens.tolist(), first.target, first.number) == ([0], 2, 0)
+    np.testing.assert_array_equal(last.features, features[2])
+    (plain,) = Examples(encoded).read([1])
+    assert (plain.target, plain.features) == (-1, None)
