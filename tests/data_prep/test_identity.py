@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from data_prep.corpus import Corpus
 from data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, linked
+from data_prep.identity_effect import identity_effect, identity_table
+from data_prep.prepare import write_corpus
 from data_prep.records import CorpusError, Mention, Sentence
 
 
@@ -276,3 +280,38 @@ def test_warnings_name_what_changes_the_promise() -> None:
     assert "linked" in LINKING.warnings()[0]
     described = [Identity(**s).described() for s in ({}, {"nested": "longest"}, {"steps": ()}, {"family_names": True})]
     assert all(a != b for a, b in itertools.combinations([*described, LINKING.described()], 2))
+
+
+def test_the_effect_of_all_steps_is_what_the_corpus_has() -> None:
+    corpus = Corpus.open("bundled")
+    rows = {row["identity"]: row for row in identity_effect(corpus, "validation")}
+    stored = corpus.ownership("validation").entity_reach()
+    last = rows["+ suffix"]
+    assert last["entities"] == corpus.manifest.splits["validation"].entities
+    assert (last["users"]["p95"], last["max_per_user"]["p95"], last["sentences"]["p95"]) == stored.quantile(0.95)
+    assert (last["users"]["max"], last["max_per_user"]["max"], last["sentences"]["max"]) == stored.quantile(1.0)
+    entities = [row["entities"] for row in rows.values()]
+    assert entities[: len(STEPS) + 1] == sorted(entities[: len(STEPS) + 1], reverse=True)
+    assert identity_table("bundled", "validation", list(rows.values())).row_count == len(rows)
+
+
+def test_a_corpus_is_written_with_its_identity(tmp_path: Path) -> None:
+    sentences = [
+        sentence("Johnson said no.", "Johnson", document="a", user="u"),
+        sentence("David Johnson met Mary Smith.", "David Johnson", "Mary Smith", document="a", user="u"),
+        sentence("Johnson left.", "Johnson", document="a", user="w"),
+    ]
+    corpus = write_corpus(sentences, tmp_path / "linked", name="linked", identity=LINKING)
+    names = corpus.entities("train")["entity"].tolist()
+    ownership = corpus.ownership("train")
+    found = [
+        {names[e] for e in ownership.entity_ids[slice(*ownership.entity_offsets[row : row + 2])]} for row in range(3)
+    ]
+    assert found == [{"johnson", "david johnson", "mary smith"}, {"david johnson", "mary smith"}, {"johnson"}]
+    assert corpus.warnings == LINKING.warnings()
+    assert corpus.manifest.settings["identity"] == LINKING.described()
+    assert write_corpus(sentences, tmp_path / "plain", name="plain").warnings == ()
+    rows = {row["identity"]: row for row in identity_effect(corpus, "train")}
+    assert rows["all steps, linked within a user"]["sentences"] == {"median": 2, "p95": 2, "max": 2}
+    with pytest.raises(CorpusError, match="no split 'dev'"):
+        identity_effect(corpus, "dev")

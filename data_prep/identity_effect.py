@@ -1,0 +1,95 @@
+"""What each rule of entity identity does to a corpus: how many entities there are, and how far they reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from data_prep.corpus import Corpus
+from data_prep.deidentify import sentences_of
+from data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
+from data_prep.ownership import Ownership
+from data_prep.records import CorpusError, Sentence
+from data_prep.stats import REACH_IS_PRIVATE
+
+_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
+
+
+def identity_settings() -> dict[str, Identity]:
+    """The settings to compare by name: the steps one after another, then each option beside all steps."""
+    steps = list(STEPS)
+    names = ["the very characters", *(f"+ {step}" for step in steps)]
+    ladder = {name: Identity(steps=tuple(steps[:count])) for count, name in enumerate(names)}
+    options: dict[str, dict[str, Any]] = {
+        "all steps, outermost only": {"nested": "outermost"},
+        "all steps, longest only": {"nested": "longest"},
+        "all steps, family names": {"family_names": True},
+        "all steps, linked within a user": {"link_within_document": True},
+    }
+    return ladder | {name: dataclasses.replace(DEFAULT_IDENTITY, **option) for name, option in options.items()}
+
+
+def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
+    """For each of :func:`identity_settings`: its name, the number of entities, and the median, 95th percentile and
+    maximum of their reach in users, sentences and sentences of one user.
+
+    The keys are made anew from the stored mentions. A prepared corpus does not name documents, so that all sentences
+    of a user count as one: the most that links within documents can do.
+    Raises :class:`CorpusError` for a split that the corpus has not, and for one without mentions.
+    """
+    if corpus.mentions(split).num_rows == 0:
+        raise CorpusError(f"{corpus.path}: split {split!r} has no mention of an entity")
+    sentences = [
+        dataclasses.replace(sentence, document="all")
+        for part in range(len(corpus.parts))
+        for sentence in sentences_of(corpus, part)
+        if sentence.split == split
+    ]
+    sentences.sort(key=lambda sentence: sentence.user)  # what was appended to a user belongs to it
+    return [{"identity": name, **_figures(sentences, rules)} for name, rules in identity_settings().items()]
+
+
+def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows of :func:`identity_effect` as a table."""
+    caption = f"Three figures in a row are the median, the 95th percentile and the maximum.\n{REACH_IS_PRIVATE}"
+    table = Table(title=f"corpus {corpus}, split {split}", caption=caption, caption_justify="left")
+    table.add_column("identity", no_wrap=True)
+    for name in ("entities", "users per entity", "sentences per entity", "most in one user"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        reach = (" / ".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user"))
+        table.add_row(row["identity"], f"{row['entities']:,}", *reach)
+    return table
+
+
+def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any]:
+    reach = _ownership(
+        [(sentence.user, found) for sentence, found in identity.resolved(iter(sentences))]
+    ).entity_reach()
+    columns = {"users": reach.users, "sentences": reach.sentences, "max_per_user": reach.max_per_user}
+    return {"entities": len(reach.users)} | {
+        name: {q: int(np.quantile(values, share, method="inverted_cdf")) for q, share in _QUANTILES.items()}
+        for name, values in columns.items()
+    }
+
+
+def _ownership(found: Sequence[tuple[str, tuple[Entity, ...]]]) -> Ownership:
+    """The incidence of sentences that are sorted by user."""
+    numbers: dict[str, int] = {}
+    ids = [sorted({numbers.setdefault(key, len(numbers)) for key, _ in entities}) for _, entities in found]
+    owned = [len(list(group)) for _, group in itertools.groupby(found, key=lambda item: item[0])]
+    return Ownership(
+        user_offsets=np.cumsum([0, *owned], dtype=np.int64),
+        entity_offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+        entity_ids=np.fromiter(_flat(ids), dtype=np.int32),
+        num_entities=len(numbers),
+    )
+
+
+def _flat(ids: Sequence[Sequence[int]]) -> Iterator[int]:
+    return itertools.chain.from_iterable(ids)
