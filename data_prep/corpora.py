@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.cleaning import Cleaning, Reading
-from data_prep.entities import DEFAULT_TAGGER, make_tagger, tagged
-from data_prep.identity import DEFAULT_IDENTITY, Identity
-from data_prep.manifest import record_of
-from data_prep.prepare import Corpus, write_corpus
 from data_prep.preprocessing import Preprocessing
 from data_prep.readers_ag_news import AgNewsOptions, ag_news_files, read_ag_news
 from data_prep.readers_conll import conll2003_files, read_conll2003
@@ -22,7 +18,6 @@ from data_prep.readers_shakespeare import ShakespeareOptions, read_shakespeare, 
 from data_prep.readers_tables import TableOptions, read_table
 from data_prep.records import CorpusError, Sentence
 
-GOLD = "gold"
 SPLIT_SENTENCES_TOOL = "spacy"
 SEC_STANDIN_FILE = "sentences.jsonl"
 SEC_STANDIN = TableOptions(text_column="sentence", document_column="doc", split_sentences=False)
@@ -196,37 +191,3 @@ def _file_in(source: Path, name: str) -> Path:
         if (source / f"{name}{suffix}").is_file():
             return source / f"{name}{suffix}"
     raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
-
-
-def prepare(
-    raw: RawCorpus,
-    out: Path,
-    *,
-    tagger: str | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
-    watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
-) -> Corpus:
-    """Read, tag and write ``raw`` to the folder ``out``.
-
-    ``tagger`` is ``gold``, or a name that :func:`data_prep.entities.make_tagger` knows; by default the
-    corpus's own marks where it has them, else the rules. ``identity`` decides which mentions are one entity.
-    ``watch`` may look at the sentences as they pass, for progress. The corpus's preprocessing comes last, so taggers
-    and identity see the text as it was. Raises :class:`CorpusError` for bad input, and then leaves nothing behind.
-    """
-    chosen = tagger or (GOLD if raw.has_gold else DEFAULT_TAGGER)
-    if chosen == GOLD and not raw.has_gold:
-        raise CorpusError("--tagger gold needs marked entities: name their column with --entities-column")
-    engine = None if chosen == GOLD else make_tagger(chosen)
-    sentences = raw.sentences()
-    return write_corpus(
-        watch(sentences if engine is None else tagged(sentences, engine)),
-        out,
-        name=raw.name,
-        sources={name: record_of(path) for name, path in raw.sources.items()},
-        settings=raw.settings,
-        tagger={"tagger": GOLD} if engine is None else engine.describe(),
-        tools=raw.tools,
-        notes=raw.reading.notes,
-        identity=identity,
-        rewrite=raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +86,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise CorpusError(
             f"{path}: not a manifest of this version: {place}: {first['msg']}".replace(": : ", ": ")
         ) from error
+
+
+def tool_versions(tools: Iterable[str]) -> dict[str, str]:
+    """The versions of the distributions ``tools``, and of those that shape every corpus."""
+    return {tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)}
 
 
 def record_of(path: Path) -> FileRecord:

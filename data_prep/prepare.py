@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from data_prep.atomic import folder_appearing_at
 from data_prep.corpus import Corpus
 from data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
 from data_prep.layout import part_folder
-from data_prep.manifest import FileRecord, Manifest, fingerprint_of, record_of
+from data_prep.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
 from data_prep.records import CorpusError, Known, Sentence
 from data_prep.split_writer import SplitWriter
 
@@ -40,20 +39,21 @@ def write_corpus(
     identity: Identity = DEFAULT_IDENTITY,
     rewrite: Rewrite | None = None,
     needs_entities: bool = True,
+    replace: bool = False,
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
     Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the
     order of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the
     distributions ``tools`` go to the manifest, and so do ``notes``, once all sentences have come. ``identity`` decides
-    which mentions are one entity; after it, ``rewrite`` may change what is kept of a sentence's text, or drop it. Nothing
-    of one user changes what is kept of another, and nothing of one sentence unless ``identity`` links those of a
-    document.
+    which mentions are one entity; after it, ``rewrite`` may change what is kept of a sentence's text, or drop it.
+    Nothing of one user changes what is kept of another, and nothing of one sentence unless ``identity`` links those of
+    a document. With ``replace``, what is at ``out`` gives way once all is written.
 
     Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
     no train split, fewer than two users in it, or no entity in it unless it ``needs_entities`` no more.
     """
-    with folder_appearing_at(out) as folder:
+    with folder_appearing_at(out, replace=replace) as folder:
         writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, lambda split: None)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
@@ -63,7 +63,7 @@ def write_corpus(
             classes,
             name=name,
             sources=sources or {},
-            settings=_settings(settings or {}, identity),
+            settings=full_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
             notes=_counted(notes),
@@ -90,8 +90,8 @@ def append_corpus(
     Users, entities and classes that it knows keep their ids, others are numbered on; so are the sentences. A key names
     the same user as before. ``joined_at`` is the round from which the part takes part in training.
 
-    Raises :class:`CorpusError` for ``sentences`` that are none, another ``identity`` than the corpus's, and a
-    ``joined_at`` before that of the last part.
+    Raises :class:`CorpusError` for ``sentences`` that are none, another ``identity`` than the corpus's, a
+    ``joined_at`` before that of the last part, and a user who would move to another split.
     """
     last = corpus.parts[-1].manifest
     if joined_at < last.joined_at:
@@ -102,6 +102,7 @@ def append_corpus(
         writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, corpus.known)
         if not writers:
             raise CorpusError("there is no sentence to append")
+        _check_users_stay(corpus, writers)
         new = {target for writer in writers.values() for target in writer.targets} - set(corpus.classes)
         _finish(
             folder,
@@ -109,7 +110,7 @@ def append_corpus(
             [*corpus.classes, *sorted(new)],
             name=name,
             sources=sources or {},
-            settings=_settings(settings or {}, identity),
+            settings=full_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
             notes=_counted(notes),
@@ -165,7 +166,7 @@ def _finish(
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
     Manifest(
         tagger=dict(tagger or {"tagger": "gold"}),
-        tools={tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)},
+        tools=tool_versions(tools),
         classes=tuple(classes),
         splits=counts,
         files=files,
@@ -175,8 +176,8 @@ def _finish(
     ).write(folder)
 
 
-def _settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
-    """With the identity, and what a reader of ε must know of both under ``warnings``."""
+def full_settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
+    """As a manifest has them: with the identity, and what a reader of ε must know of both under ``warnings``."""
     warnings = [*settings.get("warnings", ()), *identity.warnings()]
     return {**settings, "identity": identity.described()} | ({"warnings": warnings} if warnings else {})
 
@@ -186,6 +187,18 @@ def _checked_split(split: str) -> str:
     if not _SPLIT_NAME.fullmatch(split):
         raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
     return split
+
+
+def _check_users_stay(corpus: Corpus, writers: Mapping[str, SplitWriter]) -> None:
+    """Who was held out must not come to train, nor the other way round."""
+    at_home = {split: set(corpus.users(split)["user"]) for split in corpus.splits}
+    for split, writer in writers.items():
+        for user in writer.new_users:
+            home = next((name for name, users in at_home.items() if user in users), None)
+            if home is not None:
+                raise CorpusError(
+                    f"user {user!r} is in split {home} of {corpus.path} and would be in split {split} of what is added"
+                )
 
 
 def _check_trainable(splits: Mapping[str, SplitWriter], needs_entities: bool) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from data_prep.cleaning import Note, Reading
 from data_prep.records import CorpusError, Mention, Sentence
+from data_prep.textfiles import note_position
 
 TABLE_KINDS = ("jsonl", "csv", "tsv", "parquet")
 HELD_OUT = "test"
@@ -192,7 +193,9 @@ def _parquet_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             require_columns(columns, file.schema_arrow.names, str(path))
+            rows = max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
+                note_position(path, path.stat().st_size * number // rows)
                 for values in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", values

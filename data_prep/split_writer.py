@@ -5,6 +5,7 @@ Memory holds one batch of rows, and the keys of all users and entities; the rows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,6 +88,11 @@ class SplitWriter:
         return len(self._users)
 
     @property
+    def new_users(self) -> list[str]:
+        """The users that were not known before."""
+        return list(itertools.islice(self._users, len(self._known.users) if self._known else 0, None))
+
+    @property
     def entities(self) -> int:
         """How many entities are known by now."""
         return len(self._entities)
@@ -132,7 +138,7 @@ class SplitWriter:
         self._write_users(folder, ownership)
         self._write_entities(folder, ownership.entity_reach())
         return SplitCounts(
-            users=self.users - (len(self._known.users) if self._known else 0),
+            users=len(self.new_users),
             sentences=ownership.num_sentences,
             entities=self.entities - (len(self._known.entities) if self._known else 0),
             mentions=self._mentions,

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from data_prep.records import CorpusError
 
 _READ_BYTES = 1 << 20
+_positions: dict[Path, int] = {}
 
 
 def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) -> Iterator[tuple[int, str]]:
@@ -26,8 +27,9 @@ def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) ->
     """
     number = 0
     try:
-        with _open_binary(path) as stream:
+        with path.open("rb") as raw, _unpacked(path, raw) as stream:
             while batch := stream.readlines(_READ_BYTES):
+                _positions[path] = raw.tell()
                 for line in _decoded(batch, path, number + 1, on_bad_bytes):
                     number += 1
                     yield number, line
@@ -46,12 +48,22 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _open_binary(path: Path) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
+def bytes_read(path: Path) -> int:
+    """How far the latest reading of ``path`` has come, in bytes as they lie on disk; 0 before the first."""
+    return _positions.get(path, 0)
+
+
+def note_position(path: Path, position: int) -> None:
+    """Say how far a reading of ``path`` has come that does not go by lines."""
+    _positions[path] = position
+
+
+def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
     if path.suffix == ".xz":
-        return lzma.open(path)
+        return lzma.open(raw)
     if path.suffix == ".gz":
-        return gzip.open(path)
-    return path.open("rb")
+        return gzip.open(raw)
+    return raw
 
 
 def _decoded(batch: list[bytes], path: Path, first: int, on_bad_bytes: Callable[[], None] | None) -> Iterable[str]:

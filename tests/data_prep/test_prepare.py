@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from data_prep import split_writer
 from data_prep.atomic import folder_appearing_at
-from data_prep.corpora import RawCorpus, prepare
 from data_prep.identity import Identity, entity_key
 from data_prep.layout import SENTENCES
 from data_prep.manifest import record_of
@@ -268,18 +267,6 @@ def test_an_unknown_split_and_a_corpus_without_held_out_users(tmp_path: Path) ->
 def test_validation_is_the_held_out_split_where_there_is_one(tmp_path: Path) -> None:
     extra = dataclasses.replace(BASE[3], split="validation")
     assert write_corpus([*BASE, extra], tmp_path / "out", name="base").held_out_split == "validation"
-
-
-def test_prepare_records_the_tagger(tmp_path: Path) -> None:
-    raw = RawCorpus("base", lambda: iter(BASE), has_gold=True)
-    assert prepare(raw, tmp_path / "gold").manifest.tagger == {"tagger": "gold"}
-    ruled = prepare(raw, tmp_path / "rules", tagger="rules")
-    assert ruled.manifest.tagger["tagger"] == "rules"
-    assert "ann" in set(ruled.entities("train")["entity"])
-    unmarked = RawCorpus("base", lambda: iter(BASE), has_gold=False)
-    assert prepare(unmarked, tmp_path / "default").manifest.tagger["tagger"] == "rules"
-    with pytest.raises(CorpusError, match="--tagger gold needs marked entities"):
-        prepare(unmarked, tmp_path / "none", tagger="gold")
 
 
 def test_many_sentences_of_many_users_keep_their_order(tmp_path: Path) -> None:

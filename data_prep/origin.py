@@ -1,0 +1,135 @@
+"""What a corpus is made from, in full: by it a second preparation is recognised, and any difference named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.corpora import RawCorpus
+from data_prep.identity import Identity
+from data_prep.manifest import FileRecord, Manifest, tool_versions
+from data_prep.prepare import full_settings
+from data_prep.records import CorpusError
+from data_prep.taggers import Marking
+from data_prep.textfiles import sha256_of
+
+SEEN_FILE = ".sources.json"
+"""Beside a manifest: what the sources' files were to the system when their checksums were taken."""
+
+_SETTLED_SECONDS = 2.0
+_SHOWN_DIFFERENCES = 3
+
+Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, and the times of the last change of a file's content and of its inode in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Sources by name, settings, tagger and versions of tools, as a manifest has them.
+
+    files: the sources' files, with what they were to the system when they were read.
+    """
+
+    sources: Mapping[str, FileRecord]
+    settings: Mapping[str, Any]
+    tagger: Mapping[str, str]
+    tools: Mapping[str, str]
+    files: Mapping[Path, Stamp]
+
+    @classmethod
+    def of(cls, raw: RawCorpus, marking: Marking, identity: Identity, seen_in: Iterable[Path] = ()) -> Origin:
+        """The origin of what ``raw`` is about to become.
+
+        A source is read for its checksum, unless one of the folders ``seen_in`` remembers the very same file: device,
+        inode, size and both times. (A program can set the time of the content back, but not that of the inode. A file
+        that changed less than two seconds before it was looked at is not remembered: its times could miss a change.)
+        """
+        remembered = {stamp: sha256 for folder in seen_in for stamp, sha256 in _remembered(folder)}
+        sources, files = {}, {}
+        for name, path in raw.sources.items():
+            files[path] = stamp = _stamp(path)
+            sources[name] = FileRecord(bytes=stamp[2], sha256=remembered.get(stamp) or sha256_of(path))
+        settings = json.loads(json.dumps(full_settings(raw.settings, identity)))
+        return cls(sources, settings, marking.describe(), tool_versions(raw.tools), files)
+
+    @property
+    def key(self) -> str:
+        """One checksum of everything that decides what a corpus holds."""
+        return hashlib.sha256(json.dumps(self._described(), sort_keys=True).encode()).hexdigest()
+
+    def differences(self, manifest: Manifest) -> list[str]:
+        """In what a corpus differs from what would be made now; empty if in nothing."""
+        theirs = manifest.model_dump(mode="json")
+        return [
+            f"{group} {name}: {_told(then)} then, {_told(now)} now"
+            for group, mine in self._described().items()
+            for name, then, now in _different(theirs[group], mine)
+        ]
+
+    def check_unchanged(self) -> None:
+        """Raise :class:`CorpusError` if a source has changed since its checksum was taken."""
+        for path, stamp in self.files.items():
+            if _stamp(path) != stamp:
+                raise CorpusError(f"{path}: changed while it was read; prepare the corpus again")
+
+    def remember(self, folder: Path) -> None:
+        """Note in ``folder`` which files the sources were, for a second preparation to know them again."""
+        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
+        checksums = [record.sha256 for record in self.sources.values()]
+        seen = [
+            [*stamp, sha256]
+            for stamp, sha256 in zip(self.files.values(), checksums, strict=True)
+            if max(stamp[3:]) < settled
+        ]
+        if seen:
+            partial = folder / f"{SEEN_FILE}.partial"
+            partial.write_text(json.dumps(seen), encoding="utf-8")
+            partial.replace(folder / SEEN_FILE)
+
+    def _described(self) -> dict[str, dict[str, Any]]:
+        sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
+        return {
+            "sources": sources,
+            "settings": dict(self.settings),
+            "tagger": dict(self.tagger),
+            "tools": dict(self.tools),
+        }
+
+
+def told(differences: list[str]) -> str:
+    """The first few differences in one line."""
+    more = len(differences) - _SHOWN_DIFFERENCES
+    return "; ".join([*differences[:_SHOWN_DIFFERENCES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _remembered(folder: Path) -> Iterator[tuple[Stamp, str]]:
+    try:
+        seen = json.loads((folder / SEEN_FILE).read_text(encoding="utf-8"))
+        for device, inode, size, content, node, sha256 in seen:
+            yield (device, inode, size, content, node), str(sha256)
+    except (OSError, ValueError, TypeError):
+        return  # absent or damaged: the checksums are taken again
+
+
+def _stamp(path: Path) -> Stamp:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _different(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in {**then, **now}:
+        if then.get(name) != now.get(name):
+            yield name, then.get(name), now.get(name)
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict) and "sha256" in value:
+        return f"{value['bytes']:,} bytes with checksum {value['sha256'][:12]}…"
+    return json.dumps(value, ensure_ascii=False)[:60]

@@ -1,0 +1,168 @@
+"""From a raw corpus to a prepared one: once, whole, resumable, and never twice for the same input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.corpora import RawCorpus
+from data_prep.corpus import Corpus
+from data_prep.identity import DEFAULT_IDENTITY, Identity
+from data_prep.layout import part_folder
+from data_prep.manifest import MANIFEST_FILE
+from data_prep.origin import Origin, told
+from data_prep.prepare import append_corpus, write_corpus
+from data_prep.records import CorpusError, Sentence
+from data_prep.tagged_store import TaggedStore
+from data_prep.taggers import Marking, make_marking
+
+Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
+"""Looks at the sentences as they pass, for progress."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of a preparation.
+
+    corpus: as it is now. cached: whether it was there already and nothing was done. reused: how many sentences had been
+    tagged by an earlier preparation of the same that was killed.
+    """
+
+    corpus: Corpus
+    cached: bool = False
+    reused: int = 0
+
+
+def prepare(
+    raw: RawCorpus,
+    out: Path,
+    *,
+    marking: Marking | None = None,
+    identity: Identity = DEFAULT_IDENTITY,
+    watch: Watch = lambda sentences: sentences,
+    overwrite: bool = False,
+) -> Prepared:
+    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus lies there already.
+
+    The same are sources by their checksums, settings, tagger, identity, and versions. ``marking`` says what marks the
+    entities, by default the corpus's own marks where it has them, else the best tagger here. The corpus's preprocessing
+    comes last, so taggers and identity see the text as it was.
+
+    What a tagger finds is kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: the same call goes on
+    from there, and comes to the same corpus as one that nothing had stopped.
+
+    Raises :class:`CorpusError` for bad input, and where ``out`` holds something else. With ``overwrite`` another corpus
+    there is replaced once the new one is finished.
+    """
+    marking = marking or make_marking(has_gold=raw.has_gold)
+    _recover(out)
+    origin = Origin.of(raw, marking, identity, seen_in=[out])
+    if _is_corpus(out):
+        found = _same(out, origin, overwrite)
+        if found is not None:
+            return Prepared(found, cached=True)
+    with _marked(raw, marking, origin, out) as (sentences, store):
+        corpus = write_corpus(
+            watch(sentences), out, replace=overwrite and _is_corpus(out), identity=identity, **_described(raw, origin)
+        )
+    origin.remember(corpus.path)
+    return Prepared(corpus, reused=store.reused)
+
+
+def append(
+    raw: RawCorpus,
+    out: Path,
+    *,
+    joined_at: int,
+    marking: Marking | None = None,
+    identity: Identity = DEFAULT_IDENTITY,
+    watch: Watch = lambda sentences: sentences,
+) -> Prepared:
+    """Add ``raw`` to the corpus in ``out``, as :func:`data_prep.prepare.append_corpus` does, unless it has it already.
+
+    Everything else is as in :func:`prepare`.
+    """
+    marking = marking or make_marking(has_gold=raw.has_gold)
+    corpus = Corpus.open(out)
+    origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
+    if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
+        return Prepared(corpus, cached=True)
+    place = corpus.path / part_folder(len(corpus.parts))
+    with _marked(raw, marking, origin, place) as (sentences, store):
+        corpus = append_corpus(
+            corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, origin)
+        )
+    origin.remember(corpus.parts[-1].folder)
+    return Prepared(corpus, reused=store.reused)
+
+
+@contextmanager
+def _marked(
+    raw: RawCorpus, marking: Marking, origin: Origin, out: Path
+) -> Iterator[tuple[Iterator[Sentence], TaggedStore]]:
+    """The sentences with their mentions, and the store that holds what is found until the block is through."""
+    store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
+
+    def sentences() -> Iterator[Sentence]:
+        if marking.tagger is not None:
+            yield from store.marked(raw.sentences(), marking.mark)
+        else:
+            yield from raw.sentences() if marking.selection.everything else marking.mark(raw.sentences())
+        origin.check_unchanged()
+
+    try:
+        yield sentences(), store
+    except BaseException as error:
+        if store.folder.exists():
+            error.add_note("what was tagged so far is kept, and the same command goes on from there")
+        raise
+    store.remove()
+
+
+def _described(raw: RawCorpus, origin: Origin) -> dict[str, Any]:
+    return {
+        "name": raw.name,
+        "sources": origin.sources,
+        "settings": raw.settings,
+        "tagger": origin.tagger,
+        "tools": raw.tools,
+        "notes": raw.reading.notes,
+        "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
+    }
+
+
+def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
+    """The corpus in ``out`` if it is what ``origin`` would make; None if something else may be overwritten."""
+    try:
+        found = Corpus.open(out)
+    except CorpusError as error:
+        if overwrite:
+            return None
+        error.add_note("--overwrite replaces it")
+        raise
+    differences = origin.differences(found.parts[0].manifest)
+    if not differences:
+        return found
+    if overwrite:
+        return None
+    raise CorpusError(f"{out}: holds another corpus ({told(differences)}); choose another --out, or --overwrite it")
+
+
+def _is_corpus(out: Path) -> bool:
+    """Whether ``out`` holds a prepared corpus, of whatever version and in whatever state."""
+    try:
+        manifest = json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return bool(manifest["format"] == "fl-sim corpus")
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _recover(out: Path) -> None:
+    """Put back what a replacement that was cut off between its two renames left beside ``out``."""
+    replaced = out.parent / f".{out.name}.replaced"
+    if not out.exists() and _is_corpus(replaced):
+        replaced.rename(out)
