@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Experiment:
         ledger: Ledger,
     ) -> None:
         self.config = config
-        self.planned = planned
+        self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
         self.folder = folder
         self.corpus = corpus
         self.observers: list[Callable[[Row], None]] = []

@@ -216,7 +216,10 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     for unit, words in {"user_unbounded": any_user, "user": user}.items():
         rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
     for name, words in REACHES.items():
-        entity = format_reach((facts["reach"] or {}).get(name))
+        reach = (facts["reach"] or {}).get(name)
+        if reach and reach.get("users") == 0:
+            continue
+        entity = format_reach(reach)
         plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
