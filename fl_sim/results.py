@@ -7,7 +7,7 @@
     metrics.parquet    the same rows, written at the end
     result.json        final figures, why the run stopped, what ε assumes, warnings
     summary.txt        the same for people (fl_sim.report)
-    plots/*.png        ε against training steps, perplexity against ε (fl_sim.plots)
+    plots/*.png        ε against training steps, utility against ε (fl_sim.plots)
     model/             the trained model
     checkpoint/        what a resumed run needs
 
@@ -15,7 +15,8 @@ Files are replaced whole (written beside, synced, renamed); metrics.jsonl and le
 synced line a round.
 
 A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took),
-``perplexity``, ``loss`` (nats per token), ε of these releases as ``epsilon_user`` (at the corpus's largest
+the task's held-out figures (``perplexity`` per token, ``perplexity_per_word`` and ``loss`` in nats per token, or
+``error`` and ``loss``; fl_sim.evaluate), ε of these releases as ``epsilon_user`` (at the corpus's largest
 n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``reach`` median, p95 or max,
 ``epsilon_user_entity_<reach>`` and ``epsilon_user_entity_robust_<reach>``; and what the round did:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
@@ -25,8 +26,9 @@ of ``published`` also has ``epsilon_as_published``: its paper's claim, which is 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
 ``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
 ``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``reach``
-(median, p95 and max, each with the fields of ``strategies.units.Reach``), ``unigram_perplexity`` and
-``warnings`` (a list of texts). Readers do without what is missing.
+(median, p95 and max, each with the fields of ``strategies.units.Reach``), ``task``, the held-out figures at the end and
+(``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
+of texts). Readers do without what is missing.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and
 nan are stored as the strings "inf", "-inf" and "nan", and come back from this module as floats. ``None`` is

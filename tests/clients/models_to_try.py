@@ -89,19 +89,20 @@ def qwen3() -> LanguageModel:
     return from_config(transformers.Qwen3Config(**_LLAMA_LIKE, head_dim=8, tie_word_embeddings=True))
 
 
+OPT = transformers.OPTConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    word_embed_proj_dim=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=48,
+    max_position_embeddings=CONTEXT,
+)
+
+
 def opt() -> LanguageModel:
     """Its position table is a kind of embedding that the fast path does not describe."""
-    return from_config(
-        transformers.OPTConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            word_embed_proj_dim=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            ffn_dim=48,
-            max_position_embeddings=CONTEXT,
-        )
-    )
+    return from_config(OPT)
 
 
 def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageModel:
