@@ -177,9 +177,8 @@ class PrivacyConfig(_Section):
 
     @model_validator(mode="after")
     def _of_the_strategy(self) -> PrivacyConfig:
-        for name in self.model_fields_set:
-            strategies = _OF_STRATEGIES.get(name, (self.strategy,))
-            if getattr(self, name) is not None and self.strategy not in strategies:
+        for name, strategies in _OF_STRATEGIES.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.strategy not in strategies:
                 raise ValueError(
                     f"privacy.{name} is {getattr(self, name)} and privacy.strategy is {self.strategy}; "
                     f"allowed: with {' or '.join(strategies)} only"

@@ -22,7 +22,7 @@ def average_of(config: AveragingConfig, models: np.ndarray, rounds: int = 10) ->
 
 def test_without_averaging_the_last_model_is_the_model() -> None:
     average = average_of(AveragingConfig(), MODELS)
-    assert average.value(MODELS[-1]) is MODELS[-1]
+    np.testing.assert_array_equal(average.value(MODELS[-1]), MODELS[-1])
     assert average.state() == {}
 
 
@@ -40,7 +40,7 @@ def test_the_tail_is_the_mean_of_the_last_share_of_rounds(tail: float, count: in
 
 
 def test_before_the_tail_the_model_is_the_last_one() -> None:
-    assert average_of(TAIL, MODELS[:7]).value(MODELS[6]) is MODELS[6]
+    np.testing.assert_array_equal(average_of(TAIL, MODELS[:7]).value(MODELS[6]), MODELS[6])
 
 
 @pytest.mark.parametrize("config", [EXPONENTIAL, TAIL])

@@ -1,0 +1,152 @@
+"""Votes on a clip that adapts: counted right, and bounded together with the vector whatever one party does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from clients.examples import Examples
+from clients.models import LanguageModel, ModelSpec, load_model, sentence_losses
+from clients.selection import Selection
+from clients.training import bounded_sum
+from data_prep.encode import EncodedSplit
+from strategies import streams
+from strategies.messages import LocalRule, TrainReply
+from strategies.plan import AdaptiveClip
+
+COUNTS = [3, 7, 1]
+ADAPTIVE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5)
+VOTING = {
+    "quantile": ADAPTIVE.quantile,
+    "vote_weight": ADAPTIVE.vote_weight,
+    "update_weight": ADAPTIVE.update_weight,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model(ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24), 0)
+
+
+@pytest.fixture(scope="module")
+def examples() -> Examples:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 20, sum(COUNTS))
+    tokens = rng.integers(0, 400, lengths.sum()).astype(np.int32)
+    return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
+
+
+def by_sentence(c: float, cap: float) -> LocalRule:
+    return LocalRule("gradients", 1.0, 1.0, sentence_clip=c, user_clip=cap * c, **VOTING)
+
+
+def by_user(beta: float, update: str = "gradients") -> LocalRule:
+    return LocalRule(update, 1.0, 1.0, math.inf, beta, local_epochs=1, batch_size=3, learning_rate=0.2, **VOTING)
+
+
+def sum_of(model: LanguageModel, examples: Examples, rule: LocalRule, kept: list[int]) -> TrainReply:
+    owner = np.repeat(np.arange(len(COUNTS)), COUNTS)[kept]
+    counts = np.bincount(owner, minlength=len(COUNTS))
+    return bounded_sum(
+        model, examples, Selection(np.arange(len(COUNTS)), np.array(kept, dtype=np.int64), counts), rule, 0
+    )
+
+
+def norms(model: LanguageModel, examples: Examples) -> np.ndarray:
+    parameters = list(model.parameters.tensors.values())
+    lengths = []
+    for sentence in range(sum(COUNTS)):
+        parts = torch.autograd.grad(sentence_losses(model, examples.read([sentence]))[0], parameters)
+        lengths.append(math.sqrt(sum(float(part.double().square().sum()) for part in parts)))
+    return np.array(lengths)
+
+
+EVERYTHING = list(range(sum(COUNTS)))
+
+
+def test_sentences_vote_on_their_clip(model: LanguageModel, examples: Examples) -> None:
+    lengths = np.sort(norms(model, examples))
+    within = 5
+    c = float(lengths[within - 1 : within + 1].mean())
+    reply = sum_of(model, examples, by_sentence(c, 1000.0), EVERYTHING)
+    assert reply.votes == pytest.approx(within - 0.3 * len(EVERYTHING))
+
+
+@pytest.mark.parametrize("update", ["gradients", "steps"])
+def test_users_vote_where_only_they_are_clipped(model: LanguageModel, examples: Examples, update: str) -> None:
+    for beta, within in ((1e-3, 0), (1e6, 3)):
+        reply = sum_of(model, examples, by_user(beta, update), EVERYTHING)
+        assert reply.votes == pytest.approx(within - 0.3 * 3)
+        assert reply.clipped == (len(EVERYTHING) if within == 0 else 0)
+
+
+def test_nobody_votes_where_the_clip_is_fixed(model: LanguageModel, examples: Examples) -> None:
+    fixed = LocalRule("gradients", 1.0, 1.0, sentence_clip=1.0, user_clip=2.0)
+    assert sum_of(model, examples, fixed, EVERYTHING).votes == 0.0
+    same = replace(fixed, user_clip=1000.0), by_sentence(1.0, 1000.0)
+    one, other = (sum_of(model, examples, rule, EVERYTHING).vector for rule in same)
+    np.testing.assert_array_equal(one, other)
+
+
+def joint(rule: LocalRule, one: TrainReply, other: TrainReply) -> float:
+    """The distance of two sums, votes included, as the proof measures it: a·v and κ·c·votes side by side."""
+    return rule.joint_norm(float(np.linalg.norm(one.vector - other.vector)), one.votes - other.votes)
+
+
+@pytest.mark.parametrize("c", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("cap", [1.0, 3.0, 1000.0])
+def test_a_sentence_moves_vector_and_votes_by_c_together(
+    model: LanguageModel, examples: Examples, c: float, cap: float
+) -> None:
+    rule = by_sentence(c, cap)
+    whole = sum_of(model, examples, rule, EVERYTHING)
+    for sentence in (0, 4, 10):
+        without = sum_of(model, examples, rule, [s for s in EVERYTHING if s != sentence])
+        assert joint(rule, whole, without) <= c * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("rule", [by_sentence(0.2, 1.0), by_sentence(5.0, 2.5), by_user(0.5), by_user(1e-3, "steps")])
+def test_a_user_moves_vector_and_votes_by_beta_together(
+    model: LanguageModel, examples: Examples, rule: LocalRule
+) -> None:
+    whole = sum_of(model, examples, rule, EVERYTHING)
+    for user, (first, stop) in enumerate([(0, 3), (3, 10), (10, 11)]):
+        without = sum_of(model, examples, rule, [s for s in EVERYTHING if not first <= s < stop])
+        assert joint(rule, whole, without) <= rule.user_clip * (1 + 1e-4), user
+
+
+def test_what_is_bounded_is_the_joint_vector(model: LanguageModel, examples: Examples) -> None:
+    """At a user cap of 1 seven unclipped votes of one user alone would be far beyond β."""
+    rule = by_sentence(50.0, 1.0)
+    lone = Selection(np.array([1]), np.arange(3, 10), np.array([7]))
+    reply = bounded_sum(model, examples, lone, rule, 0)
+    assert rule.joint_norm(float(np.linalg.norm(reply.vector)), reply.votes) == pytest.approx(50.0, rel=1e-4)
+    assert 0 < reply.votes < 7 * 0.7
+
+
+def test_local_adam_is_torchs_and_begins_anew_for_every_user(model: LanguageModel, examples: Examples) -> None:
+    rule = LocalRule(
+        "steps", 1.0, 1.0, math.inf, math.inf, local_epochs=2, batch_size=4, learning_rate=0.01, local_optimizer="adam"
+    )
+    found = sum_of(model, examples, rule, EVERYTHING).vector
+    theta = model.get_vector()
+    parameters = list(model.parameters.tensors.values())
+    expected = np.zeros_like(theta)
+    for user, (first, stop) in enumerate([(0, 3), (3, 10), (10, 11)]):
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        rng = streams.generator(0, "local", user)
+        for _ in range(2):
+            order = first + rng.permutation(stop - first)
+            for start in range(0, len(order), 4):
+                optimizer.zero_grad()
+                sentence_losses(model, examples.read(order[start : start + 4])).mean().backward()
+                optimizer.step()
+        optimizer.zero_grad()
+        expected += model.get_vector() - theta
+        model.set_vector(theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_array_equal(model.get_vector(), theta)
