@@ -1,4 +1,4 @@
-"""Our mechanisms as audit targets, with the worst-case pair of corpora that belongs to each."""
+"""What the product runs as audit targets, with the worst-case pair of corpora that belongs to each mechanism."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from fl_sim.audit.corpora import Scenario, background_needed, build
 from fl_sim.audit.mechanism import Seam, release
 from strategies.accounting import RoundEvent
 from strategies.plan import PrivacyPlan
+from strategies.published import PublishedSettings, PublishedTerms
 from strategies.units import Adjacency
 
 _NO_NOISE = 1e-9
+_COMPANIONS = 16  # with q_e ½ none of them is sampled once in 65,536 rounds
 _ENOUGH_SENTENCES = 2.0  # a user without bound owns this many times ŵ/q_s sentences, enough to fill the cap
 
 
 @dataclass(frozen=True, slots=True)
 class OwnMechanism:
-    """``uedp`` or ``user_level``, through its real code, on one pair of corpora."""
+    """``uedp``, ``user_level`` or ``published``, through its real code, on one pair of corpora."""
 
     seam: Seam
     scenario: Scenario
 
     @property
     def noise_std(self) -> float:
-        return self.seam.plan.noise_multiplier
+        return self.seam.plan.noise_per_clip
 
     @property
     def items_per_copy(self) -> int:
@@ -61,6 +63,47 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
         delta=delta,
     )
     return Seam(plan)
+
+
+def published_target(
+    settings: PublishedSettings, entities: int, user_clip: float, reach_users: int, user: bool
+) -> OwnMechanism:
+    """The product's ``published`` with f_E+ and the noise that the paper states, against its worst case.
+
+    The F users that know e' own a plain sentence that pulls the other way; their sentence with e' outweighs it as soon
+    as one of its entities is sampled, and :data:`_COMPANIONS` others than e' are mentioned in it.
+    """
+    terms = PublishedTerms(
+        estimator="f_e_plus",
+        noise="as-stated",
+        user_weights=settings.users,
+        entity_weights=entities,
+        extended_weights=settings.sentences - settings.sensitive_sentences,
+        sentences=settings.sentences,
+        sensitive_sentences=settings.sensitive_sentences,
+    )
+    plan = PrivacyPlan(
+        strategy="published",
+        population=settings.users,
+        q_u=settings.q_u,
+        q_e=settings.q_e,
+        q_s=1.0,
+        clip_norm=user_clip,
+        user_cap=1.0,
+        noise_multiplier=settings.noise_multiplier,
+        published=terms,
+        rounds=1,
+        delta=0.5,
+    )
+    knows = reach_users > 0
+    scenario = Scenario(
+        reach_users=reach_users,
+        reach_sentences=int(knows),
+        user_sentences=int(user),
+        background=int(knows),
+        companions=_COMPANIONS if knows else 0,
+    )
+    return OwnMechanism(Seam(plan), scenario)
 
 
 def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:

@@ -1,4 +1,7 @@
-"""The published algorithm's round at mechanism level, as its paper states it and as its authors' code ran it.
+"""A model of the published algorithm's round, as its paper states it and as its authors' code ran it.
+
+It stands in where the product's own strategy (``fl_sim.audit.ours.published_target``) is no choice: for f_E, for an
+entity that hundreds of users know, and for what the authors' code did. A test holds it to the strategy.
 
 The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is taken with all
 weights 1 and W_u, W_e, W_s public, the case in which its defects are fewest. What a round releases is then, in units

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fl_sim.audit.cases import Case, examine, published_case
+from fl_sim.audit.ours import OwnMechanism, published_target
 from fl_sim.audit.published import AS_CODED, AS_STATED, Defects, PublishedMechanism, adamw_update_norm
 from strategies.published import PublishedSettings
 from strategies.units import PrivacyError
@@ -59,6 +61,29 @@ def test_a_fixed_cohort_puts_the_user_in_the_place_of_another() -> None:
     fixed = replace(STATED, defects=Defects(fixed_cohort=True))
     assert set(fixed.outputs(False, 1, 2_000, seed=0, noise=False)[0]) == {-50.0}
     assert set(fixed.outputs(True, 1, 2_000, seed=0, noise=False)[0]) == {-50.0, -48.0}
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_the_product_runs_what_the_model_says(present: bool) -> None:
+    """Three knowers and u', half the users sampled: the same law of the sum, and the same noise."""
+    settings = replace(SETTINGS, users=40, users_per_round=20)
+    real = published_target(settings, ENTITIES, 0.1, reach_users=3, user=True)
+    model = replace(STATED, users=40, users_per_round=20, reach_users=3, companions=16)
+    assert real.noise_std == pytest.approx(model.noise_std) == 2 * 21
+    observed, expected = (
+        np.bincount((target.outputs(present, 1, 8_000, seed=0, noise=False)[0] + 3).round().astype(int), minlength=8)
+        for target in (real, model)
+    )
+    seen = observed + expected > 0
+    assert stats.chi2_contingency(np.stack([observed, expected])[:, seen]).pvalue > 1e-4
+    noisy = real.outputs(present, 1, 8_000, seed=1)[0] - real.outputs(present, 1, 8_000, seed=1, noise=False)[0]
+    assert stats.kstest(noisy / real.noise_std, "norm").pvalue > 1e-4
+
+
+def test_as_stated_the_attack_is_on_the_product() -> None:
+    assert isinstance(case_of(15, rounds=1).target, OwnMechanism)
+    assert isinstance(case_of(USERS, rounds=1).target, PublishedMechanism)
+    assert isinstance(case_of(15, AS_CODED, rounds=1).target, PublishedMechanism)
 
 
 def test_as_stated_the_claim_fails_at_full_reach_and_ours_holds() -> None:
