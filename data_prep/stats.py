@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from data_prep.corpus import Corpus
 from data_prep.ownership import EntityReach
+from data_prep.table_two import table_two
 
 REACH_IS_PRIVATE = (
     "The reach of entities is itself private data: it is for whoever owns this simulation, "
@@ -22,11 +24,17 @@ _SUMMARY = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 
 def corpus_stats(corpus: Corpus) -> dict[str, Any]:
-    """All figures of a corpus as plain, JSON-ready values; per split, under ``splits``."""
+    """All figures of a corpus as plain, JSON-ready values; per split, under ``splits``.
+
+    ``bad_text`` counts what was survived when it was read (:class:`data_prep.cleaning.Note`), all parts together;
+    ``table_two`` has the figures of the UeDP paper's Table II.
+    """
     return {
         "name": corpus.manifest.name,
         "fingerprint": corpus.fingerprint,
         "splits": {split: split_stats(corpus, split) for split in corpus.splits},
+        "bad_text": _bad_text(corpus),
+        "table_two": table_two(corpus).plain(),
         "note": REACH_IS_PRIVATE,
     }
 
@@ -53,6 +61,13 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
         "sentences_per_user": _summary(ownership.sentences_per_user),
         "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
     }
+
+
+def _bad_text(corpus: Corpus) -> dict[str, int]:
+    notes: Counter[str] = Counter()
+    for part in corpus.parts:
+        notes.update(part.manifest.notes)
+    return dict(sorted(notes.items()))
 
 
 def stats_table(stats: dict[str, Any]) -> Table:

@@ -18,12 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from data_prep.cleaning import MEANING, Note
     from data_prep.corpus import Corpus
     from data_prep.stats import corpus_stats, stats_table
+    from data_prep.table_two import shown, table_two
 
-    stats = corpus_stats(Corpus.open(args.corpus, verify=args.verify))
+    corpus = Corpus.open(args.corpus, verify=args.verify)
+    stats = corpus_stats(corpus)
     if args.json:
         print(json.dumps(stats, ensure_ascii=False))
-    else:
-        Console().print(stats_table(stats))
+        return 0
+    console = Console()
+    console.print(shown(table_two(corpus), stats["name"]))
+    console.print(stats_table(stats))
+    for name, times in stats["bad_text"].items():
+        console.print(f"survived: {times:,} {MEANING[Note(name)]}")
     return 0

@@ -9,6 +9,7 @@ import pytest
 
 from data_prep.prepare import write_corpus
 from data_prep.records import Mention, Sentence
+from data_prep.table_two import table_two
 from fl_sim.cli import main
 
 SMALL = (
@@ -51,6 +52,41 @@ def test_the_figures(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (empty["sentences_by_type"], empty["entities"], empty["reach"]["users"]["max"]) == ({}, 0, 0)
 
 
+def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path) -> None:
+    sentences = [
+        Sentence("train", "a", "Ann saw Bo", (Mention(0, 3, "PERSON"), Mention(8, 10, "PERSON"))),
+        Sentence("train", "a", "Oslo again", (Mention(0, 4, "GPE"),)),
+        Sentence("train", "b", "the Alps again", (Mention(0, 8, "LOC"),)),
+        Sentence("train", "b", "on Monday", (Mention(3, 9, "DATE"),)),
+    ]
+    corpus = write_corpus(sentences, tmp_path / "own", name="own")
+    table = table_two(corpus)
+    assert table.published is None
+    row = table.ours["train"]
+    assert (row.vocabulary, row.sentences, row.users) == (9, 4, 2)
+    assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "Person": 1, "PII": 3, "Misc": 0, "All": 3}
+    paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
+    assert table_two(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentences", "everything"),
+    [("conll2003", 14_040, 11_176), ("ag-news", 112_000, 67_157), ("sec-standin", 5_188, 2_166)],
+)
+def test_the_published_row_stands_beside_ours(
+    kind: str, sentences: int, everything: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(write_corpus(SMALL, tmp_path / "out", name="small", settings={"kind": kind}).path)
+    assert main(["stats", out, "--json"]) == 0
+    published = json.loads(capsys.readouterr().out)["table_two"]["published"]
+    assert (published["sentences"], published["sensitive"]["All"]) == (sentences, everything)
+    assert "Table II" in published["source"]
+    assert main(["stats", out]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"sentences │ {sentences:,} │ 4 │ 1" in shown
+    assert published["difference"][:60] in shown.replace("\n", " ")
+
+
 def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", str(prepared)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -67,9 +103,12 @@ def test_conll2003_end_to_end(
     assert main(["prepare", "conll2003", "--source", source, "--out", out, *options]) == 0
     capsys.readouterr()
     assert main(["stats", out, "--json"]) == 0
-    train = json.loads(capsys.readouterr().out)["splits"]["train"]
+    stats_output = capsys.readouterr().out
+    train = json.loads(stats_output)["splits"]["train"]
     assert (train["users"], train["sentences"], train["tokens"]) == (946, 14_041, 203_621)
     if not options:
         assert train["sentences_by_type"] == {"ORG": 4_587, "LOC": 5_127, "PER": 4_373, "MISC": 2_698}
         assert (train["sensitive_sentences"], train["extended_set"]) == (11_132, 14_041 - 11_132)
+        ours = json.loads(stats_output)["table_two"]["ours"]["train"]
+        assert ours["sensitive"] == {"Org": 4_587, "Loc": 5_127, "Person": 4_373, "Misc": 2_698, "All": 11_132}
         assert train["reach"]["users"] == {"median": 1, "p95": 6, "max": 117}

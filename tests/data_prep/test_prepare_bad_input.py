@@ -38,6 +38,11 @@ def table(kind: str, content: str | bytes, *options: str) -> Callable[[Path], li
     return arguments
 
 
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
 def absent(kind: str) -> Callable[[Path], list[str]]:
     return lambda folder: [kind, "--source", str(folder / "absent"), *([] if kind == "conll2003" else TABLE)]
 
@@ -88,6 +93,38 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     ),
     "fraction of letters": (table("jsonl", row("a"), *TABLE, "--test-fraction", "few"), "invalid float value: 'few'"),
     "no text column named": (table("jsonl", row("a"), "--user-column", "user"), "required: --text-column"),
+    "no AG": (lambda folder: ["ag-news", "--source", str(folder)], "no train.csv"),
+    "no AG file": (lambda folder: ["ag-news", "--source", str(folder / "absent.csv")], "No such file"),
+    "AG of another shape": (
+        lambda folder: ["ag-news", "--source", str(written(folder / "train.csv", "a,b\n"))],
+        "train.csv, line 1: 2 columns, must be 3 (class_index, title, description)",
+    ),
+    "no SEC stand-in": (lambda folder: ["sec-standin", "--source", str(folder)], "no sentences.jsonl"),
+    "no edition": (lambda folder: ["shakespeare", "--source", str(folder)], "one edition must be named"),
+    "no tagged file": (lambda folder: ["iob", "--source", str(folder)], "no tagged file in this folder"),
+    "text as a tagged file": (
+        lambda folder: ["iob", "--source", str(written(folder / "a.txt", "Ann slept.\nBo woke.\n"))],
+        "a.txt, line 1: no column holds tags",
+    ),
+    "tagged file in Latin-1": (
+        lambda folder: ["iob", "--source", str(written(folder / "a.conll", b"Ann\tO\nM\xfcller\tB-PER\n"))],
+        "a.conll, line 2: not UTF-8 (byte 0xfc at position 1); convert the file first, or prepare it with --bad-bytes",
+    ),
+    "a column that is 0": (
+        lambda folder: ["iob", "--source", str(written(folder / "a.conll", "Ann\tO\n")), "--tag-column", "0"],
+        "--tag-column 0 must be",
+    ),
+    "too short sentences": (
+        table("jsonl", row("a"), *TABLE, "--max-characters", "5"),
+        "--max-characters 5 must be at least 100",
+    ),
+    "bad bytes to guess": (table("jsonl", row("a"), *TABLE, "--bad-bytes", "guess"), "--bad-bytes 'guess' must be"),
+    "ragged tsv": (table("tsv", "text\tuser\nhello\ta\nhello\n"), "data.tsv, line 3: 1 columns, the header has 2"),
+    "no such class column": (table("jsonl", row("a"), *TABLE, "--target-column", "x"), "line 1: no column 'x'"),
+    "a class that is a list": (
+        table("jsonl", row("a", x=[1]), *TABLE, "--target-column", "x"),
+        "line 1: column 'x' must be text or a whole number, not list",
+    ),
     "unknown kind": (lambda folder: ["xml"], "invalid choice: 'xml'"),
     "too few synthetic users": (lambda folder: ["synthetic", "--users", "3"], "users 3 must be at least 20"),
     "a split that is a path": (
@@ -134,7 +171,11 @@ def test_an_output_folder_that_is_taken(good: list[str], tmp_path: Path, capsys:
     assert main([*good, "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]["train"]["users"] == 2
     before = {path: path.read_bytes() for path in out.iterdir()}
-    assert "exists and is not empty" in complaint([*good, "--out", str(out)], capsys)
+    line = complaint([*good, "--seed", "1", "--out", str(out)], capsys)
+    assert "holds another corpus (settings seed: 0 then, 1 now)" in line
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "file").touch()
+    assert "exists and is not empty" in complaint([*good, "--out", str(tmp_path / "foreign")], capsys)
     assert before == {path: path.read_bytes() for path in out.iterdir()}
     file = tmp_path / "data.jsonl"
     assert "exists and is not a folder" in complaint([*good, "--out", str(file)], capsys)
