@@ -27,6 +27,7 @@ from torch.nn import functional
 # that a norm computed here never falls short of the true one.
 GRAM_ROUNDING = 2.0**-24
 _PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
+_MASKED_LIMIT = 1 << 18  # the same, of a weight that is masked: so many stay in the cache
 
 
 class NotCovered(Exception):
@@ -248,7 +249,7 @@ class MaskedProduct(Contribution):
     """A weight (q, p) of which every entry is multiplied by ``scale`` before use, the same for all sentences.
 
     Its gradient is ``scale ∘ G_sᵀ A_s``, for whose norm no product of Gram matrices will do: it is made for a few
-    sentences at a time.
+    rows of the weight at a time.
     """
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
@@ -256,12 +257,12 @@ class MaskedProduct(Contribution):
         self._inputs = inputs
         self._grad = grad
         self._scale = scale
-        at_once = max(1, _PER_SENTENCE_LIMIT // scale.numel())
+        rows = max(1, _MASKED_LIMIT // (inputs.shape[0] * inputs.shape[2]))
         parts = [
-            (torch.bmm(g.transpose(1, 2), a) * scale).flatten(1).square().sum(dim=1, dtype=torch.float64)
-            for a, g in zip(inputs.split(at_once), grad.split(at_once), strict=True)
+            (torch.bmm(g.transpose(1, 2), inputs) * part).square().sum(dim=2).sum(dim=1, dtype=torch.float64)
+            for g, part in zip(grad.split(rows, dim=2), scale.split(rows), strict=True)
         ]
-        self.squared = torch.cat(parts)
+        self.squared = torch.stack(parts).sum(dim=0)
         self.slack = torch.zeros_like(self.squared)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:

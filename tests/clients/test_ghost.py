@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from clients.ghost import Lookup, NotCovered, PerSentence, Product, ScaleLayer, TiedTable
+from clients.ghost import Contribution, Lookup, MaskedProduct, NotCovered, PerSentence, Product, ScaleLayer, TiedTable
 from clients.ghost_pass import Tape
 
 
@@ -50,6 +52,48 @@ def test_a_norm_never_falls_short_where_tokens_cancel(seed: int) -> None:
     exact = outer(inputs, grad).square().sum(dim=(1, 2))
     assert bool((product.squared + product.slack >= exact * (1 - 1e-6)).all())
     assert bool((product.slack > 0).all())
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1 << 18])
+def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.ghost._MASKED_LIMIT", limit)
+    inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
+    scale = (normal(24, 10, seed=2) > 0).float() * 2
+    masked = MaskedProduct("w", inputs, grad, scale)
+    expected = outer(inputs, grad) * scale.double()
+    torch.testing.assert_close(masked.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.ones(24, 10)
+    masked.add(torch.tensor([0.5, 0.0, -2.0]), total)
+    torch.testing.assert_close(total.double() - 1, 0.5 * expected[0] - 2 * expected[2], rtol=1e-4, atol=1e-4)
+
+
+def kinds() -> list[Contribution]:
+    """One of each, three sentences of six tokens."""
+    ids = torch.tensor([[3, 1, 3, 2, 0, 0], [0, 1, 2, 5, 5, 5], [4, 4, 4, 4, 4, 4]])
+    inputs, grad, scores = normal(3, 6, 5), normal(3, 6, 4, seed=1), normal(3, 6, 6, seed=2)
+    lookup = Lookup("e", ids, normal(3, 6, 5, seed=3), padding_idx=None)
+    return [
+        PerSentence("b", normal(3, 4, 2)),
+        Product("w", inputs, grad, transposed=False),
+        Product("t", inputs, grad, transposed=True),
+        MaskedProduct("m", inputs, grad, (normal(4, 5) > 0).float()),
+        lookup,
+        TiedTable(lookup, Product("e", inputs, scores, transposed=False)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_sums_by_owner_are_the_sums_of_each(number: int) -> None:
+    contribution = kinds()[number]
+    shape = [(4, 2), (4, 5), (5, 4), (4, 5), (6, 5), (6, 5)][number]
+    factors, owners = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1, 0, 1])
+    wide = torch.zeros(2, 3 + math.prod(shape))  # the parameter is a part of every row
+    contribution.add_rows(factors, owners, wide[:, 3:].unflatten(1, shape))
+    assert not wide[:, :3].any()
+    for owner in range(2):
+        expected = torch.zeros(shape)
+        contribution.add(torch.where(owners == owner, factors, 0.0), expected)
+        torch.testing.assert_close(wide[owner, 3:].view(shape), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_lookup_adds_what_meets_in_one_row() -> None:
