@@ -2,7 +2,7 @@
 
 Two mentions name one entity if they have one key. A key is made from the mention's own characters, so that the
 entities of a sentence depend on that sentence alone, which is what the proof of docs/privacy.md needs. The one
-option that looks further, :attr:`Identity.link_within_document`, keeps the proof by a closure (section 12 there).
+option that looks further, :attr:`Identity.link_within_document`, keeps the proof by a closure (section 14 there).
 
 Merging two entities that differ costs nothing in privacy: what is hidden together is hidden. Keeping one entity apart
 under two keys does cost: hiding one of them leaves the other. So whatever is in doubt is merged, but never two
@@ -221,8 +221,8 @@ class Identity:
             )
         if self.link_within_document:
             warnings.append(
-                "Names are linked within documents: ε of an entity covers sentences that mention it and those linked "
-                "to one; the robust ε holds at a reach that counts both (docs/privacy.md, section 12)."
+                "Names are linked within documents: ε of an entity, the robust one too, is about the sentences that "
+                "mention it together with those linked to one (docs/privacy.md, section 14)."
             )
         return tuple(warnings)
 

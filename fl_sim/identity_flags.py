@@ -19,7 +19,7 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
         "--link-within-document",
         action="store_true",
         help="a part of a person's name also stands for the whole name in the same document; "
-        "changes what ε speaks of (docs/privacy.md, section 12)",
+        "changes what ε speaks of (docs/privacy.md, section 14)",
     )
 
 

@@ -249,7 +249,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "c", "a b", "b c", "c d", "a b c", "
 
 @given(st.lists(NAMES, max_size=7))
 def test_removing_an_entity_leaves_the_entities_of_all_other_sentences(document: list[list[str]]) -> None:
-    """What section 12 of docs/privacy.md rests on; a plain union of linked keys fails here."""
+    """What section 14 of docs/privacy.md rests on; a plain union of linked keys fails here."""
     own = [tuple((name, "PER") for name in names) for names in document]
     whole = linked(own)
     for entity in {key for found in whole for key, _ in found}:
