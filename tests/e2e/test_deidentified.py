@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,38 @@ def test_surrogates_are_entities_like_others_but_for_a_warning(tmp_path: Path) -
     text = run(corpus, tmp_path / "run", privacy__strategy="uedp")
     assert "+ an entity in ≤ " in text
     assert "which no ε of a training on it covers" in text
+
+
+def test_both_commands_print_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = small_corpus(tmp_path / "small")
+    capsys.readouterr()
+    assert main(["deidentify", str(small), "--out", str(tmp_path / "made"), "--mode", "surrogate", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["replaced"] == made["mentions"] > 0
+    assert made["fingerprint"] == Corpus.open(tmp_path / "made").fingerprint
+    assert len(made["warnings"]) == 1
+    assert main(["identity", str(small), "--json"]) == 0
+    rows = {row["identity"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["+ suffix"]["entities"] == 4
+    assert main(["identity", str(small)]) == 0
+    assert "linked within a user" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["deidentify", "bundled", "--out", "OUT", "--seed", "1"], "--seed is given with --mode category"),
+        (["identity", "bundled", "--split", "dev"], "no split 'dev'"),
+        (["prepare", "synthetic", "--out", "OUT", "--identity", "stem"], "identity step 'stem' is unknown"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument.replace("OUT", str(tmp_path / "out")) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow
