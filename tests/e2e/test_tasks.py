@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from clients.tasks import Classification
 from clients.tokenizers import load_tokenizer
 from data_prep.prepare import write_corpus
 from data_prep.records import Mention, Sentence
+from fl_sim import simulate
 from fl_sim.cli import main
+from fl_sim.config import RunConfig
 from fl_sim.report import report, summary
 from fl_sim.results import RunFolder
 from tests.e2e import small_runs
@@ -127,6 +130,23 @@ def test_features_are_kept_where_one_asks_and_change_nothing(corpus: Path, bert:
     fresh = run(tmp_path / "fresh", classification(corpus, bert, model__tune="head"))
     assert [p.stat().st_mtime_ns for p in cache.iterdir()] == [written]
     assert small_runs.measured(first) == small_runs.measured(again) == small_runs.measured(fresh)
+
+
+def test_a_classifier_that_was_killed_ends_the_same(corpus: Path, bert: Path, tmp_path: Path) -> None:
+    """Its features went with it, and are made again."""
+    settings = classification(corpus, bert, rounds=3, model__tune="head", engine__name="inline")
+    config = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+
+    def stop(row: Mapping[str, Any]) -> None:
+        if row["round"] == 1:
+            shutil.rmtree(tmp_path / "killed" / "encoded")
+            raise KeyError("killed")
+
+    with pytest.raises(KeyError, match="killed"):
+        simulate.run(RunConfig.from_mapping(config | {"out": str(tmp_path / "killed")}), stop)
+    assert main(["resume", "--quiet", str(tmp_path / "killed")]) == 0
+    whole = run(tmp_path / "whole", settings)
+    assert small_runs.measured(RunFolder.open(tmp_path / "killed")) == small_runs.measured(whole)
 
 
 @pytest.mark.parametrize(
