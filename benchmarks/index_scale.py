@@ -147,7 +147,7 @@ def write_part(
     ids = (pairs % num_entities).astype(np.int32)
     before_users, before_entities = _known(folder.parent) if follows else (0, 0)
     folder.mkdir(parents=True)
-    ownership = write_index(folder, SPLIT, sentences_per_user, [(counts, ids)], len(ids), num_entities)
+    ownership = write_index(folder, SPLIT, sentences_per_user, [(counts, ids)], num_entities)
     ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
     if follows is None:
         write_profiles(folder, SPLIT, ownership.entity_profiles())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 from data_prep.records import CorpusError
 
 
-def write_vector(path: Path, dtype: type[np.generic], length: int, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write ``pieces`` as one vector of ``length`` values.
+def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[Any]]) -> None:
+    """Write ``pieces`` as one vector, in the memory of one piece.
 
-    It is written and not mapped: a full disk is then an error, not a killed process. Raises :class:`CorpusError`
-    where the pieces have another length altogether.
+    It is written and not mapped: a full disk is then an error, not a killed process.
     """
-    written = 0
+    length = 0
     with path.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
-        np.lib.format.write_array_header_1_0(file, header)
+        _write_header(file, dtype, 0)
         for piece in pieces:
             file.write(np.ascontiguousarray(piece, dtype=dtype).data)
-            written += len(piece)
-    if written != length:
-        raise CorpusError(f"{path}: {written} values were written, {length} were announced")
+            length += len(piece)
+        file.seek(0)
+        _write_header(file, dtype, length)  # as long as the first: numpy leaves room for a length that grows
 
 
 def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
@@ -38,3 +36,8 @@ def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     if values.dtype != dtype or values.ndim != 1:
         raise CorpusError(f"{path}: {values.dtype} of shape {values.shape}, must be a vector of {dtype.__name__}")
     return np.asarray(values)  # a plain view of the map; indexing a memmap object costs more
+
+
+def _write_header(file: BinaryIO, dtype: type[np.generic], length: int) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_prep.arrays import open_vector, write_vector
 from data_prep.atomic import folder_appearing_at
 from data_prep.records import CorpusError
 
@@ -62,29 +63,29 @@ def encode_split(
     if max_tokens < 2:
         raise CorpusError(f"max_tokens {max_tokens} must be at least 2: one token to read, one to predict")
     with folder_appearing_at(out_dir) as folder:
-        parts: list[NDArray[np.int32]] = []
         lengths: list[int] = []
-        for batch in _batches(texts):
-            # A special token spelt out in a text is text: nobody can forge the boundary of a sentence.
-            encoded = tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            rows = [[bos_id, *ids, eos_id][:max_tokens] for ids in encoded]
-            lengths.extend(map(len, rows))
-            parts.append(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32))
-        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-        np.save(folder / _OFFSETS, offsets.astype(np.int64), allow_pickle=False)
-        _save_parts(parts, int(offsets[-1]), folder / _TOKENS)
+
+        def tokens() -> Iterator[NDArray[np.int32]]:
+            for batch in _batches(texts):
+                # A special token spelt out in a text is text: nobody can forge the boundary of a sentence.
+                encoded = tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+                rows = [[bos_id, *ids, eos_id][:max_tokens] for ids in encoded]
+                lengths.extend(map(len, rows))
+                yield np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32)
+
+        write_vector(folder / _TOKENS, np.int32, tokens())
+        write_vector(folder / _OFFSETS, np.int64, [np.cumsum([0, *lengths])])
     return open_encoded(out_dir)
 
 
 def open_encoded(out_dir: Path) -> EncodedSplit:
     """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` where absent or damaged."""
     try:
-        tokens = np.load(out_dir / _TOKENS, mmap_mode="r", allow_pickle=False)
-        offsets = np.load(out_dir / _OFFSETS, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        tokens = open_vector(out_dir / _TOKENS, np.int32)
+        offsets = open_vector(out_dir / _OFFSETS, np.int64)
+    except CorpusError as error:
         raise CorpusError(f"{out_dir}: not an encoded split: {error}") from error
-    fits = tokens.dtype == np.int32 and offsets.dtype == np.int64 and tokens.ndim == offsets.ndim == 1
-    if not fits or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(tokens):
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(tokens):
         raise CorpusError(f"{out_dir}: not an encoded split: {_TOKENS} and {_OFFSETS} do not fit together")
     return EncodedSplit(tokens=tokens, offsets=offsets)
 
@@ -97,12 +98,3 @@ def _batches(texts: Iterable[str] | pa.ChunkedArray) -> Iterator[list[str]]:
     remaining = iter(texts)
     while batch := list(itertools.islice(remaining, _BATCH)):
         yield batch
-
-
-def _save_parts(parts: list[NDArray[np.int32]], total: int, path: Path) -> None:
-    """One .npy file of all parts, written and not mapped: a full disk is then an error, not a killed process."""
-    with path.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)), "fortran_order": False, "shape": (total,)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for part in parts:
-            file.write(part.tobytes())

@@ -25,13 +25,9 @@ def write_index(
     split: str,
     sentences_per_user: NDArray[np.int64],
     rows: Iterable[Rows],
-    mentioned: int,
     num_entities: int,
 ) -> Ownership:
-    """Write the incidence of ``split`` while its sentences, sorted by user, come by; returns it, opened and checked.
-
-    ``mentioned`` is the number of entities in all rows.
-    """
+    """Write the incidence of ``split`` while its sentences, sorted by user, come by; returns it, opened and checked."""
     counts: list[NDArray[np.int32]] = []
 
     def entities() -> Iterable[NDArray[np.int32]]:
@@ -39,7 +35,7 @@ def write_index(
             counts.append(of_sentence.astype(np.int32))
             yield ids
 
-    write_vector(folder / array_file(split, "entity_ids"), np.int32, mentioned, entities())
+    write_vector(folder / array_file(split, "entity_ids"), np.int32, entities())
     _write_offsets(folder / array_file(split, "entity_offsets"), np.concatenate(counts))
     _write_offsets(folder / array_file(split, "user_offsets"), sentences_per_user)
     return open_index(folder, split, num_entities, profiles=False)
@@ -48,7 +44,7 @@ def write_index(
 def write_profiles(folder: Path, split: str, profiles: EntityProfiles) -> None:
     """Write the profiles of the entities of ``split`` beside its index."""
     for name, values in (("profile_offsets", profiles.offsets), ("profile_sentences", profiles.sentences)):
-        write_vector(folder / array_file(split, name), PROFILES[name], len(values), [values])
+        write_vector(folder / array_file(split, name), PROFILES[name], [values])
 
 
 def open_index(folder: Path, split: str, num_entities: int, *, profiles: bool) -> Ownership:
@@ -60,11 +56,11 @@ def open_index(folder: Path, split: str, num_entities: int, *, profiles: bool) -
     if profiles:
         offsets, sentences = (open_vector(folder / array_file(split, name), dtype) for name, dtype in PROFILES.items())
         stored = EntityProfiles(offsets=offsets, sentences=sentences)
-    arrays = {name: open_vector(folder / array_file(split, name), dtype) for name, dtype in INDEX.items()}
-    return Ownership(**arrays, num_entities=num_entities, stored_profiles=stored)
+    users, sentences, entities = (open_vector(folder / array_file(split, name), dtype) for name, dtype in INDEX.items())
+    return Ownership(users, sentences, entities, num_entities, stored_profiles=stored)
 
 
 def _write_offsets(path: Path, counts: NDArray[np.integer]) -> None:
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
-    write_vector(path, np.int64, len(offsets), [offsets])
+    write_vector(path, np.int64, [offsets])

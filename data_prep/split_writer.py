@@ -73,7 +73,7 @@ class SplitWriter:
         self._entities = dict(known.entities) if known else {}
         self._labels: dict[str, int] = {}
         self._labels_of = [0] * len(self._entities)  # a bit for each label
-        self._mentions = self._mentioned = 0
+        self._mentions = 0
         self._batch = _Batch()
         self._scratch = scratch
         self._file = scratch / f"{split}.{_UNSORTED}"
@@ -124,14 +124,8 @@ class SplitWriter:
         self._spill.close()
         positions = np.array([*(classes.index(target) for target in self.targets), -1], dtype=np.int32)
         with pq.ParquetWriter(folder / table_file(self.split, "sentences"), SENTENCES, **_PARQUET) as file:
-            ownership = write_index(
-                folder,
-                self.split,
-                self._sentences_per_user(),
-                self._rows(file, positions),
-                self._mentioned,
-                self.entities,
-            )
+            rows = self._rows(file, positions)
+            ownership = write_index(folder, self.split, self._sentences_per_user(), rows, self.entities)
         ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
         if self._known is None:
             write_profiles(folder, self.split, ownership.entity_profiles())
@@ -163,7 +157,6 @@ class SplitWriter:
         self._in_order &= bool(users[0] >= self._last_user and (users[1:] >= users[:-1]).all())
         self._last_user = int(users[-1])
         self._mentions += len(batch.labels)
-        self._mentioned += len(batch.entity_ids)
         weights = np.fromiter(map(len, batch.text), dtype=np.int64, count=len(users)) + _CHARACTERS_PER_ROW
         self._load = _added(self._load, np.bincount(users))
         self._weight = _added(self._weight, np.bincount(users, weights).astype(np.int64))

@@ -39,7 +39,7 @@ def test_arrow_texts_over_several_batches_are_memory_mapped(tmp_path: Path) -> N
     texts = [f"{number}" for number in range(10_000)]
     column = pa.chunked_array([texts[:3], texts[3:]], type=pa.large_string())
     encoded = encode_split(column, letters, 16, tmp_path / "out", bos_id=BOS, eos_id=EOS)
-    assert isinstance(encoded.tokens, np.memmap)
+    assert isinstance(encoded.tokens.base, np.memmap)
     assert not encoded.tokens.flags.writeable
     again = open_encoded(tmp_path / "out")
     assert [bytes(again.sentence(s)[1:-1].astype(np.uint8)).decode() for s in (0, 4096, 9999)] == ["0", "4096", "9999"]

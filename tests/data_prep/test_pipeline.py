@@ -290,6 +290,14 @@ def test_killed_again_and_again_it_ends_where_it_would_have(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "out", "whole"]
 
 
+def test_what_a_killed_writer_left_is_cleared_away(source: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.partial" / "scratch").mkdir(parents=True)
+    (tmp_path / ".out.partial" / "train.entity_ids.npy").write_bytes(b"half")
+    corpus = prepare(table("jsonl", source, GOLD), tmp_path / "out").corpus
+    assert corpus.fingerprint == prepare(table("jsonl", source, GOLD), tmp_path / "fresh").corpus.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "messages.jsonl", "out"]
+
+
 def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with folder_appearing_at(out) as folder:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import split_writer
@@ -64,6 +64,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
 
 
 @given(st.lists(sentences(), max_size=8))
+@settings(deadline=None)  # it writes files
 def test_what_is_indexed_is_what_the_text_says(drawn: list[Sentence]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = [*BASE[:3], *drawn]

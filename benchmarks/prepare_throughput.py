@@ -1,0 +1,155 @@
+"""How fast text becomes a prepared corpus, and how much of a tagger's own speed is left.
+
+    python benchmarks/prepare_throughput.py plain --sentences 500000
+    python benchmarks/prepare_throughput.py tagged --sentences 10000 --processes 1 2
+
+``plain``: a JSON-lines file with gold entities through the whole of prepare, first with a row as a sentence, then cut
+into sentences. ``tagged``: the same texts without marks, tagged by a spaCy pipeline within prepare, and by nothing but
+``nlp.pipe`` with the same batch size and number of processes, in turns; both load the pipeline. Without ``--pipeline``
+that is spaCy's default NER component with random weights, which takes as long as a trained one of that size.
+
+Seconds are of the clock and of the processors (all processes of a run together): on a busy machine only the latter say
+what the work costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import spacy
+from spacy.training import Example
+
+from data_prep.corpora import table
+from data_prep.pipeline import prepare
+from data_prep.readers_tables import TableOptions
+from data_prep.taggers import Marking, make_marking
+
+_SENTENCE = """
+the town hall was closed when we came back from our walk along the river and nobody could say whether it would open
+again before the end of the week so we went home and asked them to call us later
+"""
+WORDS = _SENTENCE.split()
+LABELS = ("PERSON", "ORG", "GPE", "DATE", "MONEY", "LOC")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("plain", "tagged"))
+    parser.add_argument("--sentences", type=int, default=500_000)
+    parser.add_argument("--pipeline", help="a spaCy package or folder")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1])
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        source = write_messages(work / "messages.jsonl", args.sentences)
+        if args.what == "plain":
+            plain(source, work / "out", args.sentences)
+        else:
+            pipeline = args.pipeline or str(random_ner(work / "pipeline"))
+            for processes in args.processes:
+                tagged(source, work / "out", pipeline, processes, args.batch_size, args.turns)
+
+
+def plain(source: Path, out: Path, sentences: int) -> None:
+    """Gold entities: everything but a tagger."""
+    for name, cut in (("a row a sentence", False), ("cut into sentences", True)):
+        options = TableOptions(entities_column="ents", split_sentences=cut)
+        clock, processor = seconds(lambda options=options: prepare(table("jsonl", source, options), out))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print(
+            f"{name}: {clock:.1f} s of the clock, {processor:.1f} s of a processor: "
+            f"{60 * sentences / processor:,.0f} sentences a minute of one core; at most {peak:,} MiB"
+        )
+        again = seconds(lambda options=options: prepare(table("jsonl", source, options), out))
+        print(f"  the same again: {again[0]:.2f} s of the clock, {again[1]:.2f} s of a processor (imports left out)")
+        shutil.rmtree(out)
+
+
+def tagged(source: Path, out: Path, pipeline: str, processes: int, batch_size: int, turns: int) -> None:
+    """A tagger within prepare, and alone."""
+    texts = [json.loads(line)["text"] for line in source.open(encoding="utf-8")]
+    figures = []
+    for _ in range(turns):
+        marking = make_marking(f"spacy:{pipeline}", has_gold=False, processes=processes, batch_size=batch_size)
+        whole = seconds(lambda marking=marking: prepare_once(source, out, marking))
+        shutil.rmtree(out)
+        bare = seconds(lambda: exhaust(spacy.load(pipeline).pipe(texts, batch_size=batch_size, n_process=processes)))
+        figures.append((*whole, *bare))
+        print(f"  prepare {whole[0]:.1f} s ({whole[1]:.1f}), nlp.pipe {bare[0]:.1f} s ({bare[1]:.1f})", flush=True)
+    clock, processor, bare_clock, bare_processor = np.median(figures, axis=0)
+    print(
+        f"{processes} processes: prepare keeps {bare_clock / clock:.0%} of nlp.pipe's throughput by the clock and "
+        f"{bare_processor / processor:.0%} by the processors ({len(texts) / bare_clock:,.0f} sentences a second bare)"
+    )
+
+
+def prepare_once(source: Path, out: Path, marking: Marking) -> None:
+    options = TableOptions(split_sentences=False)
+    prepare(table("jsonl", source, options), out, marking=marking)
+    if hasattr(marking.tagger, "close"):
+        marking.tagger.close()
+
+
+def write_messages(path: Path, sentences: int) -> Path:
+    """A sentence of about fifteen words a row, ten rows a user, 0 to 2 names each."""
+    rng = np.random.default_rng(0)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(sentences):
+            entities: list[dict[str, object]] = []
+            text = ""
+            for place, word in enumerate(rng.choice(WORDS, 12)):
+                if place in (3, 8) and rng.random() < 0.5:
+                    rank = int(sentences ** rng.random())
+                    name = f"Bo{rank % 997} Zed{rank}"
+                    entities.append({"start": len(text), "end": len(text) + len(name), "label": "PERSON"})
+                    text += f"{name} "
+                text += f"{word} "
+            user = int(rng.integers(max(sentences // 10, 2)))
+            file.write(json.dumps({"text": f"{text.strip()}.", "user": f"u{user}", "ents": entities}) + "\n")
+    old = time.time() - 10
+    os.utime(path, (old, old))
+    return path
+
+
+def random_ner(folder: Path) -> Path:
+    """A pipeline with spaCy's default NER on a vocabulary of its own, never trained."""
+    nlp = spacy.blank("en")
+    component = nlp.add_pipe("ner")
+    for label in LABELS:
+        component.add_label(label)
+    example = Example.from_dict(nlp.make_doc("Bo went to Oslo."), {"entities": [(0, 2, "PERSON")]})
+    nlp.initialize(lambda: [example])
+    nlp.to_disk(folder)
+    return folder
+
+
+def exhaust(documents: Iterator[object]) -> None:
+    for _ in documents:
+        pass
+
+
+def seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of the clock, and of the processors in this process and its ended children."""
+    clock, processor = time.perf_counter(), processors()
+    work()
+    return time.perf_counter() - clock, processors() - processor
+
+
+def processors() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+if __name__ == "__main__":
+    main()
