@@ -10,7 +10,7 @@ HELP = "simulate a private training run"
 # Flags that are shorthand for configuration keys: (flag, key, metavar, help).
 SHORTHANDS = (
     ("--corpus", "corpus.path", "DIR", "a prepared corpus (fl-sim prepare), or the one that ships: bundled"),
-    ("--strategy", "privacy.strategy", "NAME", "uedp, user_level or noiseless"),
+    ("--strategy", "privacy.strategy", "NAME", "uedp, user_level, published or noiseless"),
     ("--rounds", "rounds", "T", "how many rounds to release"),
     ("--q-u", "privacy.q_u", "RATE", "user sampling rate"),
     ("--q-e", "privacy.q_e", "RATE", "entity sampling rate"),
@@ -18,6 +18,9 @@ SHORTHANDS = (
     ("--z", "privacy.noise_multiplier", "Z", "noise multiplier"),
     ("--clip-norm", "privacy.clip_norm", "C", "clip of a sentence's gradient (uedp) or a user's update"),
     ("--user-cap", "privacy.user_cap", "W", "a user's cap in sentences per round"),
+    ("--clipping", "privacy.clipping", "WHAT", "sentence, or user for the user's sum alone (uedp)"),
+    ("--estimator", "privacy.estimator", "NAME", "f_e or f_e_plus (published)"),
+    ("--noise", "privacy.noise", "SCALE", "as-stated or as-coded (published)"),
     ("--delta", "privacy.delta", "D", "δ at which every ε is stated"),
     ("--target-epsilon", "privacy.target_epsilon", "E", "find the noise that meets this ε"),
     ("--epsilon-budget", "privacy.epsilon_budget", "E", "stop before this ε would be exceeded"),

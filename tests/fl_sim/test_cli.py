@@ -135,7 +135,18 @@ def test_wrong_arguments_are_one_line(arguments: list[str], words: str, capsys: 
 def test_the_flags_of_run_are_a_contract() -> None:
     flags = (
         *("corpus", "strategy", "rounds", "q-u", "q-e", "q-s", "z", "clip-norm", "user-cap", "delta"),
-        *("target-epsilon", "epsilon-budget", "model", "engine", "nodes", "seed", "out"),
+        *(
+            "clipping",
+            "estimator",
+            "noise",
+            "target-epsilon",
+            "epsilon-budget",
+            "model",
+            "engine",
+            "nodes",
+            "seed",
+            "out",
+        ),
     )
     words = [word for flag in flags for word in (f"--{flag}", "1")]
     args = build_parser().parse_args(["run", "file.toml", *words, "--set", "a=1", "--set", "b=2", "--json", "--quiet"])

@@ -53,6 +53,19 @@ def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> N
     ]
 
 
+@pytest.mark.parametrize(("proven", "claims"), [(1.0, 1), (np.inf, 0)])
+def test_a_published_claim_is_drawn_as_one_and_never_alone(make_run: MakeRun, proven: float, claims: int) -> None:
+    run = make_run("user_level", rounds=2, finish=False)
+    rows = run.metrics().to_dict("records")
+    run.truncate_metrics(-1)
+    for row in rows:
+        epsilons = {name: proven * value for name, value in row.items() if name.startswith("epsilon_") and row["round"]}
+        run.append_metrics(row | epsilons | {"epsilon_as_published": 0.2 * row["round"]})
+    words = labels(plots.epsilon_figure(run))
+    assert words.count("as published, a claim and no guarantee: 0.400") == claims
+    assert len(words) > claims or not claims
+
+
 def test_epsilon_goes_on_a_log_axis_only_where_the_curves_lie_far_apart(make_run: MakeRun) -> None:
     far = plots.epsilon_figure(make_run("uedp")).axes[0]
     near = plots.overlay_figure([make_run("uedp", z=2.0)], "round").axes[0]

@@ -174,3 +174,12 @@ class TestCommand:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err == f"fl-sim report: {tmp_path}: is not a run folder (it has no config.json)\n"
+
+
+CLAIM = {"epsilon_as_published": 0.46}
+
+
+def test_a_claim_is_no_guarantee() -> None:
+    proven = {"epsilon_user": math.inf, "epsilon_user_entity_p95": math.inf}
+    assert not report.has_guarantee("published", proven | CLAIM)
+    assert report.has_guarantee("published", proven | {"epsilon_user": 0.007} | CLAIM)
