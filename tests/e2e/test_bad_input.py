@@ -118,7 +118,7 @@ ARGUMENTS = [
     ("--set privacy.user_sentences=0", "privacy.user_sentences is 0|corpus, unbounded"),
     ("--set privacy.user_sentences=many", "privacy.user_sentences is 'many'|corpus, unbounded"),
     ("--set privacy.population=5", "privacy.population is 5|at least 6"),
-    ("--strategy dp", "privacy.strategy is 'dp'|uedp, user_level, noiseless"),
+    ("--strategy dp", "privacy.strategy is 'dp'|uedp, user_level, published, noiseless"),
     ("--strategy noiseless --z 2", "privacy.noise_multiplier is 2|noiseless"),
     ("--strategy noiseless --epsilon-budget 2", "privacy.epsilon_budget is 2|noiseless"),
     ("--strategy user_level --q-s 0.5", "privacy.q_s is 0.5|1 under user_level"),
