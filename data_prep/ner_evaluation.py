@@ -1,30 +1,21 @@
-"""A tagger measured against a gold corpus, as a record that a prepared corpus and a run's report can carry.
-
-The record, ``coverage.json``, lies beside a corpus's data files and outside of its fingerprint: it says how good the
-tagger is, not what the corpus holds, and no ε depends on it.
-"""
+"""A tagger measured against a gold corpus: a prepared one, or tagged files."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from data_prep.categories import Selection
 from data_prep.corpus import BUNDLED, Corpus
-from data_prep.entities import Tagger, tagged
 from data_prep.manifest import MANIFEST_FILE, fingerprint_of, record_of
+from data_prep.ner_coverage import Evaluation, GoldRecord, Measured
 from data_prep.ner_data import TEST, VALIDATION, sentences_of_corpus
-from data_prep.ner_scoring import HIDING, UNKNOWN_NAME, Judged, Tally, figures, kind_of
+from data_prep.ner_scoring import HIDING, UNKNOWN_NAME, Judged, Tally, check_resamples, figures, kind_of
 from data_prep.readers_iob import iob_files, read_iob, read_iob_file
 from data_prep.records import CorpusError, Sentence
-
-COVERAGE_FILE = "coverage.json"
-GOLD_TAGGER = {"tagger": "gold"}
+from data_prep.taggers import EVERYTHING, GOLD, Tagger
 
 _BATCH = 2_000
 
@@ -37,73 +28,6 @@ class GoldCorpus:
     split: str
     fingerprint: str
     sentences: Callable[[], Iterator[Sentence]]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class Measured(_Strict):
-    """A share with the interval in which the bootstrap put it in 95 of 100 resamplings; None where nothing is known."""
-
-    value: float | None = Field(ge=0, le=1)
-    low: float | None = Field(ge=0, le=1)
-    high: float | None = Field(ge=0, le=1)
-
-
-class GoldRecord(_Strict):
-    """What a tagger was measured on."""
-
-    name: str
-    split: str
-    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
-    clusters: int = Field(ge=1)
-    sentences: int = Field(ge=1)
-    sensitive_sentences: int = Field(ge=0)
-    mentions: int = Field(ge=0)
-    entities: int = Field(ge=0)
-
-
-class Evaluation(_Strict):
-    """The content of ``coverage.json``.
-
-    hiding: the shares of :data:`data_prep.ner_scoring.HIDING`. flagged: share of all sentences that are flagged.
-    flag_precision: share of the flagged sentences that are sensitive. matching: match → kind ("any" for all) →
-    precision, recall, f1. outside_scheme: found mentions of a kind that the gold corpus does not mark, left out of
-    ``matching``.
-    """
-
-    format: Literal["fl-sim coverage"] = "fl-sim coverage"
-    format_version: Literal[1] = 1
-    tagger: dict[str, str]
-    gold: GoldRecord
-    hiding: dict[str, Measured]
-    flagged: float = Field(ge=0, le=1)
-    flag_precision: Measured
-    matching: dict[str, dict[str, dict[str, Measured]]]
-    outside_scheme: int = Field(ge=0)
-    resamples: int = Field(ge=1)
-    seed: int
-
-    def write(self, path: Path) -> None:
-        """Write to ``path``, whole or not at all."""
-        scratch = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
-        try:
-            scratch.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
-
-    def summary(self) -> dict[str, Any]:
-        """What a run records and reports of it."""
-        return {
-            "tagger": self.tagger,
-            "gold": self.gold.name,
-            "split": self.gold.split,
-            "fingerprint": self.gold.fingerprint,
-            "sentences": self.gold.sentences,
-            **{name: figure.model_dump() for name, figure in self.hiding.items()},
-        }
 
 
 def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
@@ -126,23 +50,29 @@ def evaluate(
     tagger: Tagger,
     gold: GoldCorpus,
     *,
+    selection: Selection = EVERYTHING,
     resamples: int = 1000,
     seed: int = 0,
     watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
 ) -> Evaluation:
     """Tag every sentence of ``gold`` and compare; memory grows with its users and entities, not with its text.
 
-    Raises :class:`CorpusError` for a corpus without a sentence or without a mention.
+    ``selection`` says which gold mentions count; the tagger should have been made with the same.
+    Raises :class:`CorpusError` for a corpus without a mention that counts, and for fewer than 1 resample.
     """
-    tally = Tally(frozenset(kind_of(m.label) for s in gold.sentences() for m in s.mentions) - {UNKNOWN_NAME})
+    check_resamples(resamples)
+    labels = {mention.label for sentence in gold.sentences() for mention in sentence.mentions}
+    counted = {label for label in labels if selection.keeps(label, labels)}
+    tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
     sensitive = mentions = flagged = 0
     sentences = iter(watch(gold.sentences()))
     while batch := list(islice(sentences, _BATCH)):
-        for true, found in zip(batch, tagged(batch, tagger), strict=True):
-            tally.add(Judged(true.user, true.text, true.mentions, found.mentions))
-            sensitive += bool(true.mentions)
-            mentions += len(set(true.mentions))
-            flagged += bool(found.mentions)
+        for true, found in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            marked = tuple(mention for mention in true.mentions if mention.label in counted)
+            tally.add(Judged(true.user, true.text, marked, found))
+            sensitive += bool(marked)
+            mentions += len(set(marked))
+            flagged += bool(found)
     if not mentions:
         raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
     made = {
@@ -174,56 +104,9 @@ def evaluate(
     )
 
 
-def attach(evaluation: Evaluation, folder: Path) -> Path:
-    """Put ``evaluation`` into the prepared corpus ``folder``; an earlier one is replaced.
-
-    Raises:
-        CorpusError: ``folder`` is no prepared corpus, or another tagger made its marks.
-    """
-    corpus = Corpus.open(folder)
-    _check_same_tagger(evaluation, corpus, corpus.path)
-    path = corpus.path / COVERAGE_FILE
-    evaluation.write(path)
-    return path
-
-
-def read_coverage(corpus: Corpus) -> Evaluation | None:
-    """The evaluation that ``corpus`` carries, None if it carries none.
-
-    Raises:
-        CorpusError: the file is not one of this version, or it is about another tagger.
-    """
-    path = corpus.path / COVERAGE_FILE
-    if not path.is_file():
-        return None
-    evaluation = read_evaluation(path)
-    _check_same_tagger(evaluation, corpus, path)
-    return evaluation
-
-
-def read_evaluation(path: Path) -> Evaluation:
-    """The evaluation in ``path``; :class:`CorpusError` if it holds none of this version."""
-    try:
-        return Evaluation.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CorpusError(f"{path}: not a coverage record of this version: {place}: {first['msg']}") from error
-
-
-def _check_same_tagger(evaluation: Evaluation, corpus: Corpus, where: Path) -> None:
-    measured, used = evaluation.tagger, corpus.manifest.tagger
-    if measured != used:
-        different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
-        raise CorpusError(
-            f"{where}: the coverage is that of another tagger than marked this corpus; {different[0]} is "
-            f"{measured.get(different[0])!r} there and {used.get(different[0])!r} here"
-        )
-
-
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
-    if corpus.manifest.tagger != GOLD_TAGGER:
-        made_by = corpus.manifest.tagger.get("tagger", "unknown")
+    made_by = corpus.manifest.tagger.get("tagger", "unknown")
+    if made_by != GOLD:
         raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; --gold needs gold marks")
     chosen = _chosen(split, corpus.splits, corpus.path)
     return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_corpus(corpus, chosen))

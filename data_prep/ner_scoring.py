@@ -220,8 +220,7 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple
     Raises:
         CorpusError: ``resamples`` is less than 1.
     """
-    if resamples < 1:
-        raise CorpusError(f"resamples {resamples} must be at least 1")
+    check_resamples(resamples)
     ratios = tally.ratios()
     columns = np.stack([part for pair in ratios.values() for part in pair], axis=1)
     drawn = _resampled(columns, resamples, seed)
@@ -234,6 +233,12 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple
         f1 = [_f1(_ratio(sums[name]), _ratio(sums[recall])) for sums in (points, replicates)]
         made[(*name[:-1], "f1")] = _figure(f1[0], f1[1], enough)
     return made
+
+
+def check_resamples(resamples: int) -> None:
+    """Raise :class:`CorpusError` for fewer than one."""
+    if resamples < 1:
+        raise CorpusError(f"resamples {resamples} must be at least 1")
 
 
 _Unit = tuple[int, int, str]

@@ -23,6 +23,7 @@ from clients.models import LanguageModel
 from clients.workspace import WorkspaceSpec
 from data_prep.corpus import Corpus
 from data_prep.encode import encode_split
+from data_prep.ner_coverage import read_coverage
 from fl_sim import environment, evaluate, record
 from fl_sim.charges import Charges
 from fl_sim.checkpoint import Checkpoint
@@ -66,6 +67,7 @@ class Experiment:
         self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
         self.folder = folder
         self.corpus = corpus
+        self._coverage = read_coverage(corpus)
         self.observers: list[Callable[[Row], None]] = []
         self.reading: Observer = lambda done, total: None
         """Called with (sentences done, all sentences) while a frozen encoder reads the corpus, before the rounds."""
@@ -234,6 +236,7 @@ class Experiment:
                     "name": self.corpus.manifest.name,
                     "users": self._strategy.federation.num_users,
                     "sentences": len(self._train),
+                    "coverage": self._coverage and self._coverage.summary(),
                 },
                 "task": self.config.task,
                 **self._utility(metrics),

@@ -1,0 +1,255 @@
+"""Train the named-entity pipeline that ships: open sets in, a small spaCy pipeline out, the same for the same seed.
+
+The folder appears whole or not at all. It holds weights, labels and the tokenizer, and no text: of the words that the
+training met nothing but hash-embedded rows is left.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from spacy.lang.en import English
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config, load_model, load_model_from_config
+from thinc.api import NumpyOps, get_current_ops, set_current_ops
+
+from data_prep.atomic import folder_appearing_at, require_free
+from data_prep.corpus import BUNDLED, Corpus
+from data_prep.manifest import FileRecord
+from data_prep.ner_augmentation import name_pools, swapped, without_case
+from data_prep.ner_card import describe, model_card
+from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
+from data_prep.ner_scoring import ANY, Judged, Tally, figures, kind_of
+from data_prep.records import CorpusError, Mention, Sentence
+from data_prep.textfiles import sha256_of
+
+SYNTHETIC = "synthetic"
+"""The name of the bundled corpus among the sets."""
+
+_RECIPE = "recipe"
+_COMPONENT = "ner"
+
+Scores = dict[str, dict[str, dict[str, float | None]]]
+"""Set → part → figure → value; ``mentions`` is the number of gold mentions."""
+
+
+class Recipe(BaseModel):
+    """What the training sentences are made of (section ``recipe`` of the configuration).
+
+    repeats: set → how often its training part stands in the data, 0.5 for half of it; every copy but the first is
+    augmented, and a set that is not named is left out. keep_empty: set → share of its sentences without an entity
+    that stay (default 1). swap: probability that a name of an augmented copy is exchanged for another of its label.
+    upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
+    choose_on: the sets on whose validation parts the best evaluation is chosen.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repeats: dict[str, Annotated[float, Field(ge=0)]]
+    keep_empty: dict[str, float] = {}
+    swap: float = Field(ge=0, le=1)
+    upper: float = Field(ge=0, le=1)
+    lower: float = Field(ge=0, le=1)
+    choose_on: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: its folder, the figures on what was held out, and the SHA-256 of the weights."""
+
+    folder: Path
+    scores: Scores
+    sha256: str
+
+
+def train_pipeline(
+    source: Path, out: Path, config_file: Path, *, seed: int = 0, progress: IO[str] | None = None
+) -> Trained:
+    """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
+
+    A line per evaluation goes to ``progress``. The same seed, configuration, files and versions make the same weights,
+    byte for byte, on one machine.
+
+    Raises:
+        CorpusError: ``out`` is taken, ``source`` has no set, or the configuration is none.
+    """
+    require_free(out)
+    if not 0 <= seed < 2**32:
+        raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
+    config, recipe = _read_config(config_file, seed)
+    parts, records = read_open_sets(source)
+    if recipe.repeats.get(SYNTHETIC, 0):
+        parts.extend(_synthetic_parts())
+    training = training_sentences(parts, recipe, seed)
+    validation = [s for p in parts if p.part == VALIDATION and p.name in recipe.choose_on for s in p.sentences]
+    if not validation:
+        raise CorpusError(f"{source}: none of the sets {', '.join(recipe.choose_on)} (recipe.choose_on) is there")
+    with folder_appearing_at(out) as folder, tempfile.TemporaryDirectory() as scratch:
+        trained = _best(config, training, validation, Path(scratch), progress or io.StringIO())
+        scores = measure(trained, parts)
+        pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
+        describe(pipeline, parts, _training_record(records, training, config_file, seed), scores)
+        pipeline.to_disk(folder)
+        checksum = weights_checksum(folder)
+        (folder / "README.md").write_text(model_card(pipeline.meta, checksum), encoding="utf-8")
+    return Trained(out, scores, checksum)
+
+
+def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) -> list[Sentence]:
+    """The training sentences in the order in which they are learnt, made from every set's training part."""
+    rng = np.random.default_rng([seed, 1])
+    training = [part for part in parts if part.part == TRAIN and recipe.repeats.get(part.name, 0) > 0]
+    pools = name_pools(sentence for part in training for sentence in part.sentences)
+    made: list[Sentence] = []
+    for part in training:
+        keep, repeats = recipe.keep_empty.get(part.name, 1.0), recipe.repeats[part.name]
+        kept = [sentence for sentence in part.sentences if sentence.mentions or rng.random() < keep]
+        for copy in range(math.ceil(repeats)):
+            for index in sorted(rng.permutation(len(kept))[: round(len(kept) * (repeats - copy))]):
+                own = kept[index] if copy == 0 else swapped(kept[index], pools, recipe.swap, rng)
+                case = rng.random()
+                if case < recipe.upper + recipe.lower and (copy or repeats <= 1):
+                    own = without_case(own, upper=case < recipe.upper)
+                made.append(own)
+    if not made:
+        raise CorpusError("no training sentence: recipe.repeats names none of the sets that are there")
+    return [made[index] for index in rng.permutation(len(made))]
+
+
+def measure(pipeline: Language, parts: Iterable[NamedPart]) -> Scores:
+    """Precision, recall and F1 (exact place and label) on every part that is not for training, F1 per label, and the
+    share of sensitive sentences that are flagged."""
+    scores: Scores = {}
+    for part in parts:
+        if part.part == TRAIN:
+            continue
+        tally = Tally(frozenset(part.labels))
+        documents = pipeline.pipe(sentence.text for sentence in part.sentences)
+        for sentence, document in zip(part.sentences, documents, strict=True):
+            tally.add(Judged(sentence.user, sentence.text, sentence.mentions, _mentions_of(document)))
+        made = figures(tally, resamples=1)
+        scores.setdefault(part.name, {})[part.part] = {
+            **{name: made[("exact", ANY, name)].value for name in ("precision", "recall", "f1")},
+            **{f"f1_{label}": made[("exact", label, "f1")].value for label in part.labels},
+            "sensitive_sentences": made[("sensitive_sentences",)].value,
+            "mentions": float(sum(len(sentence.mentions) for sentence in part.sentences)),
+        }
+    return scores
+
+
+def weights_checksum(folder: Path) -> str:
+    """SHA-256 of the weights of the pipeline in ``folder``."""
+    return sha256_of(folder / _COMPONENT / "model")
+
+
+def names_alone(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
+    """The sentences with their names under :data:`data_prep.ner_data.LABELS`, and nothing else marked."""
+    coarse = []
+    for sentence in sentences:
+        kinds = [(mention, kind_of(mention.label)) for mention in sentence.mentions]
+        names = tuple(replace(mention, label=kind) for mention, kind in kinds if kind in LABELS)
+        coarse.append(replace(sentence, mentions=names))
+    return tuple(coarse)
+
+
+def _synthetic_parts() -> list[NamedPart]:
+    """The bundled corpus's train and validation splits; its public split is for tokenizers."""
+    corpus = Corpus.open(BUNDLED)
+    return [
+        NamedPart(SYNTHETIC, split, LABELS, names_alone(sentences_of_corpus(corpus, split)))
+        for split in (TRAIN, VALIDATION)
+    ]
+
+
+def _read_config(path: Path, seed: int) -> tuple[dict[str, Any], Recipe]:
+    if not path.is_file():
+        raise CorpusError(f"{path}: no such file; --config must be a training configuration of spaCy (conf/ner.cfg)")
+    try:
+        config = load_config(path, overrides={"system.seed": seed})
+        recipe = Recipe.model_validate(dict(config.pop(_RECIPE, {})))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in (_RECIPE, *first["loc"]))
+        raise CorpusError(f"{path}: {place}: {first['msg']}") from error
+    except (ValueError, OSError) as error:
+        reason = next(line for line in [*str(error).splitlines(), type(error).__name__] if line.strip())
+        raise CorpusError(f"{path}: not a training configuration of spaCy: {reason}") from error
+    return config, recipe
+
+
+def _best(
+    config: dict[str, Any],
+    training: Sequence[Sentence],
+    validation: Sequence[Sentence],
+    scratch: Path,
+    progress: IO[str],
+) -> Language:
+    """The pipeline of the evaluation with the best F1, by spaCy's own training loop."""
+    for name, sentences in {"train": training, "dev": validation}.items():
+        config["paths"][name] = str(scratch / f"{name}.spacy")
+        _write_documents(sentences, scratch / f"{name}.spacy")
+    checkpoints = scratch / "checkpoints"
+    checkpoints.mkdir()
+    before = get_current_ops()
+    set_current_ops(NumpyOps(use_blis=False))  # numpy's products of these sizes take a third of BLIS's time
+    try:
+        train(init_nlp(config), checkpoints, stdout=progress, stderr=progress)
+    finally:
+        set_current_ops(before)
+    return load_model(checkpoints / "model-best")
+
+
+def _write_documents(sentences: Iterable[Sentence], path: Path) -> None:
+    pipeline = English()
+    documents = DocBin(attrs=["ENT_IOB", "ENT_TYPE"])
+    for sentence in sentences:
+        documents.add(_marked(pipeline.make_doc(sentence.text), sentence.mentions))
+    documents.to_disk(path)
+
+
+def _marked(document: Doc, mentions: Iterable[Mention]) -> Doc:
+    """``document`` with ``mentions`` as its entities, each widened to whole tokens; of two in one token the first."""
+    entities: list[Span] = []
+    for mention in sorted(mentions, key=lambda m: m.start):
+        span = document.char_span(mention.start, mention.end, label=mention.label, alignment_mode="expand")
+        if span is not None and not (entities and entities[-1].end > span.start):
+            entities.append(span)
+    document.ents = entities
+    return document
+
+
+def _mentions_of(document: Doc) -> tuple[Mention, ...]:
+    return tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents)
+
+
+def _slim(trained: Language) -> Language:
+    """The same pipeline without what it met while training: words in its vocabulary, and paths in its configuration."""
+    config = trained.config.copy()
+    config["paths"] = dict.fromkeys(config["paths"])
+    slim = load_model_from_config(config)
+    slim.get_pipe(_COMPONENT).from_bytes(trained.get_pipe(_COMPONENT).to_bytes(exclude=["vocab"]), exclude=["vocab"])
+    return slim
+
+
+def _training_record(
+    records: Mapping[str, FileRecord], training: Sequence[Sentence], config_file: Path, seed: int
+) -> dict[str, Any]:
+    """What the weights were made from, for the pipeline's meta data."""
+    return {
+        "command": "fl-sim ner train",
+        "seed": seed,
+        "config_sha256": sha256_of(config_file),
+        "sentences": len(training),
+        "files": {name: record.sha256 for name, record in sorted(records.items())},
+    }
