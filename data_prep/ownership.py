@@ -13,6 +13,7 @@ from data_prep.records import CorpusError
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 
+_USERS_AT_ONCE = 1 << 14
 _AT_ONCE = 1 << 20  # how much is checked at a time, so that checking needs no memory of the corpus's size
 
 
@@ -205,9 +206,12 @@ def joined(parts: Sequence[Ownership]) -> Ownership:
     sentence_ids = np.empty(num_sentences, dtype=np.int64)
     free, first = user_offsets[:-1].copy(), 0
     for part, owned in zip(parts, counts, strict=True):
-        places = np.repeat(free[: part.num_users] - part.user_offsets[:-1], owned[: part.num_users])
-        places += np.arange(part.num_sentences, dtype=np.int64)
-        sentence_ids[places] = np.arange(first, first + part.num_sentences, dtype=np.int64)
+        for start in range(0, part.num_users, _USERS_AT_ONCE):
+            users = slice(start, min(start + _USERS_AT_ONCE, part.num_users))
+            begin, end = part.user_offsets[users.start], part.user_offsets[users.stop]
+            numbers = np.arange(begin, end)
+            places = np.repeat(free[users] - part.user_offsets[users], owned[users])
+            sentence_ids[places + numbers] = first + numbers
         free += owned
         first += part.num_sentences
     ends = np.cumsum([part.entity_offsets[-1] for part in parts])
