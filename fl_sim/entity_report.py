@@ -24,7 +24,7 @@ from strategies.units import Adjacency
 
 QUANTILES = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 THRESHOLDS = (1.0, 2.0, 5.0, 10.0, 20.0)
-EVALUATIONS = 700
+EVALUATIONS = 10_000
 WORST = 10
 
 Floats = npt.NDArray[np.float64]
@@ -84,8 +84,9 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
     distinct, profile_of = _distinct(ownership.entity_profiles())
     event = training.event
-    detected = _bounds(event, training, distinct, profile_of, evaluations)
-    robust = detected if event.q_e == 1 else _bounds(event.robust(), training, distinct, profile_of, evaluations)
+    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+    detected = _bounds(accountant, distinct, profile_of, evaluations)
+    robust = detected if event.q_e == 1 else _bounds(accountant.robust(), distinct, profile_of, evaluations)
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
     return EntityEpsilons(distinct, profile_of, detected, robust, user)
 
@@ -122,16 +123,15 @@ def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], 
 
 
 def _bounds(
-    event: RoundEvent, training: Training, distinct: Sequence[profiles.Profile], profile_of: Ints, evaluations: int
+    accountant: ProfileAccountant, distinct: Sequence[profiles.Profile], profile_of: Ints, evaluations: int
 ) -> Bounds:
     """ε per distinct profile; those that the mechanism cannot tell apart are computed once."""
     numbers: dict[bytes, int] = {}
-    kinds = np.array([numbers.setdefault(profiles.reduced(event, p).tobytes(), len(numbers)) for p in distinct])
-    reduced = [np.frombuffer(key, dtype=np.int64) for key in numbers]
-    multiplicities = np.bincount(kinds[profile_of], minlength=len(reduced))
-
-    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
-    found = bound_all(reduced, multiplicities.tolist(), accountant.epsilon, evaluations)
+    reduced = (profiles.reduced(accountant.event, profile) for profile in distinct)
+    kinds = np.array([numbers.setdefault(profile.tobytes(), len(numbers)) for profile in reduced])
+    different = [np.frombuffer(key, dtype=np.int64) for key in numbers]
+    multiplicities = np.bincount(kinds[profile_of], minlength=len(different))
+    found = bound_all(different, multiplicities.tolist(), accountant.epsilons, evaluations)
     return Bounds(found.upper[kinds], found.lower[kinds], found.evaluations)
 
 

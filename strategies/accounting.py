@@ -100,8 +100,8 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     Raises:
         PrivacyError: if ``rounds`` or ``delta`` is impossible.
     """
-    _check_rounds(rounds)
-    _check_delta(delta)
+    check_rounds(rounds)
+    check_delta(delta)
     wanted = np.unique(np.asarray(rounds, dtype=np.int64))
     laws = dominating_laws(event, adjacency, composition.tail_share(delta, int(wanted[-1])))
     curves = [composition.epsilon_curve(law, event.noise_multiplier, wanted, delta) for law in laws]
@@ -128,11 +128,11 @@ def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, del
     Raises:
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
-    _check_delta(delta)
+    check_delta(delta)
     kinds = {event: count for event, count in events.items() if count}
     if not kinds:
         return 0.0
-    _check_rounds([*kinds.values(), sum(kinds.values())])
+    check_rounds([*kinds.values(), sum(kinds.values())])
     if len(kinds) == 1:
         ((event, count),) = kinds.items()
         return epsilon(event, adjacency, count, delta)
@@ -147,7 +147,7 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     Raises:
         PrivacyError: if ``rounds`` is impossible or ``epsilon`` is negative or not finite.
     """
-    _check_rounds([rounds])
+    check_rounds([rounds])
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
@@ -214,13 +214,17 @@ def solve(
 
 def dominating_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[ShiftMixture, ...]]:
     """Every law that is proven to dominate a round and may be the best; each may cut ``tail``."""
-    laws = [round_mixtures(event, adjacency, tail)]
+    return [round_mixtures(event, adjacency, tail), *hidden_laws(event, adjacency, tail)]
+
+
+def hidden_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[ShiftMixture, ...]]:
+    """The law that does not reveal who was sampled (Theorem 2), where it may be the better one; else none."""
     reach = adjacency.reach
     turned = event.q_s * reach.sentences_per_user / event.user_cap
-    if event.q_u < 1 and reach.total > 0 and (not event.clips_sentences or turned > _TURNING):
-        user, unit = _user_law(event, adjacency.user_sentences, tail)
-        laws.append((shifts.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),))
-    return laws
+    if event.q_u == 1 or reach.total == 0 or (event.clips_sentences and turned <= _TURNING):
+        return []
+    user, unit = user_law(event, adjacency.user_sentences, tail)
+    return [(shifts.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),)]
 
 
 def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
@@ -240,18 +244,22 @@ def exposed_mixtures(
     event: RoundEvent, user_sentences: float, exposure: shifts.Exposure, tail: float
 ) -> tuple[ShiftMixture, ...]:
     """The law of the round's shift for an explicit exposure, an entity's own profile for instance."""
-    user, unit = _user_law(event, user_sentences, tail)
-    entity = []
-    for users, sentences in zip(exposure.users, exposure.sentences, strict=True):
-        if event.clips_sentences:
-            law = shifts.entity_shift(event.q_e, event.q_s, int(sentences), 2 * unit * users, tail)
-        else:
-            law = shifts.entity_shift(event.q_e, 1.0, 2 * int(min(users, sentences)), math.inf, tail)
-        entity.append(law)
+    user, unit = user_law(event, user_sentences, tail)
+    entity = [
+        entity_law(event, int(users), int(sentences), tail)
+        for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
+    ]
     return shifts.mixtures(user, entity, exposure.probabilities, unit, tail)
 
 
-def _user_law(event: RoundEvent, user_sentences: float, tail: float) -> tuple[shifts.Law, float]:
+def entity_law(event: RoundEvent, users: int, sentences: int, tail: float) -> shifts.Law:
+    """The law of the protected entity's share, given how many of its users were sampled, with how many sentences."""
+    if event.clips_sentences:
+        return shifts.entity_shift(event.q_e, event.q_s, sentences, 2 * event.user_cap * users, tail)
+    return shifts.entity_shift(event.q_e, 1.0, 2 * min(users, sentences), math.inf, tail)
+
+
+def user_law(event: RoundEvent, user_sentences: float, tail: float) -> tuple[shifts.Law, float]:
     """The law of the protected user's own share, and what a full user counts in it."""
     if event.clips_sentences:
         return shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
@@ -259,12 +267,14 @@ def _user_law(event: RoundEvent, user_sentences: float, tail: float) -> tuple[sh
     return shifts.user_shift(event.q_u, 1.0, sentences, 1.0, tail), 1.0
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Raises PrivacyError unless δ lies between 0 and 1."""
     if not 0 < delta < 1:
         raise PrivacyError(f"delta is {delta}; allowed: between 0 and 1, both excluded")
 
 
-def _check_rounds(rounds: Sequence[int]) -> None:
+def check_rounds(rounds: Sequence[int]) -> None:
+    """Raises PrivacyError unless there are numbers of rounds, all whole and in range."""
     if not len(rounds):
         raise PrivacyError("rounds is empty; allowed: at least one number of rounds")
     for count in rounds:

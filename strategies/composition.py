@@ -13,7 +13,7 @@ kinds share one circle, on which their transforms are multiplied. Added to δ, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,13 @@ from scipy.signal import lfilter
 
 from strategies.privacy_loss import Floats, GridLoss, ShiftMixture, discretize, loss_range
 
-_ORDERS = np.geomspace(1e-4, 1e4, 49)
+_DOUBLINGS = 27
+# Two interleaved series that each double, so that only the first of each needs an exponential per loss.
+ORDERS = np.sort(np.multiply.outer([2.0**-13, 2.0**-13.5], 2.0 ** np.arange(_DOUBLINGS)).ravel())
+_DOUBLING_ROUND_OFF = 4 * 2.0**-53  # relative, per unit of the first exponent; it doubles with the order
+_SMALLEST = 2.0**-1022  # what a term of a moment may lose to underflow
 # ln max_y (1 − e^−y)·e^−λy, so that δ(ε) ≤ exp(moment(λ) − λ·ε + this) (Canonne, Kamath, Steinke 2020)
-_CONVERSION = _ORDERS * np.log(_ORDERS) - (1 + _ORDERS) * np.log1p(_ORDERS)
+_CONVERSION = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
 _FFT_ROUND_OFF = 8 * 2.0**-53  # per stage of a transform, relative to the sum of its absolute inputs
 _BLOCK_CELLS = 1 << 20
 _CURVE_GRID = 1 << 13
@@ -117,24 +121,45 @@ def tail_share(delta: float, rounds: int) -> float:
     return _TAIL_SHARE * delta / rounds
 
 
-def moments(loss: GridLoss, orders: Floats) -> Floats:
-    """ln Σ mass · exp(order · loss) over the finite losses, for every order."""
-    kept = loss.masses > 0
-    log_masses = np.log(loss.masses[kept])
-    losses = loss.width * (loss.first + np.flatnonzero(kept))
-    result = np.empty(len(orders))
-    for i, order in enumerate(orders):
-        exponents = log_masses + order * losses
-        top = exponents.max()
-        result[i] = top + np.log(np.exp(exponents - top).sum())
-    return result
+def moments(loss: GridLoss) -> Floats:
+    """ln Σ mass · exp(order · loss) over the finite losses for every order of ``ORDERS``, as an upper bound."""
+    kept = np.flatnonzero(loss.masses)
+    losses = loss.width * (loss.first + kept).astype(np.float64)
+    return log_moments(losses, loss.masses[kept][None])[0]
+
+
+def log_moments(losses: Floats, masses: Floats) -> Floats:
+    """ln Σ mass · exp(order · loss) for every row of ``masses`` and every order of ``ORDERS``, as an upper bound.
+
+    Args:
+        losses: (N,), ascending.
+        masses: (K, N), at least 0 and in every row one above 0.
+
+    Returns:
+        (K, orders).
+    """
+    top = losses.max()
+    sums = np.empty((len(ORDERS), len(masses)))
+    for first in (0, 1):
+        terms, lowest = np.exp(ORDERS[first] * (losses - top)), 0
+        for row in range(first, len(ORDERS), 2):
+            lowest += int(np.searchsorted(terms[lowest:], _SMALLEST))
+            sums[row] = masses[:, lowest:] @ terms[lowest:]
+            np.square(terms[lowest:], out=terms[lowest:])
+    sums += len(losses) * _SMALLEST
+    round_off = _DOUBLING_ROUND_OFF * (1 + ORDERS[0] * (top - losses.min())) / ORDERS[0] * ORDERS
+    return (np.log(sums) + (ORDERS * top + round_off)[:, None]).T
 
 
 def chernoff_window(loss: GridLoss, rounds: int, tail: float) -> Window:
     """Losses beyond which at most ``tail`` of the sum of ``rounds`` losses lies on either side."""
-    above = rounds * moments(loss, _ORDERS) - np.log(tail)
-    below = rounds * moments(loss, -_ORDERS) - np.log(tail)
-    return Window(float(-(below / _ORDERS).min()), float((above / _ORDERS).min()))
+    return window_of_moments(rounds * moments(loss), rounds * moments(_negated(loss)), tail)
+
+
+def window_of_moments(above: Floats, below: Floats, tail: float) -> Window:
+    """The same from ln E exp(order · loss) and ln E exp(−order · loss) of the whole sum of losses."""
+    low, high = (float(((bound - np.log(tail)) / ORDERS).min()) for bound in (below, above))
+    return Window(-low, high)
 
 
 def epsilons(loss: GridLoss, counts: Counts, delta: float, window: Window, size: int) -> Floats:
@@ -150,7 +175,7 @@ def epsilons(loss: GridLoss, counts: Counts, delta: float, window: Window, size:
     circle = _Circle.around(loss, window, size)
     per_round = loss.infinite + loss.round_off
     left = np.asarray(delta - counts * per_round, dtype=np.float64)
-    result = _chernoff_epsilons(loss, counts, left)
+    result = _chernoff(np.multiply.outer(counts, circle.order_moments), left)
     for rows, masses, transform_error in circle.composed(counts):
         on_grid = left[rows] - transform_error - circle.mass_above(counts[rows])
         result[rows] = np.minimum(result[rows], _epsilons_on_grid(masses, circle.low, loss.width, on_grid))
@@ -166,7 +191,7 @@ def delta_of_loss(loss: GridLoss, rounds: int, epsilon: float, window: Window, s
     beyond = losses > epsilon
     inside = float((masses[0, beyond] * -np.expm1(epsilon - losses[beyond])).sum())
     on_circle = max(inside, 0.0) + float(transform_error[0] + circle.mass_above(count)[0])
-    exponents = rounds * circle.order_moments - _ORDERS * epsilon + _CONVERSION
+    exponents = rounds * circle.order_moments - ORDERS * epsilon + _CONVERSION
     by_moments = float(np.exp(np.minimum(exponents, 0.0)).min())
     return min(1.0, rounds * (loss.infinite + loss.round_off) + min(on_circle, by_moments))
 
@@ -192,22 +217,21 @@ def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLos
     return discretize(part.mixtures, part.noise_multiplier, width, tail)
 
 
-def _series_moments(losses: Sequence[GridLoss], counts: Counts, orders: Floats) -> Floats:
+def _series_moments(losses: Sequence[GridLoss], counts: Counts) -> Floats:
     """ln E exp(order · sum of all losses), for every order."""
-    return np.sum([count * moments(loss, orders) for loss, count in zip(losses, counts, strict=True)], axis=0)
+    return np.sum([count * moments(loss) for loss, count in zip(losses, counts, strict=True)], axis=0)
 
 
 def _series_window(losses: Sequence[GridLoss], counts: Counts, tail: float) -> Window:
     """Losses beyond which at most ``tail`` of the sum of all losses lies on either side."""
-    above = _series_moments(losses, counts, _ORDERS) - np.log(tail)
-    below = _series_moments(losses, counts, -_ORDERS) - np.log(tail)
-    return Window(float(-(below / _ORDERS).min()), float((above / _ORDERS).min()))
+    above, below = _series_moments(losses, counts), _series_moments([_negated(loss) for loss in losses], counts)
+    return window_of_moments(above, below, tail)
 
 
 def _epsilon_of_series(losses: Sequence[GridLoss], counts: Counts, delta: float, window: Window) -> float:
     """The smallest provable ε of ``counts[g]`` rounds of each ``losses[g]``, all on one grid, in one direction."""
     size, width = _SINGLE_GRID, losses[0].width
-    series = _series_moments(losses, counts, _ORDERS)
+    series = _series_moments(losses, counts)
     circles = [_Circle.around(loss, window, size) for loss in losses]
     low = circles[0].low
     product: np.ndarray = np.ones(size // 2 + 1, dtype=complex)
@@ -219,9 +243,14 @@ def _epsilon_of_series(losses: Sequence[GridLoss], counts: Counts, delta: float,
     total = np.array([counts.sum()])
     charges = sum(count * (loss.infinite + loss.round_off) for loss, count in zip(losses, counts, strict=True))
     charges += float(circles[0].transform_error(total, np.array([2 * float((one_less**2).sum())]))[0])
-    above = float(np.exp(min(float((series - _ORDERS * width * (low + size)).min()), 0.0)))
+    above = float(np.exp(min(float((series - ORDERS * width * (low + size)).min()), 0.0)))
     on_grid = _epsilons_on_grid(masses[None], low, width, np.array([delta - charges - above]))
     return float(min(on_grid[0], _chernoff(series[None], np.array([delta - charges]))[0]))
+
+
+def _negated(loss: GridLoss) -> GridLoss:
+    """The loss with its sign turned, for moments of negative orders."""
+    return replace(loss, first=1 - loss.first - len(loss.masses), masses=loss.masses[::-1])
 
 
 def _bands(counts: Counts) -> list[slice]:
@@ -246,7 +275,6 @@ class _Circle:
     low: int
     size: int
     transform: np.ndarray
-    orders: Floats
     order_moments: Floats
 
     @classmethod
@@ -254,12 +282,12 @@ class _Circle:
         low = int(np.floor(window.low / loss.width))
         indices = (loss.first + np.arange(len(loss.masses))) % size
         folded = np.bincount(indices, weights=loss.masses, minlength=size)
-        return cls(loss, low, size, fft.rfft(folded), _ORDERS, moments(loss, _ORDERS))
+        return cls(loss, low, size, fft.rfft(folded), moments(loss))
 
     def mass_above(self, counts: Counts) -> Floats:
         """Bound on the composed mass above the window, for every number of rounds."""
         top = self.loss.width * (self.low + self.size)
-        exponents = np.multiply.outer(counts, self.order_moments) - self.orders * top
+        exponents = np.multiply.outer(counts, self.order_moments) - ORDERS * top
         return np.exp(np.minimum(exponents.min(axis=1), 0.0))
 
     def composed(self, counts: Counts) -> Iterator[tuple[slice, Floats, Floats]]:
@@ -317,14 +345,12 @@ def _epsilons_on_grid(masses: Floats, low: int, width: float, left: Floats) -> F
     return np.where((left > 0) & enough[row, found], epsilon, np.inf)
 
 
-def _chernoff_epsilons(loss: GridLoss, counts: Counts, left: Floats) -> Floats:
-    """ε by Markov's inequality on exp(λ · loss), which needs no grid wide enough."""
-    return _chernoff(np.multiply.outer(counts, moments(loss, _ORDERS)), left)
-
-
 def _chernoff(order_moments: Floats, left: Floats) -> Floats:
-    """The same from the moments of the whole sum of losses, a row per number of rounds."""
+    """ε by Markov's inequality on exp(order · loss), which needs no grid wide enough.
+
+    ``order_moments`` are those of the whole sum of losses, a row per number of rounds.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = -np.log(np.maximum(left, 0.0))
     totals = order_moments + _CONVERSION + needed[:, None]
-    return np.maximum((totals / _ORDERS).min(axis=1), 0.0)
+    return np.maximum((totals / ORDERS).min(axis=1), 0.0)

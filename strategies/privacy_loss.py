@@ -107,15 +107,15 @@ def discretize(
     unlisted = max(0.0, 1.0 - revealed)
     infinite = unlisted + sum(m.probability * p.infinite for m, p in zip(mixtures, pieces, strict=True))
     reverse = unlisted + sum(m.probability * p.reverse_infinite for m, p in zip(mixtures, pieces, strict=True))
-    round_off = _round_off(mixtures, noise_multiplier)
+    error = round_off(mixtures, noise_multiplier)
     return (
-        GridLoss(width, first, larger, infinite, round_off),
-        GridLoss(width, -(first + length - 1), smaller[::-1].copy(), reverse, round_off),
+        GridLoss(width, first, larger, infinite, error),
+        GridLoss(width, -(first + length - 1), smaller[::-1].copy(), reverse, error),
     )
 
 
-def _round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
-    """Error of the normal tails (it grows with x²), of the sums and of the split over two points."""
+def round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
+    """Error of one round: of the normal tails (it grows with x²), of the sums and of the splits over two points."""
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
     return 64 * _UNIT_ROUND_OFF * (4 + largest**2)
 

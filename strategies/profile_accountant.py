@@ -1,28 +1,28 @@
-"""ε of a user together with one entity, from that entity's own profile, for many entities in a row.
+"""ε of a user together with one entity, from that entity's own profile, for thousands of profiles in a row.
 
 Where users are sampled, a round reveals how many sentences with the entity take part (docs/privacy.md, Theorem 1,
-remark iv). The loss of each such case does not depend on the profile, only its probability does. So the accountant
-puts each case on a grid once, and a profile costs one weighted sum of cases and one composition.
+remark iv). The loss of each such case does not depend on the profile, only its probability does. So every case is
+discretised once, and a profile costs a weighted sum of cases and one composition. Widths of grids are powers of two,
+so that profiles share these too. Detected and missed entities share the cases but for the coin q_e.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategies import composition, profiles
-from strategies.accounting import MAX_ROUNDS, RoundEvent, dominating_laws, exposed_mixtures
-from strategies.privacy_loss import Floats, GridLoss, ShiftMixture, discretize, loss_range
+from strategies import accounting, composition, profiles, shifts
+from strategies.accounting import RoundEvent
+from strategies.composition import Window
+from strategies.loss_atoms import LossAtoms, both_directions
+from strategies.privacy_loss import Floats, GridLoss, ShiftMixture
 from strategies.profiles import Profile
-from strategies.shifts import Exposure
 from strategies.units import Adjacency, PrivacyError, Reach
 
 _GRID = 1 << 14
-_COARSE_POINTS = 1 << 11
-_MOST_CACHED = 1 << 24  # numbers in all cached grids together
+_COARSER = 4  # times as wide is the grid of the direction that hardly ever counts
 
 _Case = tuple[int, int]  # sampled users, their sentences
 
@@ -32,7 +32,7 @@ class ProfileAccountant:
     """ε of a user with at most n' sentences and an entity of exactly a given profile.
 
     Attributes:
-        event: what every round releases; ``event.robust()`` for entities that the detector may have missed.
+        event: what every round releases.
         user_sentences: n' of the protected user; 0 protects no user.
         rounds: number of equal rounds.
         delta: δ, in (0, 1).
@@ -45,39 +45,41 @@ class ProfileAccountant:
     user_sentences: float
     rounds: int
     delta: float
-    _mixtures: dict[_Case, ShiftMixture] = field(default_factory=dict, init=False, repr=False)
-    _grids: dict[tuple[_Case, float], tuple[GridLoss, GridLoss]] = field(default_factory=dict, init=False, repr=False)
-    _cached: int = field(default=0, init=False, repr=False)
+    _shared: _Cases | None = field(default=None, repr=False)
     _hidden: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rounds <= MAX_ROUNDS:
-            raise PrivacyError(f"rounds is {self.rounds}; allowed: an integer from 1 to {MAX_ROUNDS}")
-        if not 0 < self.delta < 1:
-            raise PrivacyError(f"delta is {self.delta}; allowed: between 0 and 1, both excluded")
+        accounting.check_rounds([self.rounds])
+        accounting.check_delta(self.delta)
+        Adjacency(self.user_sentences)
         self._tail = composition.tail_share(self.delta, self.rounds)
         self._count = np.array([self.rounds], dtype=np.int64)
-        Adjacency(self.user_sentences)
+        self._cases = self._shared or _Cases(self.event, self.user_sentences, self._tail)
+
+    def robust(self) -> ProfileAccountant:
+        """The accountant for entities that the detector may have missed; what both compute is computed once."""
+        return replace(self, event=self.event.robust(), _shared=self._cases)
 
     def epsilon(self, profile: Profile) -> float:
-        """ε for ``profile``: sentences of each user that mention the entity, largest first; empty for no entity.
+        """ε for one profile; see :meth:`epsilons`."""
+        return float(self.epsilons([profile])[0])
+
+    def epsilons(self, some: Sequence[Profile]) -> Floats:
+        """ε for each profile: sentences of each user that mention the entity, largest first; empty for no entity.
 
         Raises:
-            PrivacyError: if the profile is impossible.
+            PrivacyError: if a profile is impossible.
         """
-        if len(profile) and (profile.min() < 1 or (np.diff(profile) > 0).any()):
-            raise PrivacyError(f"profile is {profile[:8].tolist()}; allowed: numbers of at least 1, largest first")
-        reduced = profiles.reduced(self.event, profile)
-        if self.event.q_u < 1:
-            revealed = self._epsilon_of_cases(profiles.exposure(self.event, reduced, self._tail))
-            return self._or_hidden(revealed, profile)
-        if profiles.users_above_cap(self.event, reduced):
-            return self._composed((profiles.all_sampled(self.event, self.user_sentences, reduced, self._tail),))
-        exposure = profiles.exposure(self.event, reduced, self._tail)
-        return self._composed(exposed_mixtures(self.event, self.user_sentences, exposure, self._tail))
-
-    def _composed(self, law: tuple[ShiftMixture, ...]) -> float:
-        return float(composition.epsilon_curve(law, self.event.noise_multiplier, self._count, self.delta)[0])
+        for profile in some:
+            if len(profile) and (profile.min() < 1 or (np.diff(profile) > 0).any()):
+                raise PrivacyError(f"profile is {profile[:8].tolist()}; allowed: numbers of at least 1, largest first")
+        reduced = [profiles.reduced(self.event, profile) for profile in some]
+        if self.event.q_u == 1:  # every profile has a case of its own
+            return np.array([self._composed([self._cases.alone(profile, self.event.q_e)])[0] for profile in reduced])
+        result = self._composed([self._cases.together(profile, self.event.q_e) for profile in reduced])
+        for index in sorted(range(len(some)), key=lambda index: len(some[index])):
+            result[index] = self._or_hidden(float(result[index]), some[index])
+        return result
 
     def _or_hidden(self, revealed: float, profile: Profile) -> float:
         """The smaller of ``revealed`` and what Theorem 2 proves, which depends on the number of users alone."""
@@ -85,64 +87,159 @@ class ProfileAccountant:
         if any(fewer <= users and epsilon >= revealed for fewer, epsilon in self._hidden.items()):
             return revealed  # more users cost more, so it would be no smaller
         reach = Reach(users, int(profile.max(initial=0)))
-        laws = dominating_laws(self.event, Adjacency(self.user_sentences, reach), self._tail)[1:]
-        for law in laws:
+        for law in accounting.hidden_laws(self.event, Adjacency(self.user_sentences, reach), self._tail):
             if users not in self._hidden:
-                self._hidden[users] = self._composed(law)
+                curve = composition.epsilon_curve(law, self.event.noise_multiplier, self._count, self.delta)
+                self._hidden[users] = float(curve[0])
             revealed = min(revealed, self._hidden[users])
         return revealed
 
-    def _epsilon_of_cases(self, exposure: Exposure) -> float:
-        """ε where the case of ``exposure`` is revealed, on a grid whose width is a power of two to be shared."""
-        cases = list(zip(exposure.users.tolist(), exposure.sentences.tolist(), strict=True))
-        mixtures = tuple(self._mixture(case) for case in cases)
-        low, high = loss_range(mixtures, self.event.noise_multiplier, self._tail)
-        if high <= low:
-            return self._composed(mixtures)
-        coarse = self._together(cases, exposure.probabilities, _power_of_two((high - low) / _COARSE_POINTS))
-        windows = [composition.chernoff_window(loss, self.rounds, self._tail * self.rounds) for loss in coarse]
-        length = max(window.high - window.low for window in windows)
-        fine = self._together(cases, exposure.probabilities, _power_of_two(length / (_GRID - 2)))
-        epsilons = [
-            composition.epsilons(loss, self._count, self.delta, window, _GRID)[0]
-            for loss, window in zip(fine, windows, strict=True)
-        ]
-        return float(max(epsilons))
+    def _composed(self, rounds: Sequence[_Round]) -> Floats:
+        """ε of each; those that need grids of the same width are composed one after the other."""
+        windows = [one.windows(self.rounds, self._tail * self.rounds) for one in rounds]
+        lengths = np.array([max(window.high - window.low for window in both) for both in windows])
+        widths = 2.0 ** np.ceil(np.log2(lengths / (_GRID - 2)))
+        result: Floats = np.zeros(len(rounds))
+        grids = _Grids(0.0)
+        for index in np.argsort(widths, kind="stable"):
+            if widths[index] != grids.width:
+                grids = _Grids(float(widths[index]))
+            if rounds[index].moves:
+                result[index] = self._epsilon(rounds[index], windows[index], grids)
+        return result
 
-    def _mixture(self, case: _Case) -> ShiftMixture:
-        if case not in self._mixtures:
-            users, sentences = case
-            certain = Exposure(np.ones(1), np.array([users]), np.array([sentences]))
-            (self._mixtures[case],) = exposed_mixtures(self.event, self.user_sentences, certain, self._tail)
-        return self._mixtures[case]
+    def _epsilon(self, one: _Round, windows: Sequence[Window], grids: _Grids) -> float:
+        """The larger ε of both directions.
 
-    def _grid(self, case: _Case, width: float) -> tuple[GridLoss, GridLoss]:
-        if (case, width) not in self._grids:
-            both = discretize((self._mixture(case),), self.event.noise_multiplier, width, self._tail)
-            self._cached += sum(len(loss.masses) for loss in both)
-            if self._cached > _MOST_CACHED:
-                self._grids.clear()
-                self._cached = sum(len(loss.masses) for loss in both)
-            self._grids[case, width] = both
-        return self._grids[case, width]
+        Nearly always that is the first, the larger corpus against the smaller. A coarse grid, which can only
+        overstate, mostly suffices to show it.
+        """
+        forward, reverse = windows
+        largest = self._on_grid(grids.weighted(one, 0, 1), forward, _GRID)
+        if self._on_grid(grids.weighted(one, 1, _COARSER), reverse, _GRID // _COARSER) > largest:
+            largest = max(largest, self._on_grid(grids.weighted(one, 1, 1), reverse, _GRID))
+        return largest
 
-    def _together(self, cases: Sequence[_Case], probabilities: Floats, width: float) -> list[GridLoss]:
-        """One round's loss in both directions; what the probabilities miss of 1 counts as a certain loss."""
-        grids = [self._grid(case, width) for case in cases]
-        unlisted = max(0.0, 1.0 - float(probabilities.sum()))
-        return [_weighted(losses, probabilities, unlisted) for losses in zip(*grids, strict=True)]
+    def _on_grid(self, loss: GridLoss, window: Window, size: int) -> float:
+        return float(composition.epsilons(loss, self._count, self.delta, window, size)[0])
 
 
-def _weighted(losses: Sequence[GridLoss], probabilities: Floats, unlisted: float) -> GridLoss:
+@dataclass(frozen=True, eq=False, slots=True)
+class _CaseLoss:
+    """The loss of one case in both directions, and ln E exp(±order · loss) of each: (directions, signs, orders)."""
+
+    directions: tuple[LossAtoms, LossAtoms]
+    moments: Floats
+    moves: bool
+
+    @classmethod
+    def of(cls, directions: tuple[LossAtoms, LossAtoms], *, moves: bool) -> _CaseLoss:
+        forward, reverse = directions
+        up = composition.log_moments(forward.losses, np.stack([forward.masses, reverse.masses[::-1]]))
+        down = composition.log_moments(reverse.losses, np.stack([forward.masses[::-1], reverse.masses]))
+        return cls(directions, np.stack([[up[0], down[0]], [down[1], up[1]]]), moves)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Round:
+    """The cases that a round may reveal, and their probabilities."""
+
+    cases: Sequence[_CaseLoss]
+    probabilities: Floats
+
+    @property
+    def moves(self) -> bool:
+        """Whether the two corpora differ at all."""
+        return any(case.moves for case in self.cases)
+
+    def windows(self, rounds: int, tail: float) -> tuple[Window, ...]:
+        """Per direction, losses beyond which about ``tail`` of the sum of ``rounds`` losses lies on either side."""
+        terms = np.stack([case.moments for case in self.cases]) + np.log(self.probabilities)[:, None, None, None]
+        top = terms.max(axis=0)
+        totals = rounds * (top + np.log(np.exp(terms - top).sum(axis=0)))
+        return tuple(composition.window_of_moments(above, below, tail) for above, below in totals)
+
+
+@dataclass(eq=False)
+class _Grids:
+    """The losses of cases on the grids that rounds of equal width share."""
+
+    width: float
+    _losses: dict[tuple[int, int, int], GridLoss] = field(default_factory=dict, init=False)
+
+    def weighted(self, one: _Round, direction: int, coarser: int) -> GridLoss:
+        """The loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
+        losses = []
+        for case in one.cases:
+            key = (id(case), direction, coarser)
+            if key not in self._losses:
+                self._losses[key] = case.directions[direction].on_grid(coarser * self.width)
+            losses.append(self._losses[key])
+        return _weighted(losses, one.probabilities)
+
+
+_ByRate = dict[float, _CaseLoss]  # of the entity's coin
+
+
+class _Cases:
+    """The losses of all cases that were needed so far, for detected and missed entities."""
+
+    def __init__(self, event: RoundEvent, user_sentences: float, tail: float) -> None:
+        self._event, self._tail = event.robust(), tail
+        self._rates = (event.q_e,) if event.q_e == 1 else (event.q_e, 1.0)
+        self._user, self._unit = accounting.user_law(event, user_sentences, tail)
+        self._inactive = self._mixture(shifts.Law(np.zeros(1), np.ones(1)))
+        self._losses: dict[_Case, _ByRate] = {}
+        self._most: dict[int, float] = {}  # of so many sentences hardly ever more are drawn
+        self._exposures: dict[bytes, tuple[list[_ByRate], Floats]] = {}
+
+    def alone(self, profile: Profile, rate: float) -> _Round:
+        """The round of a reduced profile where every user is sampled."""
+        law = profiles.all_sampled(self._event, profile, self._tail)
+        return _Round([self._loss(law, (rate,))[rate]], np.ones(1))
+
+    def together(self, profile: Profile, rate: float) -> _Round:
+        """The round of a reduced profile where users are sampled."""
+        key = profile.tobytes()
+        if key not in self._exposures:
+            exposure = profiles.exposure(self._event, profile, self._tail)
+            pairs = zip(exposure.users.tolist(), exposure.sentences.tolist(), strict=True)
+            self._exposures[key] = [self._of(self._simplest(*pair)) for pair in pairs], exposure.probabilities
+        cases, probabilities = self._exposures[key]
+        return _Round([by_rate[rate] for by_rate in cases], probabilities)
+
+    def _of(self, case: _Case) -> _ByRate:
+        if case not in self._losses:
+            self._losses[case] = self._loss(accounting.entity_law(self._event, *case, self._tail), self._rates)
+        return self._losses[case]
+
+    def _simplest(self, users: int, sentences: int) -> _Case:
+        """The case with the same law that most profiles share: without a cap where the cap changes nothing."""
+        cap = 2 * self._event.user_cap * users
+        if self._event.clips_sentences and cap < sentences:
+            if sentences not in self._most:
+                self._most[sentences] = shifts.binomial(sentences, self._event.q_s, self._tail).values[-1]
+            if cap < self._most[sentences]:
+                return users, sentences
+        return sentences, sentences
+
+    def _loss(self, law: shifts.Law, rates: Sequence[float]) -> _ByRate:
+        active = self._mixture(law)
+        both = both_directions(active, self._inactive, rates, self._event.noise_multiplier, 1 / self._unit, self._tail)
+        moves = active.moves or self._inactive.moves
+        return {rate: _CaseLoss.of(one, moves=moves) for rate, one in zip(rates, both, strict=True)}
+
+    def _mixture(self, law: shifts.Law) -> ShiftMixture:
+        (mixture,) = shifts.mixtures(self._user, [law], np.ones(1), self._unit, self._tail)
+        return mixture
+
+
+def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
+    """The loss of cases together; what their probabilities miss of 1 counts as a certain loss."""
     first = min(loss.first for loss in losses)
     masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
-    infinite = unlisted
-    for loss, probability in zip(losses, probabilities, strict=True):
+    for loss, probability in zip(losses, probabilities.tolist(), strict=True):
         masses[loss.first - first : loss.first - first + len(loss.masses)] += probability * loss.masses
-        infinite += probability * loss.infinite
+    unlisted = max(0.0, 1.0 - float(probabilities.sum()))
+    infinite = unlisted + float(probabilities @ [loss.infinite for loss in losses])
     return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))
-
-
-def _power_of_two(width: float) -> float:
-    """The smallest power of two that is at least ``width``."""
-    return 2.0 ** math.ceil(math.log2(width))

@@ -19,6 +19,8 @@ from strategies.privacy_loss import Floats
 from strategies.profiles import Profile
 from strategies.units import PrivacyError
 
+EpsilonsOf = Callable[[Sequence[Profile]], Floats]
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -35,10 +37,8 @@ class Bounds:
     evaluations: int
 
 
-def bound_all(
-    profiles: Sequence[Profile], multiplicities: Sequence[int], epsilon_of: Callable[[Profile], float], most: int
-) -> Bounds:
-    """ε of distinct profiles by at most about ``most`` evaluations of ``epsilon_of``.
+def bound_all(profiles: Sequence[Profile], multiplicities: Sequence[int], epsilons_of: EpsilonsOf, most: int) -> Bounds:
+    """ε of distinct profiles by at most about ``most`` evaluations.
 
     With no more profiles than that each gets its own. Else the commonest half of ``most`` do, and the others are
     gathered in groups, which are bounded from both sides by the smallest profile that dominates all of a group and
@@ -47,7 +47,7 @@ def bound_all(
     Args:
         profiles: distinct, each largest first.
         multiplicities: how many entities have each.
-        epsilon_of: ε of a profile; never falls when the profile grows.
+        epsilons_of: ε of each of some profiles; never falls when a profile grows.
         most: at least 4.
 
     Raises:
@@ -58,12 +58,11 @@ def bound_all(
     upper, lower = np.zeros(len(profiles)), np.zeros(len(profiles))
     order = np.argsort(-np.asarray(multiplicities), kind="stable")
     singles = order if len(order) <= most else order[: most // 2]
-    for index in singles:
-        upper[index] = lower[index] = epsilon_of(profiles[index])
+    upper[singles] = lower[singles] = epsilons_of([profiles[index] for index in singles])
     rest = np.sort(order[len(singles) :])
     evaluations = len(singles)
     if len(rest):
-        grouping = _Grouping(profiles, epsilon_of)
+        grouping = _Grouping(profiles, epsilons_of)
         grouping.divide(rest, most - evaluations)
         for group in grouping.groups():
             upper[group.members], lower[group.members] = group.upper, group.lower
@@ -85,9 +84,9 @@ class _Group:
 class _Grouping:
     """Groups of profiles, divided where the two bounds lie furthest apart."""
 
-    def __init__(self, profiles: Sequence[Profile], epsilon_of: Callable[[Profile], float]) -> None:
+    def __init__(self, profiles: Sequence[Profile], epsilons_of: EpsilonsOf) -> None:
         self._profiles = profiles
-        self._epsilon_of = epsilon_of
+        self._epsilons_of = epsilons_of
         sizes = [(len(p), int(p.sum()), int(p.max(initial=0))) for p in profiles]
         self._logs = np.log(np.maximum(np.array(sizes, dtype=np.float64), 1.0))
         self._heap: list[tuple[float, int, _Group]] = []
@@ -114,7 +113,7 @@ class _Grouping:
 
     def _evaluate(self, profile: Profile) -> float:
         self.evaluations += 1
-        return self._epsilon_of(profile)
+        return float(self._epsilons_of([profile])[0])
 
     def _halves(self, members: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Split at the middle of whatever differs most: users, sentences, or the largest user's."""

@@ -10,20 +10,22 @@ The figures follow in :mod:`strategies.profile_accountant`.
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from strategies import shifts
+from strategies import accounting, shifts
 from strategies.accounting import RoundEvent
-from strategies.privacy_loss import Floats, ShiftMixture
+from strategies.privacy_loss import Floats
 
 Profile = NDArray[np.int64]
 
-_MOST_CASES = 128  # revealed cases of one round, as for a reach
+_MOST_CASES = 256  # revealed cases of one round
 _MOST_CASES_BETWEEN = 2048
 _NEGLIGIBLE = 1e-60
 _STEPS = 16  # of a sentence, on which a fractional cap is rounded up
@@ -52,21 +54,18 @@ def users_above_cap(event: RoundEvent, profile: Profile) -> int:
     return int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
 
 
-def all_sampled(event: RoundEvent, user_sentences: float, profile: Profile, tail: float) -> ShiftMixture:
-    """The round's shift where q_u is 1 and some users of the reduced profile are above the cap; may cut ``tail``."""
+def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> shifts.Law:
+    """Law of the share of an active entity, counted in sentences, where q_u is 1; may cut ``tail``."""
+    if not event.clips_sentences:
+        return accounting.entity_law(event, len(profile), len(profile), tail)
     above = users_above_cap(event, profile)
-    capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
     free = shifts.binomial(int(profile[above:].sum()), event.q_s, tail)
+    if not above:
+        return free
+    capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
     values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
     together = np.multiply.outer(capped.probabilities, free.probabilities)
-    probabilities = event.q_e * np.bincount(position.ravel(), together.ravel(), minlength=len(values))
-    if event.q_e < 1:
-        values, probabilities = np.insert(values, 0, 0.0), np.insert(probabilities, 0, 1 - event.q_e)
-    user = shifts.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail)
-    (mixture,) = shifts.mixtures(
-        user, [shifts.Law(values, probabilities.astype(np.float64))], np.ones(1), event.user_cap, tail
-    )
-    return mixture
+    return shifts.Law(values, np.bincount(position.ravel(), together.ravel(), minlength=len(values)).astype(np.float64))
 
 
 def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> shifts.Law:
@@ -104,31 +103,69 @@ def _times(law: _Ladder, times: int, tail: float) -> _Ladder:
 
 
 def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
-    """The sum of two draws; hardly any mass is cut above, and negligible mass below is moved up."""
-    masses = np.convolve(first.masses, second.masses)
+    """The sum of two draws."""
+    return _trimmed(first.first + second.first, np.convolve(first.masses, second.masses), tail)
+
+
+def _plus_multiple(ladder: _Ladder, drawn: shifts.Law, count: int, tail: float) -> _Ladder:
+    """The sum of a draw and ``count`` times a draw of ``drawn``."""
+    places = count * drawn.values.astype(np.int64)
+    size, lowest = len(ladder.masses), int(places[0])
+    masses = np.zeros(size + int(places[-1]) - lowest)
+    for place, probability in zip((places - lowest).tolist(), drawn.probabilities, strict=True):
+        masses[place : place + size] += probability * ladder.masses
+    return _trimmed(ladder.first + lowest, masses, tail)
+
+
+def _trimmed(first: int, masses: Floats, tail: float) -> _Ladder:
+    """Hardly any mass is cut above, and negligible mass below is moved up."""
     high = max(1, int(np.count_nonzero(np.cumsum(masses[::-1])[::-1] > _TRIM * tail)))
     low = min(int(np.count_nonzero(np.cumsum(masses) <= _NEGLIGIBLE)), high - 1)
     kept = masses[low:high].copy()
     kept[0] += masses[:low].sum()
-    return _Ladder(first.first + second.first + low, kept)
+    return _Ladder(first + low, kept)
 
 
 def exposure(event: RoundEvent, profile: Profile, tail: float) -> shifts.Exposure:
     """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
 
     M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user has more than 2ŵ
-    sentences and draws more than ŵ on average; else it counts as all users. Cases are joined as for a reach: to the
-    larger one.
+    sentences and draws more than ŵ on average; else it counts as all users. Too many cases are joined to larger ones,
+    which are the same for all profiles.
     """
     capped = users_above_cap(event, profile) > 0 and event.q_s * int(profile.max()) > event.user_cap
-    cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
     counts, multiplicities = np.unique(profile, return_counts=True)
-    for count, multiplicity in zip(counts, multiplicities, strict=True):
-        drawn = shifts.binomial(int(multiplicity), event.q_u, tail / len(counts))
-        cases = cases.plus(drawn, int(count), track_users=capped).coarsened(_MOST_CASES_BETWEEN)
-    final = cases.without_rare(tail).coarsened(_MOST_CASES)
+    share = tail / 2 ** math.ceil(math.log2(max(1, len(counts))))  # few shares, so that many profiles share a law
+    drawn = [
+        (int(count), _sampled(int(users), event.q_u, share))
+        for count, users in zip(counts, multiplicities, strict=True)
+    ]
+    cases = _with_users(drawn) if capped else _without_users(drawn, tail)
+    final = cases.without_rare(tail).joined(_MOST_CASES)
     users = final.users if capped else np.minimum(final.sentences, len(profile))
     return shifts.Exposure(final.probabilities, users, final.sentences)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _sampled(users: int, q_u: float, tail: float) -> shifts.Law:
+    return shifts.binomial(users, q_u, tail)
+
+
+def _without_users(drawn: Sequence[tuple[int, shifts.Law]], tail: float) -> _Cases:
+    """The law of J alone."""
+    ladder = _Ladder(0, np.ones(1))
+    for count, law in drawn:
+        ladder = _plus_multiple(ladder, law, count, tail)
+    present = np.flatnonzero(ladder.masses)
+    return _Cases(ladder.masses[present], np.zeros(len(present), dtype=np.int64), ladder.first + present)
+
+
+def _with_users(drawn: Sequence[tuple[int, shifts.Law]]) -> _Cases:
+    """The law of J and M."""
+    cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    for count, law in drawn:
+        cases = cases.plus(law, count).coarsened(_MOST_CASES_BETWEEN)
+    return cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +176,11 @@ class _Cases:
     users: Profile
     sentences: Profile
 
-    def plus(self, drawn: shifts.Law, count: int, *, track_users: bool) -> _Cases:
+    def plus(self, drawn: shifts.Law, count: int) -> _Cases:
         """Add ``drawn`` users with ``count`` sentences each."""
         more = drawn.values.astype(np.int64)
         sentences = np.add.outer(self.sentences, more * count).ravel()
-        users = np.add.outer(self.users, more * int(track_users)).ravel()
+        users = np.add.outer(self.users, more).ravel()
         probabilities = np.multiply.outer(self.probabilities, drawn.probabilities).ravel()
         base = int(users.max()) + 1
         keys, position = np.unique(sentences * base + users, return_inverse=True)
@@ -160,10 +197,21 @@ class _Cases:
         users[0] = self.users[: low + 1].max()
         return _Cases(probabilities, users, self.sentences[low:])
 
+    def joined(self, most: int) -> _Cases:
+        """About ``most`` cases: sentences are rounded up to a multiple of a power of two, users to the most."""
+        if len(self.probabilities) <= most:
+            return self
+        unit = 1 << max(0, math.ceil(math.log2((self.sentences[-1] - self.sentences[0] + 1) / most)))
+        rounded = -(-self.sentences // unit) * unit
+        starts = np.flatnonzero(np.diff(rounded, prepend=-1))
+        return replace(self._grouped(starts), sentences=rounded[starts])
+
     def coarsened(self, most: int) -> _Cases:
         """At most ``most`` cases: neighbours are joined to one with the most users and sentences among them."""
         size = -(-len(self.probabilities) // most)
-        starts = np.arange(0, len(self.probabilities), size)
+        return self._grouped(np.arange(0, len(self.probabilities), size))
+
+    def _grouped(self, starts: NDArray[np.intp]) -> _Cases:
         return _Cases(
             np.add.reduceat(self.probabilities, starts),
             np.maximum.reduceat(self.users, starts),
