@@ -1,11 +1,14 @@
-"""More training sentences for the tagger out of those that there are: names swapped, letters without case.
+"""What the tagger learns from: sentences as they are marked, with what is not marked left open, and altered copies.
 
-A swapped sentence has the same words around other names of the same kinds, so that a model learns the place of a name
-rather than the names of its corpus. Headlines and careless writing have no case to go by.
+A set that does not mark every kind of name says nothing about the capitalised words that it leaves unmarked: "German"
+may be MISC. They become unknown, which teaches neither a name nor none. A copy with names exchanged has the same words
+around other names of the same kinds, so that a model learns the place of a name rather than the names of its corpus.
+Headlines and careless writing have no case to go by.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +17,11 @@ import numpy as np
 from data_prep.chance import pick
 from data_prep.records import Mention, Sentence
 
+UNKNOWN = "?"
+"""The label of a mention that may or may not be a name."""
+
 _LONGEST = 60
+_CAPITALISED = re.compile(r"(?<=\S )[A-Z][a-z]{2,}\b")
 
 
 def name_pools(sentences: Iterable[Sentence]) -> dict[str, tuple[str, ...]]:
@@ -29,6 +36,14 @@ def name_pools(sentences: Iterable[Sentence]) -> dict[str, tuple[str, ...]]:
             if _is_plain_name(surface):
                 pools.setdefault(mention.label, set()).add(surface)
     return {label: tuple(sorted(pools[label])) for label in sorted(pools)}
+
+
+def with_unknown(sentence: Sentence) -> Sentence:
+    """``sentence`` with every unmarked capitalised word, but the first word, marked :data:`UNKNOWN`."""
+    marked = {place for mention in sentence.mentions for place in range(mention.start, mention.end)}
+    words = [found.span() for found in _CAPITALISED.finditer(sentence.text)]
+    unknown = [Mention(start, end, UNKNOWN) for start, end in words if marked.isdisjoint(range(start, end))]
+    return replace(sentence, mentions=(*sentence.mentions, *unknown))
 
 
 def swapped(sentence: Sentence, pools: Mapping[str, Sequence[str]], share: float, rng: np.random.Generator) -> Sentence:

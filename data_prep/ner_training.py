@@ -27,7 +27,7 @@ from thinc.api import NumpyOps, get_current_ops, set_current_ops
 from data_prep.atomic import folder_appearing_at, require_free
 from data_prep.corpus import BUNDLED, Corpus
 from data_prep.manifest import FileRecord
-from data_prep.ner_augmentation import name_pools, swapped, without_case
+from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
 from data_prep.ner_card import describe, model_card
 from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
 from data_prep.ner_scoring import ANY, Judged, Tally, figures, kind_of
@@ -49,7 +49,8 @@ class Recipe(BaseModel):
 
     repeats: set → how often its training part stands in the data, 0.5 for half of it; every copy but the first is
     augmented, and a set that is not named is left out. keep_empty: set → share of its sentences without an entity
-    that stay (default 1). swap: probability that a name of an augmented copy is exchanged for another of its label.
+    that stay (default 1). incomplete: sets that leave kinds of names unmarked, so that their other capitalised words
+    are unknown. swap: probability that a name of an augmented copy is exchanged for another of its label.
     upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
     choose_on: the sets on whose validation parts the best evaluation is chosen.
     """
@@ -58,6 +59,7 @@ class Recipe(BaseModel):
 
     repeats: dict[str, Annotated[float, Field(ge=0)]]
     keep_empty: dict[str, float] = {}
+    incomplete: tuple[str, ...] = ()
     swap: float = Field(ge=0, le=1)
     upper: float = Field(ge=0, le=1)
     lower: float = Field(ge=0, le=1)
@@ -115,6 +117,8 @@ def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) ->
     for part in training:
         keep, repeats = recipe.keep_empty.get(part.name, 1.0), recipe.repeats[part.name]
         kept = [sentence for sentence in part.sentences if sentence.mentions or rng.random() < keep]
+        if part.name in recipe.incomplete:
+            kept = [with_unknown(sentence) for sentence in kept]
         for copy in range(math.ceil(repeats)):
             for index in sorted(rng.permutation(len(kept))[: round(len(kept) * (repeats - copy))]):
                 own = kept[index] if copy == 0 else swapped(kept[index], pools, recipe.swap, rng)
@@ -219,13 +223,17 @@ def _write_documents(sentences: Iterable[Sentence], path: Path) -> None:
 
 
 def _marked(document: Doc, mentions: Iterable[Mention]) -> Doc:
-    """``document`` with ``mentions`` as its entities, each widened to whole tokens; of two in one token the first."""
+    """``document`` with ``mentions`` as its entities, each widened to whole tokens; of two in one token the first.
+
+    The tokens of unknown ones are missing: spaCy lets a model say what it likes there.
+    """
     entities: list[Span] = []
     for mention in sorted(mentions, key=lambda m: m.start):
         span = document.char_span(mention.start, mention.end, label=mention.label, alignment_mode="expand")
         if span is not None and not (entities and entities[-1].end > span.start):
             entities.append(span)
-    document.ents = entities
+    known = [span for span in entities if span.label_ != UNKNOWN]
+    document.set_ents(known, missing=[span for span in entities if span.label_ == UNKNOWN])
     return document
 
 
