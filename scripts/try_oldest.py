@@ -24,7 +24,14 @@ def lower_ends(pyproject: Path) -> list[str]:
     """``name==lowest`` for every dependency with a lower bound."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["lora"], *extras["generate"], *extras["pii"], *extras["test"]]
+    wanted = [
+        *project["dependencies"],
+        *extras["lora"],
+        *extras["generate"],
+        *extras["hf"],
+        *extras["pii"],
+        *extras["test"],
+    ]
     matches = (re.match(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?>=([^,]+)", requirement) for requirement in wanted)
     return [f"{m[1]}=={m[2]}" for m in matches if m is not None and m[1] not in LEFT_OUT]
 

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from data_prep.cleaning import MEANING, Note
     from data_prep.corpus import Corpus
     from data_prep.stats import corpus_stats, stats_table
-    from data_prep.table_two import shown, table_two
+    from data_prep.table_two import explained, shown, table_two
 
     corpus = Corpus.open(args.corpus, verify=args.verify)
     stats = corpus_stats(corpus)
@@ -29,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(stats, ensure_ascii=False))
         return 0
     console = Console()
-    console.print(shown(table_two(corpus), stats["name"]))
+    figures = table_two(corpus)
+    console.print(shown(figures, stats["name"]))
+    console.print(explained(figures), highlight=False)
     console.print(stats_table(stats))
     for name, times in stats["bad_text"].items():
         console.print(f"survived: {times:,} {MEANING[Note(name)]}")

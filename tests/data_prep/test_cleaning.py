@@ -47,6 +47,13 @@ def test_control_characters_and_surrogates_are_replaced_one_by_one() -> None:
     assert notes == {Note.CONTROL_CHARACTERS: 1, Note.LONE_SURROGATES: 1, Note.BLANK_ENTITIES: 1}
 
 
+def test_which_characters_are_replaced() -> None:
+    for code in (*range(0x180), *range(0x2000, 0x2070), *range(0xD7F0, 0xE010), 0xFEFF, 0xFFFE, 0x1F469):
+        text = f"a{chr(code)}b"
+        sentences, _ = finished(text)
+        assert [sentence.text for sentence in sentences] == ["".join(map(_clean, text))]
+
+
 @pytest.mark.parametrize("text", ["", " \n", "\x00\x01", "\u3000"])
 def test_blank_texts_are_dropped(text: str) -> None:
     sentences, notes = finished(text)
