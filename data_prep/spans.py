@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from data_prep.records import Mention
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LONGEST_WORD = 400
+_LONGEST_PIECE = 100_000
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 
 
 def encodable(text: str) -> str:
     """``text`` with U+FFFD for halves of surrogate pairs, which no tagger can encode; places stay what they are."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def pieces(text: str) -> Iterator[tuple[int, str]]:
+    """``text`` in parts that a tokenizer and a model can take, each with the place where it begins.
+
+    Nearly always that is one part. A text of more than 100,000 characters is cut at white space, for memory's sake;
+    and whatever has no white space within 400 characters is cut there, for spaCy's tokenizer takes time that grows with
+    the square of a word's length (minutes for 100,000 emoji).
+    """
+    cuts = [0, len(text)]
+    if len(text) > _LONGEST_WORD:
+        cuts += [word.end() for word in _LONG_WORD.finditer(text)]
+        cuts = sorted(set(cuts))
+    for start, end in itertools.pairwise(cuts):
+        while end - start > _LONGEST_PIECE:
+            space = max(text.rfind(mark, start + 1, start + _LONGEST_PIECE) for mark in " \n\t")
+            cut = space if space > start else start + _LONGEST_PIECE
+            yield start, text[start:cut]
+            start = cut
+        yield start, text[start:end]
+
+
+def shifted(mentions: Iterable[Mention], offset: int) -> Iterable[Mention]:
+    """``mentions`` of a piece as mentions of the text in which it begins at ``offset``."""
+    return mentions if offset == 0 else [Mention(m.start + offset, m.end + offset, m.label) for m in mentions]
 
 
 def longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:

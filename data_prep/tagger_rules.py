@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from data_prep import pattern_rules
 from data_prep.name_rules import NAME, Word, names, word_of
 from data_prep.records import Mention
-from data_prep.spans import encodable, longest, united
+from data_prep.spans import encodable, longest, pieces, shifted, united
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -89,16 +89,20 @@ class _Engine:
     def mentions(self, text: str) -> tuple[Mention, ...]:
         if len(self._words) > _MOST_WORDS:
             self._start_vocabulary()
-        document = self._pipeline.make_doc(text)
-        rows = document.to_array(["ORTH", "IDX", "SPACY"]).tolist() if len(document) else []
-        read = [self._words.get(row[0]) or self._read(row[0]) for row in rows]
-        formed = list(pattern_rules.shapes(text))
-        if any(triggers for _, triggers in read):
-            formed += self._tokens.find(document)
+        formed: list[Mention] = list(pattern_rules.shapes(text))
+        named: list[Mention] = []
+        for offset, piece in pieces(text):
+            document = self._pipeline.make_doc(piece)
+            rows = document.to_array(["ORTH", "IDX", "SPACY"]).tolist() if len(document) else []
+            read = [self._words.get(row[0]) or self._read(row[0]) for row in rows]
+            if any(triggers for _, triggers in read):
+                formed += shifted(self._tokens.find(document), offset)
+            if self._rules:
+                words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
+                named += shifted(names(piece, words, starts, spaced), offset)
         found: list[Iterable[Mention]] = []
         if self._rules:
-            words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
-            found.append(longest([*formed, *names(text, words, starts, spaced)]))
+            found.append(longest([*formed, *named]))
         if self._recognisers is not None:
             found += [longest(formed), self._recognisers.find(text)]
         return united(found)
@@ -107,7 +111,6 @@ class _Engine:
         import spacy
 
         self._pipeline: Language = spacy.blank("en")
-        self._pipeline.max_length = 10**9  # the limit is for parsers; this pipeline only cuts into tokens
         self._tokens = pattern_rules.TokenPatterns(self._pipeline.vocab)
         self._words: dict[int, tuple[Word, bool]] = {}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.records import CorpusError, Mention
-from data_prep.spans import encodable, united
+from data_prep.spans import encodable, pieces, shifted, united
 from data_prep.textfiles import sha256_of
 
 if TYPE_CHECKING:
@@ -39,21 +39,16 @@ _NOT_NEEDED = frozenset(
 )
 _EMBEDDERS = frozenset({"tok2vec", "transformer", "curated_transformer"})
 _TRANSFORMERS = _EMBEDDERS - {"tok2vec"}
-_LONGEST_PIECE = 100_000
-"""Characters; spaCy's models take memory in proportion, and refuse a text of more than a million."""
-
 Config = Mapping[str, Any]
-Piece = tuple[str, tuple[int, bool]]
-"""A part of a text, where it begins, and whether it is the last."""
 
 
 class SpacyTagger:
     """Tags with an installed spaCy package, a pipeline folder, or the pipeline that ships.
 
     Only what finds entities is loaded, with the vectors or transformers that it listens to. Parsers, taggers and
-    lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. A text of more than
-    100,000 characters is cut at white space. ``batch_size`` is in texts: by default the pipeline's own, and 1 with a
-    transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
+    lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. Very long texts and
+    words are cut (:func:`data_prep.spans.pieces`). ``batch_size`` is in texts: by default the pipeline's own, and 1
+    with a transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
     Raises :class:`CorpusError` for a pipeline that is absent, cannot be loaded or finds no entities.
     """
 
@@ -88,10 +83,9 @@ class SpacyTagger:
         keys = [
             str(c["spans_key"]) for name, c in self._components.items() if name in self._needed and "spans_key" in c
         ]
-        pieces = (piece for text in texts for piece in _pieces(encodable(text)))
         found: list[Mention] = []
-        for document, (offset, last) in self._pipeline.pipe(pieces, as_tuples=True, batch_size=self._batch_size):
-            found += _mentions(document, keys, offset)
+        for document, (offset, last) in self._pipeline.pipe(_parts(texts), as_tuples=True, batch_size=self._batch_size):
+            found += shifted(_mentions(document, keys), offset)
             if last:
                 yield united([found])
                 found = []
@@ -181,18 +175,16 @@ def _listened_to(settings: Config) -> Iterator[str]:
             yield from _listened_to(value)
 
 
-def _mentions(document: Doc, keys: Iterable[str], offset: int) -> Iterator[Mention]:
+def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:
     spans = itertools.chain(document.ents, *(document.spans.get(key, ()) for key in keys))
     for span in spans:
         if span.text.strip() and span.label_:
-            yield Mention(span.start_char + offset, span.end_char + offset, span.label_)
+            yield Mention(span.start_char, span.end_char, span.label_)
 
 
-def _pieces(text: str) -> Iterator[Piece]:
-    start = 0
-    while len(text) - start > _LONGEST_PIECE:
-        spaces = [text.rfind(space, start + 1, start + _LONGEST_PIECE) for space in " \n\t"]
-        end = max(spaces) if max(spaces) > 0 else start + _LONGEST_PIECE
-        yield text[start:end], (start, False)
-        start = end
-    yield text[start:], (start, True)
+def _parts(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, bool]]]:
+    """The pieces of all texts, each with its place in its text and whether it is the last one."""
+    for text in texts:
+        cut = list(pieces(encodable(text)))
+        for number, (offset, piece) in enumerate(cut, start=1):
+            yield piece, (offset, number == len(cut))
