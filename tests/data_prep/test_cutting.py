@@ -17,7 +17,25 @@ from spacy.language import Language
 from data_prep.cutting import cut, cut_into_sentences, sentence_bounds
 from data_prep.records import Mention, Sentence
 
-WORDS = ["He", "left", "no.", '"No."', "U.S.", "Mr.", "(Then", "she", "...", "!", "?!", "”", "'tis", "a.m.", "x.Y", ".", "wed."]
+WORDS = [
+    "He",
+    "left",
+    "no.",
+    '"No."',
+    "U.S.",
+    "Mr.",
+    "(Then",
+    "she",
+    "...",
+    "!",
+    "?!",
+    "”",
+    "'tis",
+    "a.m.",
+    "x.Y",
+    ".",
+    "wed.",
+]
 GAPS = [" ", "  ", "\n", " \n "]
 
 
