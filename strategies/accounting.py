@@ -10,12 +10,13 @@ everything else that the server uses is public. Every figure is an upper bound, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtr
 
 from strategies import calibration, composition, shifts
 from strategies.privacy_loss import ShiftMixture
@@ -26,6 +27,7 @@ Clipping = Literal["sentence", "user"]
 Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
+_HARDLY = 1e-3  # probability that a user who takes part has less than its cap
 _TURNING = 0.25  # an entity that moves less than this share of a user's clip is not worth a second proof
 _SEARCHED: dict[str, tuple[float, float]] = {  # from the safest value to the riskiest
     "noise_multiplier": (1e5, 1e-2),
@@ -103,7 +105,8 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     check_rounds(rounds)
     check_delta(delta)
     wanted = np.unique(np.asarray(rounds, dtype=np.int64))
-    laws = dominating_laws(event, adjacency, composition.tail_share(delta, int(wanted[-1])))
+    tail = composition.tail_share(delta, int(wanted[-1]))
+    laws = [law for wide in _widened([event], adjacency) for law in dominating_laws(event, wide, tail)]
     curves = [composition.epsilon_curve(law, event.noise_multiplier, wanted, delta) for law in laws]
     curve = np.min(curves, axis=0)
     return curve[np.searchsorted(wanted, np.asarray(rounds, dtype=np.int64))]
@@ -137,8 +140,12 @@ def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, del
         ((event, count),) = kinds.items()
         return epsilon(event, adjacency, count, delta)
     tail = composition.tail_share(delta, sum(kinds.values()))
-    parts = [_best_part(event, adjacency, count, delta, tail) for event, count in kinds.items()]
-    return composition.epsilon_of_parts(parts, delta)
+    return min(
+        composition.epsilon_of_parts(
+            [_best_part(event, wide, count, delta, tail) for event, count in kinds.items()], delta
+        )
+        for wide in _widened(kinds, adjacency)
+    )
 
 
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
@@ -151,7 +158,7 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
-    laws = dominating_laws(event, adjacency, tail)
+    laws = [law for wide in _widened([event], adjacency) for law in dominating_laws(event, wide, tail)]
     return min(composition.delta_at(law, event.noise_multiplier, rounds, epsilon) for law in laws)
 
 
@@ -225,6 +232,21 @@ def hidden_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tu
         return []
     user, unit = user_law(event, adjacency.user_sentences, tail)
     return [(shifts.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),)]
+
+
+def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
+    """The adjacency, and without its bound on the user where that bound hardly matters.
+
+    Two upper bounds that lie on different grids may come out in the wrong order in their last digits. As ε without
+    the bound is valid too, the smaller one is.
+    """
+    hardly = 0 < adjacency.user_sentences < math.inf and all(
+        event.clips_sentences
+        and event.q_s < 1
+        and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
+        for event in events
+    )
+    return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
 
 
 def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:

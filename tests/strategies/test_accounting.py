@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import rdp
-from strategies.accounting import RoundEvent, delta, dominating_laws, epsilon, epsilon_curve
+from strategies.accounting import RoundEvent, composed_epsilon, delta, dominating_laws, epsilon, epsilon_curve
 from strategies.composition import epsilon_curve as law_epsilon_curve
+from strategies.composition import tail_share
 from strategies.privacy_loss import ShiftMixture
 from strategies.units import NO_ENTITY, Adjacency, PrivacyError, Reach
 from tests.strategies.oracles import ScalarPair, revealed_delta, shift_law
@@ -105,6 +107,30 @@ def test_the_two_sided_bound_agrees_with_integration(q_e: float, rounds: int) ->
     event = RoundEvent("uedp", z, q_u, q_e, clipping="user")
     computed = delta(event, Adjacency(math.inf, one_each(2)), rounds, at)
     assert exact - 1e-7 <= computed <= exact * 1.005 + 1e-7
+
+
+@pytest.mark.parametrize(
+    ("q_u", "q_s", "cap", "user_sentences", "z", "rounds"),
+    [(1.0, 0.2, 5, 143, 2.2834274803131622, 30), (1.0, 0.5, 5, 58, 1.042157228134745, 30)],
+)
+def test_a_bound_that_hardly_bounds_never_costs_more(
+    q_u: float, q_s: float, cap: float, user_sentences: int, z: float, rounds: int
+) -> None:
+    """Computed on a grid of their own, these came out 2e-6 above the figure without a bound."""
+    event = RoundEvent("uedp", z, q_u=q_u, q_s=q_s, user_cap=cap)
+    tail = tail_share(1e-5, rounds)
+    own_grid = min(
+        law_epsilon_curve(law, z, np.array([rounds]), 1e-5)[0]
+        for law in dominating_laws(event, Adjacency(user_sentences), tail)
+    )
+    unbounded = epsilon(event, Adjacency(), rounds, 1e-5)
+    assert own_grid > unbounded
+    assert epsilon(event, Adjacency(user_sentences), rounds, 1e-5) == unbounded
+    kinds = {event: rounds - 1, replace(event, noise_multiplier=z * 1.001): 1}
+    assert composed_epsilon(kinds, Adjacency(user_sentences), 1e-5) <= composed_epsilon(kinds, Adjacency(), 1e-5)
+    assert delta(event, Adjacency(user_sentences), rounds, 1.0) <= delta(event, Adjacency(), rounds, 1.0)
+    few = Adjacency(2 * cap)
+    assert epsilon(event, few, rounds, 1e-5) < 0.999 * unbounded
 
 
 def test_hiding_who_was_sampled_buys_what_the_docs_say() -> None:
