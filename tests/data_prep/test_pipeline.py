@@ -106,7 +106,10 @@ def test_any_difference_is_named_and_nothing_is_touched(
     assert Corpus.open(tmp_path / "out", verify=True).fingerprint == before
 
 
-def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(source: Path, tmp_path: Path) -> None:
+def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.origin._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
     prepare(table("jsonl", source, GOLD), tmp_path / "out")
     times = source.stat()
     source.write_text(source.read_text().replace("Bo1", "Bo8"), encoding="utf-8")
