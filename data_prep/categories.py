@@ -2,7 +2,7 @@
 
 A prepared corpus keeps each mention's own label; its category is a function of the label, so nothing is lost and
 every tagger can be compared with every other. Neither is part of an entity's identity
-(:func:`data_prep.entities.entity_key`): the same name under two labels is one entity with one coin.
+(:func:`data_prep.identity.entity_key`): the same name under two labels is one entity with one coin.
 
 A label may be coarser than the categories. "LOC" of CoNLL-2003 covers countries, which the paper calls GPE; "NAME" of
 our rules covers every proper name. Whoever selects entities by category must not lose those: a mention counts as

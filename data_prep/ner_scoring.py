@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.categories import Category, category_of
-from data_prep.entities import entity_key
+from data_prep.identity import entity_key
 from data_prep.records import CorpusError, Mention
 
 UNKNOWN_NAME = "NAME"
