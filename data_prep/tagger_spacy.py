@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import importlib.util
 import itertools
@@ -105,10 +106,11 @@ class SpacyTagger:
     def _pipeline(self) -> Language:
         import spacy
 
-        # By its name a package is imported, and with it what it may register.
-        source = self._name if self._packaged else self._folder
+        unused = [name for name in self._pipes if name not in self._needed]
         with self._loading():
-            return spacy.load(source, exclude=[name for name in self._pipes if name not in self._needed])
+            if self._packaged:  # by its own function, since a package may register what its components need
+                return importlib.import_module(self._name).load(exclude=unused)
+            return spacy.load(self._folder, exclude=unused)
 
     @functools.cached_property
     def _digest(self) -> str:
