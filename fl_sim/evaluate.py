@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow as pa
 import torch
 
 from clients.examples import Example, Examples
-from clients.features import Observer, sentence_features
+from clients.features import Observer, ensure_features, feature_path
 from clients.losses import held_out
 from clients.models import LanguageModel
 from clients.tasks import Classification, HeldOut, NextWord
@@ -56,11 +57,16 @@ class HeldOutSentences:
         words = np.array([len(text.split()) + 1 for text in texts.take(pa.array(ids)).to_pylist()], dtype=np.int64)
         return cls(examples, np.where(whole, words, 0))
 
-    def read_by(self, model: LanguageModel, observer: Observer = lambda done, total: None) -> HeldOutSentences:
-        """The same sentences as the frozen body of ``model`` reads them, so that it need not read them again."""
-        if not model.reads_features:
+    def read_by(
+        self, model: LanguageModel, folder: Path, observer: Observer = lambda done, total: None
+    ) -> HeldOutSentences:
+        """The same sentences as the frozen body of ``model`` reads them, from a file in ``folder`` that is made if
+        need be; unchanged for a model whose body trains."""
+        if not model.reads_features or not self.examples:
             return self
-        features = sentence_features(model, self.examples, observer)
+        offsets = np.cumsum([0, *(len(example) for example in self.examples)], dtype=np.int64)
+        encoded = EncodedSplit(np.concatenate([example.tokens for example in self.examples]), offsets)
+        features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
         read = zip(self.examples, features, strict=True)
         return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in read], self.words)
 

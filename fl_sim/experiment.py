@@ -156,7 +156,7 @@ class Experiment:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             if self._features is not None:
                 ensure_features(self._model, self._train.encoded, self._features, self.reading)
-            self._held_out = self._held_out.read_by(self._model)
+                self._held_out = self._held_out.read_by(self._model, self._features.parent, self.reading)
             self._round_began = time.monotonic()
             self._strategy.start(
                 grid,
