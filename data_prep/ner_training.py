@@ -12,17 +12,19 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spacy.lang.en import English
 from spacy.language import Language
+from spacy.pipeline import EntityRecognizer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model, load_model_from_config
-from thinc.api import NumpyOps, get_current_ops, set_current_ops
+from spacy.vectors import Vectors
+from thinc.api import Config, NumpyOps, get_current_ops, set_current_ops
 
 from data_prep.atomic import folder_appearing_at, require_free
 from data_prep.corpus import BUNDLED, Corpus
@@ -31,6 +33,7 @@ from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknow
 from data_prep.ner_card import describe, model_card
 from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
 from data_prep.ner_scoring import ANY, Judged, Tally, figures, kind_of
+from data_prep.ner_vectors import WordVectors, installed_encoder, word_vectors
 from data_prep.records import CorpusError, Mention, Sentence
 from data_prep.textfiles import sha256_of
 
@@ -52,7 +55,8 @@ class Recipe(BaseModel):
     that stay (default 1). incomplete: sets that leave kinds of names unmarked, so that their other capitalised words
     are unknown. swap: probability that a name of an augmented copy is exchanged for another of its label.
     upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
-    choose_on: the sets on whose validation parts the best evaluation is chosen.
+    choose_on: the sets on whose validation parts the best evaluation is chosen. vectors: width of the word vectors
+    (:mod:`data_prep.ner_vectors`), 0 for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +68,7 @@ class Recipe(BaseModel):
     upper: float = Field(ge=0, le=1)
     lower: float = Field(ge=0, le=1)
     choose_on: tuple[str, ...]
+    vectors: int = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True)
@@ -76,12 +81,19 @@ class Trained:
 
 
 def train_pipeline(
-    source: Path, out: Path, config_file: Path, *, seed: int = 0, progress: IO[str] | None = None
+    source: Path,
+    out: Path,
+    config_file: Path,
+    *,
+    seed: int = 0,
+    encoder: Path | None = None,
+    progress: IO[str] | None = None,
 ) -> Trained:
     """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
 
-    A line per evaluation goes to ``progress``. The same seed, configuration, files and versions make the same weights,
-    byte for byte, on one machine.
+    ``encoder`` is the folder of the encoder whose word embeddings the recipe asks for, by default that of
+    :func:`data_prep.ner_vectors.installed_encoder`. A line per evaluation goes to ``progress``. The same seed,
+    configuration, files and versions make the same weights, byte for byte, on one machine.
 
     Raises:
         CorpusError: ``out`` is taken, ``source`` has no set, or the configuration is none.
@@ -90,18 +102,22 @@ def train_pipeline(
     if not 0 <= seed < 2**32:
         raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
     config, recipe = _read_config(config_file, seed)
+    vectors = word_vectors(encoder or installed_encoder(), recipe.vectors) if recipe.vectors else None
     parts, records = read_open_sets(source)
     if recipe.repeats.get(SYNTHETIC, 0):
-        parts.extend(_synthetic_parts())
+        parts.extend(synthetic_parts())
     training = training_sentences(parts, recipe, seed)
     validation = [s for p in parts if p.part == VALIDATION and p.name in recipe.choose_on for s in p.sentences]
     if not validation:
         raise CorpusError(f"{source}: none of the sets {', '.join(recipe.choose_on)} (recipe.choose_on) is there")
     with folder_appearing_at(out) as folder, tempfile.TemporaryDirectory() as scratch:
+        if vectors is not None:
+            vectors.write(Path(scratch) / "vectors")
+            config["paths"]["vectors"] = str(Path(scratch) / "vectors")
         trained = _best(config, training, validation, Path(scratch), progress or io.StringIO())
         scores = measure(trained, parts)
         pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
-        describe(pipeline, parts, _training_record(records, training, config_file, seed), scores)
+        describe(pipeline, parts, _training_record(records, training, vectors, config_file, seed), scores)
         pipeline.to_disk(folder)
         checksum = weights_checksum(folder)
         (folder / "README.md").write_text(model_card(pipeline.meta, checksum), encoding="utf-8")
@@ -167,7 +183,7 @@ def names_alone(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
     return tuple(coarse)
 
 
-def _synthetic_parts() -> list[NamedPart]:
+def synthetic_parts() -> list[NamedPart]:
     """The bundled corpus's train and validation splits; its public split is for tokenizers."""
     corpus = Corpus.open(BUNDLED)
     return [
@@ -176,7 +192,7 @@ def _synthetic_parts() -> list[NamedPart]:
     ]
 
 
-def _read_config(path: Path, seed: int) -> tuple[dict[str, Any], Recipe]:
+def _read_config(path: Path, seed: int) -> tuple[Config, Recipe]:
     if not path.is_file():
         raise CorpusError(f"{path}: no such file; --config must be a training configuration of spaCy (conf/ner.cfg)")
     try:
@@ -193,7 +209,7 @@ def _read_config(path: Path, seed: int) -> tuple[dict[str, Any], Recipe]:
 
 
 def _best(
-    config: dict[str, Any],
+    config: Config,
     training: Sequence[Sentence],
     validation: Sequence[Sentence],
     scratch: Path,
@@ -246,12 +262,26 @@ def _slim(trained: Language) -> Language:
     config = trained.config.copy()
     config["paths"] = dict.fromkeys(config["paths"])
     slim = load_model_from_config(config)
-    slim.get_pipe(_COMPONENT).from_bytes(trained.get_pipe(_COMPONENT).to_bytes(exclude=["vocab"]), exclude=["vocab"])
+    slim.vocab.vectors = _without_words(trained.vocab.vectors)
+    made, learnt = (cast(EntityRecognizer, each.get_pipe(_COMPONENT)) for each in (slim, trained))
+    made.from_bytes(learnt.to_bytes(exclude=["vocab"]), exclude=["vocab"])
+    return slim
+
+
+def _without_words(vectors: Vectors) -> Vectors:
+    """The same vectors under the same keys, without the words that the keys are hashes of."""
+    slim = Vectors(data=vectors.data, name=vectors.name)
+    for key, row in vectors.key2row.items():
+        slim.add(key, row=row)
     return slim
 
 
 def _training_record(
-    records: Mapping[str, FileRecord], training: Sequence[Sentence], config_file: Path, seed: int
+    records: Mapping[str, FileRecord],
+    training: Sequence[Sentence],
+    vectors: WordVectors | None,
+    config_file: Path,
+    seed: int,
 ) -> dict[str, Any]:
     """What the weights were made from, for the pipeline's meta data."""
     return {
@@ -259,5 +289,6 @@ def _training_record(
         "seed": seed,
         "config_sha256": sha256_of(config_file),
         "sentences": len(training),
+        "vectors": vectors and {"words": len(vectors.words), "encoder_sha256": vectors.sha256},
         "files": {name: record.sha256 for name, record in sorted(records.items())},
     }

