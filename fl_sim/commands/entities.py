@@ -86,6 +86,7 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
 def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.config import ConfigError, user_sentence_bound
     from fl_sim.entity_report import Training
+    from fl_sim.ledger_account import read_ledgers
     from fl_sim.record import Record
     from fl_sim.results import ResultsError, RunFolder
     from strategies.plan import PrivacyPlan, from_record
@@ -108,7 +109,9 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
         )
     largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
     bound = user_sentence_bound(config.privacy.user_sentences, largest)
-    return corpus, split, Training(plan.event(), folder.last_round, plan.delta, bound)
+    # A round that was done again after a crash, with noise of its own, is another release: the ledger has them all.
+    (ledger,) = read_ledgers([folder.path])
+    return corpus, split, Training(plan.event(), len(ledger.entries), plan.delta, bound)
 
 
 def _settings(training: Training) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fl_sim.planning import plan_run
 from fl_sim.record import describe
 from fl_sim.results import RunFolder
 from strategies.accounting import RoundEvent, epsilon
+from strategies.ledger import Ledger, Terms
 from strategies.profile_accountant import ProfileAccountant
 from strategies.profile_bounds import Bounds
 from strategies.units import Adjacency
@@ -139,15 +140,18 @@ def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str])
         assert name.lower() in with_names.lower()
 
 
-def run_folder(path: Path, corpus: Path, rounds_done: int) -> RunFolder:
-    """What a run of ten rounds leaves after some of them."""
+def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0) -> RunFolder:
+    """What a run of ten rounds leaves after some of them, the last one released ``done_again`` times more."""
     privacy = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "user_sentences": 20}
     config = RunConfig.from_mapping({"corpus.path": str(corpus), "rounds": 10, "privacy": privacy})
     opened = Corpus.open(corpus)
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
+    ledger, terms = Ledger.create(folder.path), Terms.of(planned.plan, None)
     for number in range(rounds_done + 1):
         folder.append_metrics({"round": number})
+    for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
+        ledger.charge(terms, number)
     return folder
 
 
@@ -161,6 +165,17 @@ def test_a_run_is_accounted_for_the_rounds_it_released(
     assert main(["entities", "--corpus", str(corpus), *flags, "--json"]) == 0
     assert of_run == json.loads(capsys.readouterr().out)
     assert of_run["rounds"] == 6
+
+
+def test_a_round_that_was_released_again_is_paid_for_again(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = run_folder(tmp_path / "once", corpus, rounds_done=8)
+    again = run_folder(tmp_path / "again", corpus, rounds_done=6, done_again=2)
+    for folder in (once, again):
+        assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == second
 
 
 def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
