@@ -54,5 +54,5 @@ class StanzaTagger:
         except (OSError, ValueError) as error:
             raise CorpusError(
                 f"Stanza has no models for {self._language!r} here; get them with "
-                f"python -c 'import stanza; stanza.download({self._language!r})'"
+                f'python -c "import stanza; stanza.download({self._language!r})"'
             ) from error

@@ -1,0 +1,76 @@
+"""How fast the taggers are, alone and united, on one core.
+
+    python benchmarks/tagger_throughput.py --corpus bundled --texts 5000
+    python benchmarks/tagger_throughput.py --corpus corpora/conll2003 --pipeline en_core_web_sm
+
+Texts a second of the processor's time (the clock says little on a busy machine), the median of some turns in which
+every candidate runs once; imports, loading and a first run are left out. "bare" rows are spaCy alone, without ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import spacy
+
+from data_prep.corpus import Corpus
+from data_prep.taggers import default_tagger, make_tagger
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", default="bundled")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--texts", type=int, default=5000)
+    parser.add_argument("--pipeline", help="a spaCy package or folder (default: the default tagger's)")
+    parser.add_argument("--turns", type=int, default=5)
+    args = parser.parse_args()
+    texts = Corpus.open(args.corpus).texts(args.split)[: args.texts].to_pylist()
+    pipeline = args.pipeline or default_tagger().removeprefix("spacy:")
+    runs = candidates(None if pipeline == "rules" else pipeline)
+    for run in runs.values():
+        exhaust(run(texts[:500]))
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(args.turns):
+        for name, run in runs.items():
+            started = time.process_time()
+            exhaust(run(texts))
+            seconds[name].append(time.process_time() - started)
+    characters = sum(map(len, texts)) / len(texts)
+    print(f"{len(texts):,} texts of {characters:.0f} characters on average, {args.turns} turns")
+    for name, taken in seconds.items():
+        rates = len(texts) / np.array(taken)
+        print(f"{name:34} {np.median(rates):8,.0f} texts a second ({rates.min():,.0f} to {rates.max():,.0f})")
+
+
+def candidates(pipeline: str | None) -> dict[str, Callable[[list[str]], Iterable[object]]]:
+    """Name → what runs over the texts."""
+    blank = spacy.blank("en")
+    ruler = spacy.blank("en")
+    ruler.add_pipe("entity_ruler").add_patterns([{"label": "EMAIL", "pattern": [{"LIKE_EMAIL": True}]}])
+    runs: dict[str, Callable[[list[str]], Iterable[object]]] = {
+        "bare tokenizer": blank.pipe,
+        "bare entity_ruler, one pattern": ruler.pipe,
+        "rules": make_tagger("rules").tag,
+        "patterns": make_tagger("patterns").tag,
+        "rules+patterns": make_tagger("rules+patterns").tag,
+    }
+    if pipeline is not None:
+        runs |= {
+            f"bare {pipeline}": spacy.load(pipeline).pipe,
+            f"spacy:{pipeline}": make_tagger(f"spacy:{pipeline}").tag,
+            f"spacy:{pipeline}+rules+patterns": make_tagger(f"spacy:{pipeline}+rules+patterns").tag,
+        }
+    return runs
+
+
+def exhaust(results: Iterable[object]) -> None:
+    for _ in results:
+        pass
+
+
+if __name__ == "__main__":
+    main()
