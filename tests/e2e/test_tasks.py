@@ -36,7 +36,7 @@ NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 def topical(users: int = 8, each: int = 6) -> Iterator[Sentence]:
     """Sentences of two topics, and some of none."""
     for split in ("train", "validation"):
-        for user in range(users):
+        for user in range(users) if split == "train" else reversed(range(users)):
             for number in range(each):
                 name = NAMES[(user + number) % len(NAMES)]
                 topic = list(TOPICS)[(user * number) % 2]
