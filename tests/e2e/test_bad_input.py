@@ -96,7 +96,7 @@ ARGUMENTS = [
     ("--set privcy.q_u=0.5", "'privcy'|did you mean 'privacy'?"),
     ("--set noise_multiplier=2", "'noise_multiplier'|did you mean 'privacy.noise_multiplier'?"),
     ("--set model.hiden=8", "'model.hiden'|did you mean 'model.hidden'?"),
-    ("--set xyzzy=1", "'xyzzy'|known: seed, rounds"),
+    ("--set xyzzy=1", "'xyzzy'|known: seed, task, rounds"),
     ("--set privacy=2", "privacy is 2|a section"),
     ("--set privacy.q_u.x=2", "privacy.q_u|a number in (0, 1]"),
     # rates, noise, clips
