@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# A slow machine is no failure; what must be fast is measured in benchmarks/.
+settings.register_profile("fl_sim", deadline=None)
+settings.load_profile("fl_sim")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
