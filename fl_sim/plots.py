@@ -238,8 +238,8 @@ def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dic
         _show_rounds(axes, curves)
         _title(axes, "Privacy loss", _delta_words(curves))
     else:
-        handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
         utility = _common_utility(curves)
+        handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
         for value in sorted({curve.reference for curve in curves if curve.reference is not None}):
             label = f"{utility.reference_words.removeprefix('a ')}: {_short(utility, value)}"
             line = axes.axhline(value, color=_GREY, linestyle=":", label=label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,28 @@ def test_drawing_leaves_pyplot_alone(make_run: MakeRun) -> None:
 def test_unknown_axes_and_units_are_refused(make_run: MakeRun, x: str, unit: str, message: str) -> None:
     with pytest.raises(ResultsError, match=message):
         plots.overlay_figure([make_run("uedp")], x, unit)
+
+
+def test_runs_of_two_tasks_share_no_picture_of_utility(make_run: MakeRun) -> None:
+    words, classes = make_run("uedp"), make_run("uedp", z=2.0, result={"task": "classification"})
+    with pytest.raises(
+        ResultsError, match="the runs measure perplexity and error; allowed in one picture: runs of one"
+    ):
+        plots.overlay_figure([words, classes], "epsilon")
+    plots.overlay_figure([words, classes], "round")  # ε compares
+
+
+def test_an_error_is_drawn_as_a_share(make_run: MakeRun) -> None:
+    run = make_run("noiseless", result={"task": "classification", "majority_error": 0.75}, finish=False)
+    for number in (31, 32):
+        run.append_metrics({"round": number, "error": 0.125, "epsilon_user_entity_p95": math.inf})
+    run.finish({"task": "classification", "majority_error": 0.75})
+    figure = plots.utility_figure(run)
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "held-out error"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any(label.endswith("final 12.5%") for label in labels)
+    assert "always the most frequent class: 75.0%" in labels
 
 
 def test_a_missing_metric_is_named(make_run: MakeRun, tmp_path: Path) -> None:
