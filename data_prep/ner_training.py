@@ -23,7 +23,6 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model, load_model_from_config
-from spacy.vectors import Vectors
 from thinc.api import Config, NumpyOps, get_current_ops, set_current_ops
 
 from data_prep.atomic import folder_appearing_at, require_free
@@ -33,7 +32,7 @@ from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknow
 from data_prep.ner_card import describe, model_card
 from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
 from data_prep.ner_scoring import ANY, Judged, Tally, figures, kind_of
-from data_prep.ner_vectors import WordVectors, installed_encoder, word_vectors
+from data_prep.ner_vectors import WordVectors, installed_encoder, reduce_vectors, without_words, word_vectors
 from data_prep.records import CorpusError, Mention, Sentence
 from data_prep.textfiles import sha256_of
 
@@ -55,8 +54,8 @@ class Recipe(BaseModel):
     that stay (default 1). incomplete: sets that leave kinds of names unmarked, so that their other capitalised words
     are unknown. swap: probability that a name of an augmented copy is exchanged for another of its label.
     upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
-    choose_on: the sets on whose validation parts the best evaluation is chosen. vectors: width of the word vectors
-    (:mod:`data_prep.ner_vectors`), 0 for none.
+    choose_on: the sets on whose validation parts the best evaluation is chosen. vectors: width to which the word
+    vectors are reduced in the end (:mod:`data_prep.ner_vectors`), 0 for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,7 +101,7 @@ def train_pipeline(
     if not 0 <= seed < 2**32:
         raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
     config, recipe = _read_config(config_file, seed)
-    vectors = word_vectors(encoder or installed_encoder(), recipe.vectors) if recipe.vectors else None
+    vectors = word_vectors(encoder or installed_encoder()) if recipe.vectors else None
     parts, records = read_open_sets(source)
     if recipe.repeats.get(SYNTHETIC, 0):
         parts.extend(synthetic_parts())
@@ -115,6 +114,8 @@ def train_pipeline(
             vectors.write(Path(scratch) / "vectors")
             config["paths"]["vectors"] = str(Path(scratch) / "vectors")
         trained = _best(config, training, validation, Path(scratch), progress or io.StringIO())
+        if vectors is not None:
+            reduce_vectors(trained, _COMPONENT, recipe.vectors)
         scores = measure(trained, parts)
         pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
         describe(pipeline, parts, _training_record(records, training, vectors, config_file, seed), scores)
@@ -262,17 +263,9 @@ def _slim(trained: Language) -> Language:
     config = trained.config.copy()
     config["paths"] = dict.fromkeys(config["paths"])
     slim = load_model_from_config(config)
-    slim.vocab.vectors = _without_words(trained.vocab.vectors)
+    slim.vocab.vectors = without_words(trained.vocab.vectors, trained.vocab.vectors.data)
     made, learnt = (cast(EntityRecognizer, each.get_pipe(_COMPONENT)) for each in (slim, trained))
     made.from_bytes(learnt.to_bytes(exclude=["vocab"]), exclude=["vocab"])
-    return slim
-
-
-def _without_words(vectors: Vectors) -> Vectors:
-    """The same vectors under the same keys, without the words that the keys are hashes of."""
-    slim = Vectors(data=vectors.data, name=vectors.name)
-    for key, row in vectors.key2row.items():
-        slim.add(key, row=row)
     return slim
 
 

@@ -1,8 +1,9 @@
-"""What a pretrained encoder knows of single words, small enough to ship: its word embeddings, projected.
+"""What a pretrained encoder knows of single words, made small enough to ship.
 
-A few thousand marked sentences show few names. The embeddings of a sentence encoder, learnt from much text, know that
-"Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline gets the principal components of the rows that stand
-for whole words, keyed by hashes of the words; none of the encoder's layers is kept, and no list of words.
+A few thousand marked sentences show few names. The word embeddings of a sentence encoder, learnt from much text, know
+that "Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is trained on them; what it learns to make of a
+word, a linear map, is then folded into the table and its rank reduced. None of the encoder's layers is kept, and no
+list of words: the table's keys are hashes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from spacy.lang.en import English
+from spacy.language import Language
+from spacy.ml.staticvectors import StaticVectors
+from spacy.pipeline import EntityRecognizer
 from spacy.vectors import Vectors
 
 from data_prep.records import CorpusError
@@ -31,7 +36,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclass(frozen=True)
 class WordVectors:
-    """``rows`` float32 (words, width), of mean square 1, of lower-case ``words``; ``sha256`` of the encoder's file."""
+    """``rows`` float32 (words, width) of lower-case ``words``, of mean 0 and variance 1; ``sha256`` of their file."""
 
     words: tuple[str, ...]
     rows: NDArray[np.float32]
@@ -64,24 +69,45 @@ def installed_encoder() -> Path:
     )
 
 
-def word_vectors(encoder: Path, width: int) -> WordVectors:
-    """The first ``width`` principal components of the word embeddings of the encoder in the folder ``encoder``.
+def word_vectors(encoder: Path) -> WordVectors:
+    """The word embeddings of the encoder in the folder ``encoder`` that stand for whole words.
 
-    Raises:
-        CorpusError: the folder has no ``vocab.txt`` and ``model.safetensors`` that belong together, or ``width`` is
-            not between 1 and the embeddings' own.
+    Raises :class:`CorpusError` where it has no ``vocab.txt`` and ``model.safetensors`` that belong together.
     """
     names, table = _read(encoder)
     chosen = [row for row, name in enumerate(names) if _WORD.fullmatch(name) and _LETTER.search(name)]
-    if not 1 <= width <= table.shape[1]:
-        raise CorpusError(f"{encoder}: recipe.vectors is {width}, it must be from 1 to {table.shape[1]}")
-    centred = table[chosen] - table[chosen].mean(axis=0)
-    _, directions = np.linalg.eigh(centred.T @ centred)  # ascending; signs are fixed below, for equal files
-    basis = directions[:, ::-1][:, :width]
-    basis = basis * np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(width)])
-    rows = centred @ basis
+    rows = table[chosen] - table[chosen].mean(axis=0)
     rows = (rows / rows.std()).astype(np.float32)
     return WordVectors(tuple(names[row] for row in chosen), rows, sha256_of(encoder / "model.safetensors"))
+
+
+def reduce_vectors(pipeline: Language, component: str, width: int) -> None:
+    """Fold what ``component`` learnt to make of a vector into the table, and keep its first ``width`` directions.
+
+    With rows V and the learnt map W the component sees V Wᵀ. Its singular value decomposition gives the closest table
+    of ``width`` columns; no word list stays with it. Nothing happens to a component without vectors.
+
+    Raises :class:`CorpusError` unless ``width`` is at least 1 and at most the width that the component makes of them.
+    """
+    model = cast(EntityRecognizer, pipeline.get_pipe(component)).model
+    vectors = pipeline.vocab.vectors
+    for layer in [node for node in model.walk() if node.name == "static_vectors"]:
+        weights = layer.get_param("W")
+        if not 1 <= width <= len(weights):
+            raise CorpusError(f"recipe.vectors is {width}, it must be from 1 to {len(weights)}")
+        left, strengths, right = np.linalg.svd(vectors.data @ weights.T, full_matrices=False)
+        narrow = StaticVectors(nO=len(weights), nM=width)
+        narrow.set_param("W", np.ascontiguousarray(right[:width].T))
+        model.replace_node(layer, narrow)
+        pipeline.vocab.vectors = without_words(vectors, np.ascontiguousarray(left[:, :width] * strengths[:width]))
+
+
+def without_words(vectors: Vectors, data: NDArray[np.float32]) -> Vectors:
+    """``data`` under the keys of ``vectors``, without the words that the keys are hashes of."""
+    bare = Vectors(data=data, name=vectors.name)
+    for key, row in vectors.key2row.items():
+        bare.add(key, row=row)
+    return bare
 
 
 def _read(encoder: Path) -> tuple[list[str], NDArray[np.float64]]:

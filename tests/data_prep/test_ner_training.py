@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
+from spacy.ml.staticvectors import StaticVectors
 from spacy.tokens import DocBin
+from thinc.api import chain, ragged2list
 
 from data_prep import ner_training
 from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
 from data_prep.ner_data import OPEN_SETS, TEST, TRAIN, VALIDATION, NamedPart, read_open_sets
 from data_prep.ner_training import Recipe, train_pipeline, training_sentences
-from data_prep.ner_vectors import word_vectors
+from data_prep.ner_vectors import reduce_vectors, word_vectors
 from data_prep.records import CorpusError, Mention, Sentence
 
 CONFIG = Path(__file__).parents[2] / "conf" / "ner.cfg"
@@ -68,7 +70,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rows = [2000,500,1500,500]": "rows = [200,50,50,50]",
         "eval_frequency = 400": "eval_frequency = 40",
         "vectors = 48": "vectors = 4",
-        "learn_rate = 0.001": "learn_rate = 0.01",
+        "initial_rate = 0.002": "initial_rate = 0.01",
+        "warmup_steps = 200": "warmup_steps = 1",
         "size = 600": "size = 100",
         '"synthetic":0.15': '"synthetic":0',
     }.items():
@@ -166,30 +169,48 @@ def test_a_wrong_configuration_is_named(
         train_pipeline(source, tmp_path / "out", path)
 
 
-def test_word_vectors_are_the_principal_components_of_whole_words(encoder: Path) -> None:
-    made = word_vectors(encoder, 8)
+def test_word_vectors_are_those_of_whole_words_in_three_spellings(encoder: Path, tmp_path: Path) -> None:
+    made = word_vectors(encoder)
     assert "porto" in made.words
     assert not {"[PAD]", "!", "7", "##ing"} & set(made.words)
-    names = (encoder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    table = load_file(encoder / "model.safetensors")["embeddings.word_embeddings.weight"]
-    rows = table[[names.index(word) for word in made.words]]
-    distances = np.linalg.norm(rows[:, None] - rows[None], axis=-1)
-    ours = np.linalg.norm(made.rows[:, None] - made.rows[None], axis=-1)
-    np.testing.assert_allclose(ours / ours.max(), distances / distances.max(), atol=1e-5)  # all of them: a rotation
     assert made.rows.std() == pytest.approx(1.0)
-    narrow = word_vectors(encoder, 3)
-    np.testing.assert_allclose(narrow.rows / narrow.rows[0, 0], made.rows[:, :3] / made.rows[0, 0], rtol=1e-4)
+    made.write(tmp_path / "vectors")
+    pipeline = spacy.load(tmp_path / "vectors")
+    row = made.rows[made.words.index("porto")]
+    for form in ("porto", "Porto", "PORTO"):
+        np.testing.assert_array_equal(pipeline.vocab.get_vector(form), row)
+    assert not pipeline.vocab.has_vector("pOrto")
 
 
-def test_an_encoder_that_is_none_is_refused(encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"recipe\.vectors is 9, it must be from 1 to 8"):
-        word_vectors(encoder, 9)
+def test_reduced_vectors_say_the_same_as_far_as_their_width_allows(encoder: Path, tmp_path: Path) -> None:
+    made = word_vectors(encoder)
+    made.write(tmp_path / "vectors")
+
+    def outputs(width: int | None) -> np.ndarray:
+        pipeline = spacy.load(tmp_path / "vectors")
+        layer = StaticVectors(nO=6, nM=8)
+        layer.initialize(X=[pipeline.make_doc("Porto")])
+        layer.set_param("W", np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32))
+        model = pipeline.add_pipe("ner").model = chain(layer, ragged2list())
+        if width:
+            reduce_vectors(pipeline, "ner", width)
+            assert pipeline.vocab.vectors.shape == (len(made.words), width)
+        return model.predict([pipeline.make_doc("Porto PORTO moved elsewhere")])[0]
+
+    np.testing.assert_allclose(outputs(6), outputs(None), atol=1e-5)
+    errors = [np.abs(outputs(width) - outputs(None)).max() for width in (5, 1)]
+    assert 1e-4 < errors[0] < errors[1]
+    with pytest.raises(CorpusError, match=r"recipe\.vectors is 7, it must be from 1 to 6"):
+        outputs(7)
+
+
+def test_an_encoder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"no encoder with .* and vocab\.txt"):
-        word_vectors(tmp_path, 4)
+        word_vectors(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n", encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(CorpusError, match=r"no encoder with .* and vocab\.txt"):
-        word_vectors(tmp_path, 4)
+        word_vectors(tmp_path)
 
 
 def test_the_parts_of_a_set_are_whole_documents_and_never_change(source: Path) -> None:
