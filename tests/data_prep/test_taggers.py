@@ -243,6 +243,16 @@ def test_presidios_recognisers_are_asked_wherever_they_would_find_something() ->
         "".join(f"{bit}{draw.choice(['', '', ' '])}" for bit in draw.choices(_BITS.split(), k=draw.randint(1, 6)))
         for _ in range(500)
     ]
+    texts += [
+        "1645",
+        "16868",
+        "1255557",
+        "3102907",
+        "18005170",
+        "40057044",
+        "5065463982",
+        "164-5",
+    ]  # the shortest of their countries
     texts += [f"{'x.' * 100}com {'a' * 300}.net/{'p' * 300}'q.org http://{'h' * 253}.de https://{'h' * 254}.de"]
     recognisers = Recognisers()
     assert [recognisers.find(text) for text in texts] == [unguarded(text) for text in texts]
