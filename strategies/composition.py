@@ -123,32 +123,25 @@ def tail_share(delta: float, rounds: int) -> float:
 
 def moments(loss: GridLoss) -> Floats:
     """ln Σ mass · exp(order · loss) over the finite losses for every order of ``ORDERS``, as an upper bound."""
-    kept = np.flatnonzero(loss.masses)
-    losses = loss.width * (loss.first + kept).astype(np.float64)
-    return log_moments(losses, loss.masses[kept][None])[0]
+    return log_moments(loss.width * (loss.first + np.arange(len(loss.masses), dtype=np.float64)), loss.masses)
 
 
 def log_moments(losses: Floats, masses: Floats) -> Floats:
-    """ln Σ mass · exp(order · loss) for every row of ``masses`` and every order of ``ORDERS``, as an upper bound.
-
-    Args:
-        losses: (N,), ascending.
-        masses: (K, N), at least 0 and in every row one above 0.
-
-    Returns:
-        (K, orders).
-    """
-    top = losses.max()
-    sums = np.empty((len(ORDERS), len(masses)))
+    """The same of ``masses`` at ascending ``losses``; at least one mass must be above 0."""
+    kept = np.flatnonzero(masses)
+    losses, masses = losses[kept], masses[kept]
+    top = losses[-1]
+    sums = np.empty(len(ORDERS))
     for first in (0, 1):
-        terms, lowest = np.exp(ORDERS[first] * (losses - top)), 0
+        terms, left = np.exp(ORDERS[first] * (losses - top)), masses
         for row in range(first, len(ORDERS), 2):
-            lowest += int(np.searchsorted(terms[lowest:], _SMALLEST))
-            sums[row] = masses[:, lowest:] @ terms[lowest:]
-            np.square(terms[lowest:], out=terms[lowest:])
-    sums += len(losses) * _SMALLEST
-    round_off = _DOUBLING_ROUND_OFF * (1 + ORDERS[0] * (top - losses.min())) / ORDERS[0] * ORDERS
-    return (np.log(sums) + (ORDERS * top + round_off)[:, None]).T
+            if row % 6 < 2:  # what has become too small stays so
+                lowest = int(terms.searchsorted(_SMALLEST))
+                terms, left = terms[lowest:], left[lowest:]
+            sums[row] = left @ terms
+            np.square(terms, out=terms)
+    round_off = _DOUBLING_ROUND_OFF * (1 + ORDERS[0] * (top - losses[0])) / ORDERS[0] * ORDERS
+    return np.log(sums + len(losses) * _SMALLEST) + ORDERS * top + round_off
 
 
 def chernoff_window(loss: GridLoss, rounds: int, tail: float) -> Window:

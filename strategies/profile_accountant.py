@@ -134,10 +134,9 @@ class _CaseLoss:
 
     @classmethod
     def of(cls, directions: tuple[LossAtoms, LossAtoms], *, moves: bool) -> _CaseLoss:
-        forward, reverse = directions
-        up = composition.log_moments(forward.losses, np.stack([forward.masses, reverse.masses[::-1]]))
-        down = composition.log_moments(reverse.losses, np.stack([forward.masses[::-1], reverse.masses]))
-        return cls(directions, np.stack([[up[0], down[0]], [down[1], up[1]]]), moves)
+        signs = [[(loss.losses, loss.masses), (-loss.losses[::-1], loss.masses[::-1])] for loss in directions]
+        moments = [[composition.log_moments(*sign) for sign in both] for both in signs]
+        return cls(directions, np.array(moments), moves)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -239,7 +238,8 @@ def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
     first = min(loss.first for loss in losses)
     masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
     for loss, probability in zip(losses, probabilities.tolist(), strict=True):
-        masses[loss.first - first : loss.first - first + len(loss.masses)] += probability * loss.masses
+        place = masses[loss.first - first :][: len(loss.masses)]
+        place += probability * loss.masses
     unlisted = max(0.0, 1.0 - float(probabilities.sum()))
     infinite = unlisted + float(probabilities @ [loss.infinite for loss in losses])
     return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))

@@ -172,6 +172,8 @@ def _prune(law: Law, tail: float) -> Law:
     """
     from_top = np.cumsum(law.probabilities[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(from_top > tail)))
+    if law.probabilities[:kept].min() > _NEGLIGIBLE:
+        return Law(law.values[:kept], law.probabilities[:kept])
     values, probabilities, carried = [], [], 0.0
     for value, probability in zip(law.values[:kept], law.probabilities[:kept], strict=True):
         carried += probability

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--within", type=float, nargs="+", metavar="E", help="give the share of entities within each of these ε"
     )
     parser.add_argument(
-        "--evaluations", type=int, metavar="N", help="compute at most about so many ε (default 700); bound the rest"
+        "--evaluations", type=int, metavar="N", help="compute at most about so many ε (default 10,000); bound the rest"
     )
     parser.add_argument("--show-names", action="store_true", help="name the worst entities; the list is private")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

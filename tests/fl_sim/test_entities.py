@@ -25,6 +25,7 @@ from tests.tiny import NAMES, tiny_corpus
 
 SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
 USER_SAMPLING = Training(RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, user_cap=5), 10, 1e-5, 20)
+BOTH = Training(RoundEvent("uedp", 1.0, q_u=0.2, q_e=0.5, q_s=0.3, user_cap=3), 10, 1e-5, 20)
 both_samplings = pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING], ids=["sentences", "users"])
 FLAGS = ["--z", "3", "--rounds", "10", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2"]
 
@@ -63,6 +64,20 @@ def test_every_entity_has_the_epsilon_of_its_own_profile(training: Training) -> 
     assert robust == pytest.approx(one_by_one(ownership, training, training.event.robust()), rel=1e-9)
     assert (found.detected.lower == found.detected.upper).all()
     assert found.user == epsilon(training.event, Adjacency(20), 10, 1e-5)
+
+
+@pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING, BOTH], ids=["sentences", "users", "both"])
+def test_by_default_no_figure_is_that_of_another_profile(training: Training) -> None:
+    ownership = long_tailed(entities=1500, users=60, sentences=3000)
+    found = entity_epsilons(ownership, training)
+    report = summarise(found)
+    assert report["distinct_profiles"] == 40
+    for name in ("epsilon_user_entity", "epsilon_user_entity_robust"):
+        assert report[name]["share_computed_exactly"] == 1
+        assert report[name]["overstated_by"]["max"] == 0
+    rare, event = int(np.argmax([len(profile) for profile in found.profiles])), training.event.robust()
+    alone = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+    assert found.robust.upper[rare] == pytest.approx(alone.epsilon(found.profiles[rare]), rel=1e-9)
 
 
 @both_samplings

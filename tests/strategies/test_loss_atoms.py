@@ -126,3 +126,17 @@ def test_a_case_in_which_nothing_moves_loses_nothing() -> None:
     for loss in (forward, reverse):
         assert loss.losses == pytest.approx(0, abs=1e-15)
         assert loss.infinite <= 2 * TAIL
+
+
+def test_moments_are_bounds_from_above() -> None:
+    """Against extended precision; small losses with large masses, large losses with tiny masses."""
+    losses = np.linspace(-30.0, 90.0, 1001)
+    for masses in (np.exp(-np.abs(losses)), np.exp(-(losses**2) / 20)):
+        found = composition.log_moments(losses, masses)
+        present = masses > 0
+        exponents = np.multiply.outer(composition.ORDERS.astype(np.longdouble), losses[present])
+        exponents += np.log(masses[present].astype(np.longdouble))
+        top = exponents.max(axis=1)
+        exact = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
+        assert (found >= exact).all()
+        assert found == pytest.approx(exact.astype(np.float64), rel=1e-7, abs=1e-9)
