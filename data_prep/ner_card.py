@@ -68,19 +68,22 @@ A spaCy pipeline that marks names in English sentences as {", ".join(LABELS)} (t
   `--high-recall` it is united with the rules on capital letters and the patterns, which is what we recommend for
   privacy: what a tagger misses is protected by the robust ε alone (docs/privacy.md).
 - **Not for**: other languages, text without any capital letter (recall falls), or deciding that a text names nobody.
-- **Made by**: `{meta["training"]["command"]}` with conf/ner.cfg, seed {meta["training"]["seed"]}; training sentences
-  per set: {sets}; {meta["training"]["sentences"]:,} after repetition and augmentation.
-- **Weights**: `ner/model`, SHA-256 `{sha256}`. No sentence, no word list and no code is in this folder.
+- **Made by**: `{meta["training"]["command"]}` with conf/ner.cfg, seed {meta["training"]["seed"]}. Training sentences
+  of each set: {sets}; {meta["training"]["sentences"]:,} are learnt from, after selection, repetition and augmentation.
+- **Checksum** of the weights (`ner/model` and `vocab/vectors`): `{sha256}`.
+  No sentence, no list of words and no code is in this folder.
 
 ## Terms
 
-The weights carry **{LICENCE}** (https://creativecommons.org/licenses/by-sa/4.0/). Whether weights are an adaptation of
-the text that they were trained on is unsettled; one of the sets is under share-alike, so we take the careful view. The
-rest of the project is under Apache-2.0. The training data, changed by us (labels mapped to four, parts held out, names
-exchanged and case dropped in copies), with thanks to their authors:
+**`ner/model` is under {LICENCE}** (https://creativecommons.org/licenses/by-sa/4.0/). Whether weights are an adaptation
+of the text that they were trained on is unsettled; one of the sets is under share-alike, so we take the careful view.
+The sets, changed by us (labels mapped to four, parts held out, names exchanged and case dropped in copies), with thanks
+to their authors:
 
 {sources}
-- **synthetic**: the corpus that ships with fl_sim (Apache-2.0); its names are Faker's (MIT licence)
+- **synthetic**, the corpus that ships with fl_sim (Apache-2.0); its names are Faker's (MIT licence)
+{_vector_terms(meta["training"]["vectors"])}
+Everything else in this folder is under Apache-2.0, as the project.
 
 ## How good it is
 
@@ -90,6 +93,16 @@ of the sentences with a gold name in which anything was found.
 {_score_table(meta["performance"])}
 
 More, with intervals and beside other taggers, on sets that it never saw (CoNLL-2003, SEC filings): docs/ner.md.
+"""
+
+
+def _vector_terms(vectors: Mapping[str, Any] | None) -> str:
+    if not vectors:
+        return ""
+    return f"""
+**`vocab/vectors` is under Apache-2.0**: {vectors["words"]:,} word embeddings of sentence-transformers/all-MiniLM-L6-v2
+(Apache-2.0; SHA-256 of its weights `{vectors["encoder_sha256"][:16]}…`), changed by us: whole words alone, mapped
+linearly as our training found useful, reduced in rank. Others trained them, on public text of many origins.
 """
 
 

