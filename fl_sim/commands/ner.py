@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from data_prep.records import Sentence
 
 NAME = "ner"
-HELP = "train the tagger that ships, or measure a tagger against gold entities"
+HELP = "train a tagger, or measure any against gold entities"
 
 DEFAULT_CONFIG = "ner.cfg"
 
