@@ -22,6 +22,7 @@ from spacy.language import Language
 from spacy.ml.staticvectors import StaticVectors
 from spacy.pipeline import EntityRecognizer
 from spacy.vectors import Vectors
+from thinc.types import Floats2d
 
 from data_prep.records import CorpusError
 from data_prep.textfiles import sha256_of
@@ -97,7 +98,7 @@ def reduce_vectors(pipeline: Language, component: str, width: int) -> None:
             raise CorpusError(f"recipe.vectors is {width}, it must be from 1 to {len(weights)}")
         left, strengths, right = np.linalg.svd(vectors.data @ weights.T, full_matrices=False)
         narrow = StaticVectors(nO=len(weights), nM=width)
-        narrow.set_param("W", np.ascontiguousarray(right[:width].T))
+        narrow.set_param("W", cast(Floats2d, np.ascontiguousarray(right[:width].T)))
         model.replace_node(layer, narrow)
         pipeline.vocab.vectors = without_words(vectors, np.ascontiguousarray(left[:, :width] * strengths[:width]))
 

@@ -48,8 +48,8 @@ PUBLISHED: Mapping[str, PublishedRow] = {
         {"Org": 5_187, "Loc": 5_433, "Person": 4_406, "Misc": 3_438, ALL: 11_176},
         "Users agree, and the 14,041 sentences but for one (preprocessing leaves nothing of 51). The published counts "
         "of sensitive sentences are not those of the gold tags, although the paper names these as its ground truth: "
-        "3,438 is the number of gold MISC mentions, not of sentences with one, and the others match no count of gold tags. "
-        "The published |V| is that of no preprocessing we tried.",
+        "3,438 is the number of gold MISC mentions, not of sentences with one, and the others match no count of gold "
+        "tags. The published |V| is that of no preprocessing we tried.",
     ),
     "ag-news": PublishedRow(
         "AG",
