@@ -12,21 +12,16 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import signal
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl_sim.batch import DONE, FAILED, run_batch
 from fl_sim.config import ConfigError
 from fl_sim.results import ResultsError, RunFolder, decode, encode, replace_file
 from fl_sim.sweep_points import Point, Sweep
-
-DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
 
 EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
@@ -60,8 +55,6 @@ def run_sweep(
     for outcome in _outcomes(sweep, out, jobs):
         outcomes.append(outcome)
         observe(outcome)
-        if outcome.status == INTERRUPTED:
-            break
     outcomes.sort(key=lambda outcome: (outcome.point.number, sweep.seeds.index(outcome.point.seed)))
     write_table(sweep, out, outcomes)
     return outcomes
@@ -89,69 +82,10 @@ def _claim(sweep: Sweep, out: Path) -> None:
 
 
 def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:
-    points = sweep.points()
-    if jobs == 1:
-        for point in points:
-            yield run_point(sweep, point, out)
-        return
-    # Spawned, not forked: torch's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _one_thread) as pool:
-        waiting = {pool.submit(run_point, sweep, point, out): point for point in points}
-        yield from _as_they_end(waiting)
-
-
-def _as_they_end(waiting: dict[Future[Outcome], Point]) -> Iterable[Outcome]:
-    """The outcomes in the order of their ends. After one that was interrupted no further run is begun, but those under
-    way get the end of their round."""
-    ended = 0
-    before = signal.signal(
-        signal.SIGINT, lambda number, frame: None
-    )  # the workers, who hear it too, stop by themselves
-    try:
-        for future in as_completed(waiting):
-            if future.cancelled():
-                continue
-            ended += 1
-            try:
-                outcome = future.result()
-            except BrokenProcessPool:
-                outcome = Outcome(waiting[future], FAILED, "its process was killed; start the sweep again")
-            if outcome.status == INTERRUPTED:
-                for other in waiting:
-                    other.cancel()
-            yield outcome
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def run_point(sweep: Sweep, point: Point, out: Path) -> Outcome:
-    """One run of the sweep, begun, gone on with, or found finished."""
-    from fl_sim import simulate
-
-    path = out / "runs" / point.name
-    try:
-        if (path / "config.json").exists():
-            folder = RunFolder.open(path)
-            if not _is_finished(folder):
-                folder = simulate.resume(path)
-        else:
-            folder = simulate.run(sweep.config(point, path))
-    except KeyboardInterrupt:
-        return Outcome(point, INTERRUPTED)
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        return Outcome(point, FAILED, " ".join(str(error).split()) or type(error).__name__)
-    return Outcome(point, DONE if _is_finished(folder) else INTERRUPTED)
-
-
-def _is_finished(folder: RunFolder) -> bool:
-    result = folder.result
-    return result is not None and result.get("stopped") != "interrupted"
+    points = {point.name: point for point in sweep.points()}
+    configs = {name: sweep.config(point, out / "runs" / name) for name, point in points.items()}
+    for ending in run_batch(configs, jobs):
+        yield Outcome(points[ending.name], ending.status, ending.reason)
 
 
 def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:

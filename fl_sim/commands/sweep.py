@@ -35,10 +35,11 @@ def run(args: argparse.Namespace) -> int:
     from rich.markdown import Markdown
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from fl_sim.batch import FAILED, INTERRUPTED
     from fl_sim.cli import EXIT_INTERRUPTED
     from fl_sim.config import ConfigError
     from fl_sim.results import encode
-    from fl_sim.sweep import FAILED, INTERRUPTED, as_markdown, read_table, run_sweep
+    from fl_sim.sweep import as_markdown, read_table, run_sweep
     from fl_sim.sweep_points import Sweep
 
     if not 1 <= args.jobs <= 1024:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fl_sim.batch import DONE, FAILED
 from fl_sim.cli import main
 from fl_sim.config import ConfigError
 from fl_sim.results import ResultsError, RunFolder
-from fl_sim.sweep import DONE, FAILED, read_table, run_sweep
+from fl_sim.sweep import read_table, run_sweep
 from fl_sim.sweep_points import Sweep
 from tests.e2e.small_runs import MODEL, small_corpus
 
