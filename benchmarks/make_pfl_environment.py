@@ -1,0 +1,45 @@
+"""Make an environment of its own for pfl, the simulator that benchmarks/engine_comparison.py compares with.
+
+    python benchmarks/make_pfl_environment.py DIR
+
+pfl 0.6 pins an older dp-accounting than fl_sim uses. The environment in DIR therefore has its own copy of that and of all
+else that pfl wants in another version, and takes the rest, torch above all, from the environment of the Python that runs
+this script: both sides of the comparison then compute with the same torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+PFL = "pfl[pytorch]==0.6.0"
+BORROWED = "borrowed.pth"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the environment is made; must be new")
+    folder = parser.parse_args().folder
+    if folder.exists():
+        sys.exit(f"{folder}: exists; choose another folder")
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    own = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    (Path(own) / BORROWED).write_text(sysconfig.get_path("purelib") + "\n")  # looked up after what is in DIR itself
+    subprocess.run([python, "-m", "pip", "install", "--quiet", PFL], check=True)
+    versions = "import dp_accounting, torch, importlib.metadata as m; from pfl.algorithm import FederatedAveraging; "
+    versions += (
+        "print('pfl', m.version('pfl'), 'dp-accounting', m.version('dp-accounting'), 'torch', torch.__version__)"
+    )
+    subprocess.run([python, "-c", versions], check=True)
+
+
+if __name__ == "__main__":
+    main()
