@@ -39,4 +39,4 @@ def train(message: Message, context: Context) -> Message:
     selection = select_for(rule, workspace.ownership, request.users, request.round_seed)
     workspace.model.set_vector(request.vector)
     reply = bounded_sum(workspace.model, workspace.examples, selection, rule, request.round_seed)
-    return Message(content=reply.to_record(), reply_to=message)
+    return Message(content=reply.to_record(request), reply_to=message)

@@ -6,8 +6,9 @@ A round that is released again with fresh noise spends as much again, so ε foll
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from fl_sim.config import RunConfig
 from fl_sim.guarantees import Guarantees
@@ -66,8 +67,12 @@ class Charges:
         return self._figures(len(self._ledger.entries))
 
     def seal(self) -> dict[str, str | int]:
-        """For the run's result: a copy of the ledger's head."""
+        """For the run's result and its checkpoints: a copy of the ledger's head."""
         return self._ledger.seal
+
+    def check_seal(self, seal: Mapping[str, Any]) -> None:
+        """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
+        self._ledger.check_seal(seal)
 
     def _figures(self, releases: int) -> dict[str, float]:
         return {"releases": releases, **self._guarantees.after(releases)}

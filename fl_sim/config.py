@@ -292,7 +292,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not UTF-8 (byte {error.start + 1}); allowed: a TOML file in UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror or error})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # Python's own limits on digits and nesting included
         raise ConfigError(f"{path}: not TOML ({error})") from error
 
 
@@ -321,7 +321,7 @@ def parse_value(key: str, text: str) -> Any:
     known = run_keys().get(key)
     try:
         tables = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         tables = {}
     if len(tables) == 1 and (isinstance(tables["value"], str) or known is None or not known.is_text):
         return tables["value"]

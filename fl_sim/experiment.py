@@ -197,6 +197,7 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
+        self._charges.check_seal(checkpoint.ledger)
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
         self._model.set_vector(self._strategy.averaged(self._vector))
@@ -219,7 +220,8 @@ class Experiment:
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
-            Checkpoint(server_round, self._vector, self._strategy.state()).write(self.folder.checkpoint_dir)
+            state = Checkpoint(server_round, self._vector, self._strategy.state(), self._charges.seal())
+            state.write(self.folder.checkpoint_dir)
         for observer in self.observers:
             observer(row)
 

@@ -71,6 +71,7 @@ class RunFolder:
         self.config = dict(config)
         self.environment = dict(environment)
         self._last_round: int | None = None
+        self._closing: dict[str, Any] | None = None
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunFolder:
@@ -172,6 +173,8 @@ class RunFolder:
     @property
     def result(self) -> dict[str, Any] | None:
         """What :meth:`finish` was given; None for a run that has not finished."""
+        if self._closing is not None:
+            return self._closing
         return _read_json(self.result_file) if self.result_file.exists() else None
 
     def append_metrics(self, row: Mapping[str, float | int | str | None]) -> None:
@@ -208,16 +211,25 @@ class RunFolder:
         self._rewrite([row for row in rows if row["round"] <= after_round])
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Close the run: result.json, metrics.parquet, summary.txt, plots. A resumed run calls it again."""
+        """Close the run: metrics.parquet, summary.txt, plots, and last of all result.json, which makes it finished.
+
+        A resumed run calls it again, and so does one that was killed in here.
+        """
         # Here and not above: both modules read run folders, and matplotlib is slow to load.
         from fl_sim import plots, report
 
-        _write_json(self.result_file, {"format": RESULT_FORMAT, **result})
-        buffer = io.BytesIO()
-        self.metrics().to_parquet(buffer, index=False)
-        replace_file(self.metrics_parquet, buffer.getvalue())
-        replace_file(self.summary_file, report.summary(self).encode())
-        plots.write_run_plots(self)
+        self._closing = {"format": RESULT_FORMAT, **result}
+        content = _dump(self._closing, self.result_file, indent=2) + b"\n"
+        self._closing = decode(json.loads(content))
+        try:
+            buffer = io.BytesIO()
+            self.metrics().to_parquet(buffer, index=False)
+            replace_file(self.metrics_parquet, buffer.getvalue())
+            replace_file(self.summary_file, report.summary(self).encode())
+            plots.write_run_plots(self)
+            replace_file(self.result_file, content)
+        finally:
+            self._closing = None
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
@@ -311,8 +323,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     except json.JSONDecodeError as error:
         raise ResultsError(f"{path}, line {error.lineno}: is corrupt ({error.msg})") from error
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"{path}: is corrupt (not UTF-8)") from error
+    except (ValueError, RecursionError) as error:  # not UTF-8, or numbers or nesting that no JSON of ours has
+        raise ResultsError(f"{path}: is corrupt (not UTF-8, or no JSON of a run)") from error
     if not isinstance(value, dict):
         raise ResultsError(f"{path}: is corrupt (a JSON object is expected)")
     return value
@@ -340,7 +352,7 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
 def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     try:
         row = decode(json.loads(line))
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
         raise ResultsError(f"{path}, line {number}: is corrupt (no JSON object)") from error
     if not isinstance(row, dict) or not _is_round(row.get("round")):
         raise ResultsError(f"{path}, line {number}: is corrupt (no object with an integer 'round')")

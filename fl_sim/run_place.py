@@ -52,6 +52,7 @@ class RunPlace:
         """Keep other processes from writing the existing folder ``path`` too; :class:`ResultsError` if one does."""
         place = cls(path, new=False)
         place._take_lock()
+        place._sweep()
         return place
 
     def release(self) -> None:
@@ -83,6 +84,11 @@ class RunPlace:
             os.close(descriptor)
             return
         self._lock = descriptor
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed within a write (:func:`fl_sim.results.replace_file`) left beside it."""
+        for left in self.path.rglob(".*.tmp"):
+            left.unlink(missing_ok=True)
 
     def _remove_made(self) -> None:
         with suppress(OSError):  # somebody else may have put something there meanwhile

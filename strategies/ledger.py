@@ -326,7 +326,7 @@ def _read_head(file: Path) -> dict[str, Any]:
 def _object(content: bytes, where: str) -> dict[str, Any]:
     try:
         values = json.loads(content)
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
         raise LedgerError(f"{where}: is corrupt (no JSON object)") from error
     if not isinstance(values, dict):
         raise LedgerError(f"{where}: is corrupt (no JSON object)")

@@ -6,8 +6,10 @@ carries the sum of those users' bounded updates and counts. Nothing of a single 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +21,9 @@ TRAIN_MESSAGE = "train.bounded_sum"
 TRAIN_ACTION = "bounded_sum"
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
 _VECTOR = "vector"
+_ANSWERS = "answers"
+_COUNTS = ("users", "sentences", "clipped", "nonfinite")
+_SUMS = ("loss_sum", "votes")
 
 Vector = npt.NDArray[np.float32]
 
@@ -93,6 +98,12 @@ class TrainRequest:
     workspace: str
     vector: Vector
 
+    @property
+    def identity(self) -> str:
+        """Names round and users, so that an answer for others is told from one for these."""
+        asked = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
+        return hashlib.sha256(asked.encode()).hexdigest()
+
     def to_record(self) -> RecordDict:
         """The record of a Flower message."""
         config = ConfigRecord(
@@ -132,6 +143,7 @@ class TrainReply:
         loss_sum: the sum over sentences of their mean token loss, before the update.
         votes: Σ(b − γ) over the items that vote on an adaptive clip, b = 1 if the clip left the item as it was;
             bounded together with the vector. 0 where nobody votes.
+        answers: the :attr:`TrainRequest.identity` of the request that is answered; a node fills it in when it sends.
     """
 
     vector: Vector
@@ -141,21 +153,38 @@ class TrainReply:
     nonfinite: int
     loss_sum: float
     votes: float = 0.0
+    answers: str = ""
 
-    def to_record(self) -> RecordDict:
-        """The record of a Flower message."""
-        counts: dict[str, Any] = asdict(self)
-        counts.pop("vector")
-        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts)})
+    def to_record(self, request: TrainRequest) -> RecordDict:
+        """The record of a Flower message that answers ``request``."""
+        counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_SUMS)}
+        answers = ConfigRecord({_ANSWERS: request.identity})
+        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts), _CONFIG: answers})
 
     @classmethod
     def from_message(cls, message: Message) -> TrainReply:
         """Read what :meth:`to_record` wrote; :class:`MessageError` for anything else."""
         try:
             metrics: dict[str, Any] = dict(message.content.metric_records[_METRICS])
-            return cls(vector=arrays_to_vector(message.content.array_records[_ARRAYS]), **metrics)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MessageError(f"reply of node {message.metadata.src_node_id} is malformed: {error}") from error
+            _check_numbers(metrics)
+            answers = str(message.content.config_records[_CONFIG][_ANSWERS])
+            array = message.content.array_records[_ARRAYS][_VECTOR].numpy()
+            if array.dtype != np.float32:
+                raise ValueError(f"the sum is of {array.dtype}, not float32")
+            return cls(vector=array, answers=answers, **metrics)
+        except Exception as error:  # whatever a node sends: numpy, for one, raises what it likes on bytes not its own
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise MessageError(f"reply of node {message.metadata.src_node_id} is malformed: {reason}") from error
+
+
+def _check_numbers(metrics: Mapping[str, Any]) -> None:
+    """Counts are integers from 0, sums are finite, and nothing else is there; :class:`ValueError` otherwise."""
+    if metrics.keys() != {*_COUNTS, *_SUMS}:
+        raise ValueError(f"it has {', '.join(sorted(metrics))}")
+    for name, value in metrics.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+        if not (is_count or (name in _SUMS and isinstance(value, float) and math.isfinite(value))):
+            raise ValueError(f"{name} is {value}")
 
 
 def vector_to_arrays(vector: Vector) -> ArrayRecord:

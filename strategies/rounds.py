@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,13 +103,20 @@ class RoundTally:
         }
 
 
+class _Asked(NamedTuple):
+    """What one node was asked for: how many users, and which (`TrainRequest.identity`)."""
+
+    users: int
+    identity: str
+
+
 @dataclass
 class _OpenRound:
     """What was asked of the nodes in the round under way."""
 
     vector: npt.NDArray[np.float32]
     tally: RoundTally
-    users_asked: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, _Asked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +261,9 @@ class BoundedSumStrategy(Strategy):
         for node, (first, stop) in zip(nodes, shards, strict=False):
             users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
             if len(users):
-                self._open.users_asked[node] = len(users)
-                requests.append(self._request(node, server_round, users))
+                request = self._request(server_round, users)
+                self._open.asked[node] = _Asked(len(users), request.identity)
+                requests.append(Message(request.to_record(), node, TRAIN_MESSAGE))
         return requests
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
@@ -288,8 +296,8 @@ class BoundedSumStrategy(Strategy):
         """Log what the strategy promises."""
         log.info("%s: %s", type(self).__name__, self.plan)
 
-    def _request(self, node: int, server_round: int, users: npt.NDArray[np.int64]) -> Message:
-        request = TrainRequest(
+    def _request(self, server_round: int, users: npt.NDArray[np.int64]) -> TrainRequest:
+        return TrainRequest(
             server_round=server_round,
             round_seed=sampling.round_seed(self.federation.seed, server_round),
             users=runs_of(users),
@@ -297,16 +305,15 @@ class BoundedSumStrategy(Strategy):
             workspace=self.federation.workspace,
             vector=self._open.vector,
         )
-        return Message(content=request.to_record(), dst_node_id=node, message_type=TRAIN_MESSAGE)
 
     def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
         """The sum of vectors and votes over all accepted replies, by node ids so that arrival does not matter."""
         total, votes = np.zeros(len(self._open.vector)), 0.0
-        waiting = dict(self._open.users_asked)
+        waiting = dict(self._open.asked)
         for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
-            users = waiting.pop(message.metadata.src_node_id, None)
+            asked = waiting.pop(message.metadata.src_node_id, None)
             try:
-                reply = self._checked(message, users)
+                reply = self._checked(message, asked)
             except MessageError as error:
                 log.warning("round's reply discarded: %s", error)
                 self.tally.failed_nodes += 1
@@ -338,14 +345,16 @@ class BoundedSumStrategy(Strategy):
         moved = math.log(self.clip_norm / plan.clip_norm) - adaptive.learning_rate * share
         self._clip_norm = np.array([plan.clip_norm * math.exp(min(max(moved, -farthest), farthest))])
 
-    def _checked(self, message: Message, users: int | None) -> TrainReply:
-        """The reply of a node that was asked for ``users`` users, if it is what the guarantee allows."""
+    def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:
+        """The reply of a node that was asked for what ``asked`` says, if it is what the guarantee allows."""
         node = message.metadata.src_node_id
         if message.has_error():
             raise MessageError(f"node {node} failed: {message.error.reason}")
-        if users is None:
+        if asked is None:
             raise MessageError(f"node {node} was not asked, or answered twice")
-        reply = TrainReply.from_message(message)
+        reply, users = TrainReply.from_message(message), asked.users
+        if reply.answers != asked.identity:
+            raise MessageError(f"node {node} answered for other users, or for another round, than it was asked")
         if reply.users != users or reply.vector.shape != self._open.vector.shape:
             raise MessageError(
                 f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "

@@ -95,7 +95,7 @@ def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
         request = TrainRequest.from_message(message)
         rule = request.rule
         chosen = chosen_sentences(seam, corpus, request)
-        return Message(bounded_sum(seam, corpus, chosen, rule).to_record(), reply_to=message)
+        return Message(bounded_sum(seam, corpus, chosen, rule).to_record(request), reply_to=message)
 
     return client
 

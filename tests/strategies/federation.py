@@ -83,7 +83,7 @@ def run_rounds(
     @client.train(TRAIN_ACTION)
     def train(message: Message, context: Context) -> Message:
         request = TrainRequest.from_message(message)
-        return Message(answer(request, user_ids(request)).to_record(), reply_to=message)
+        return Message(answer(request, user_ids(request)).to_record(request), reply_to=message)
 
     federation = Federation("{}", np.full(users, 3, dtype=np.int64), seed)
     parts = RoundParts(
