@@ -2,9 +2,9 @@
 
     python benchmarks/make_pfl_environment.py DIR
 
-pfl 0.6 pins an older dp-accounting than fl_sim uses. The environment in DIR therefore has its own copy of that and of all
-else that pfl wants in another version, and takes the rest, torch above all, from the environment of the Python that runs
-this script: both sides of the comparison then compute with the same torch.
+pfl 0.6 pins an older dp-accounting than fl_sim uses. The environment in DIR therefore has its own copy of that and of
+all else that pfl wants in another version, and takes the rest, torch above all, from the environment of the Python that
+runs this script: both sides of the comparison then compute with the same torch.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ def main() -> None:
     ).stdout.strip()  # fmt: skip
     (Path(own) / BORROWED).write_text(sysconfig.get_path("purelib") + "\n")  # looked up after what is in DIR itself
     subprocess.run([python, "-m", "pip", "install", "--quiet", PFL], check=True)
-    versions = "import dp_accounting, torch, importlib.metadata as m; from pfl.algorithm import FederatedAveraging; "
-    versions += (
-        "print('pfl', m.version('pfl'), 'dp-accounting', m.version('dp-accounting'), 'torch', torch.__version__)"
-    )
-    subprocess.run([python, "-c", versions], check=True)
+    works = "from importlib.metadata import version; from pfl.algorithm import FederatedAveraging; "
+    works += "print(*(f'{name} {version(name)}' for name in ('pfl', 'dp-accounting', 'torch')), sep=', ')"
+    subprocess.run([python, "-c", works], check=True)
 
 
 if __name__ == "__main__":

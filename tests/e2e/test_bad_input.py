@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from fl_sim.checkpoint import Checkpoint
 from fl_sim.cli import main
 from fl_sim.run_place import RunPlace
 from tests import tiny
@@ -359,8 +360,17 @@ def test_disk_full_on_the_way(
     says(line, f"No space left|what was done is in {out}|fl-sim resume {out}")
     assert not (out / "encoded").exists()
     assert main(["resume", str(out), "--quiet"]) == 0
-    for name in ("model/model.safetensors", "checkpoint/latest.safetensors"):
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    model = "model/model.safetensors"
+    assert (out / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+    assert state_of(out) == state_of(tmp_path / "whole")
+
+
+def state_of(run: Path) -> dict[str, object]:
+    """The checkpoint of a run, but for the ledger, whose identity is drawn at random."""
+    found = Checkpoint.read(run / "checkpoint")
+    assert found is not None
+    state = {name: value.tobytes() for name, value in found.optimizer.items()}
+    return {"round": found.server_round, "model": found.vector.tobytes(), **state}
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
