@@ -49,7 +49,7 @@ UNITS = {
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
-_GREY = "#666666"
+GREY = "#666666"
 _RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BLACK)
 _UNIT_STYLES = {
     "user": (_BLACK, "-"),
@@ -162,18 +162,18 @@ def write_run_plots(run: RunFolder) -> list[Path]:
     return written
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
     """Write a figure as the kind of file that ``path`` ends in (.png, .pdf, .svg), whole or not at all."""
-    replace_file(path, render(figure, path.suffix.lstrip(".")))
+    replace_file(path, render(figure, path.suffix.lstrip("."), dpi))
     return path
 
 
-def render(figure: Figure, kind: str = "png") -> bytes:
+def render(figure: Figure, kind: str = "png", dpi: int = 200) -> bytes:
     """The bytes of a picture; a notebook shows a PNG with ``IPython.display.Image``."""
     if figure.canvas is None or not isinstance(figure.canvas, FigureCanvasAgg):
         FigureCanvasAgg(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=200)
+    figure.savefig(buffer, format=kind, dpi=dpi)
     return buffer.getvalue()
 
 
@@ -194,7 +194,7 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
         raise ResultsError("no run folder is given; allowed: at least one")
     labels = _labels(runs)
     curves = []
-    for run, label, (colour, dash) in zip(runs, labels, _styles(), strict=False):
+    for run, label, (colour, dash) in zip(runs, labels, styles(), strict=False):
         metrics = run.metrics()
         if metrics.empty:
             raise ResultsError(f"{run.metrics_file}: has no rounds yet; there is nothing to plot")
@@ -205,7 +205,7 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
     return curves
 
 
-def _styles() -> Iterator[tuple[str, str]]:
+def styles() -> Iterator[tuple[str, str]]:
     """Colours first, then the same colours with other dashes; for ever."""
     return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in _RUN_COLOURS])
 
@@ -242,7 +242,7 @@ def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dic
         handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
         for value in sorted({curve.reference for curve in curves if curve.reference is not None}):
             label = f"{utility.reference_words.removeprefix('a ')}: {_short(utility, value)}"
-            line = axes.axhline(value, color=_GREY, linestyle=":", label=label)
+            line = axes.axhline(value, color=GREY, linestyle=":", label=label)
             handles[label] = line
         _finish_axes(axes, f"ε, {UNITS[unit]}", utility.words)
         _set_scale(axes.xaxis, "ε", [curve.epsilon(unit).iloc[-1] for curve in curves if curve.private])
@@ -285,7 +285,7 @@ def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
     """What the published algorithm's paper would state, dotted and called a claim, beside what is proven."""
     claimed = curve.metrics[AS_PUBLISHED].astype(float)
     label = f"as published, a claim and no guarantee: {format_epsilon(claimed.iloc[-1])}"
-    (line,) = axes.plot(curve.metrics["round"], claimed, color=_GREY, linestyle=":", linewidth=1.4, label=label)
+    (line,) = axes.plot(curve.metrics["round"], claimed, color=GREY, linestyle=":", linewidth=1.4, label=label)
     return line
 
 

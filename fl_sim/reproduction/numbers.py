@@ -1,0 +1,91 @@
+"""What needs no training: ε of a mechanism by the paper's accountant and by ours, and the counts of Table II."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from data_prep.corpus import Corpus
+from data_prep.table_two import table_two
+from fl_sim.reproduction.corpora import CorpusStore, MissingCorpusError
+from fl_sim.reproduction.figures import EpsilonCurve, EpsilonFigure, EpsilonPanel, TableFigure
+from fl_sim.reproduction.records import EpsilonCurveRecord, EpsilonPanelRecord, TableCorpusRecord
+from strategies.accounting import epsilon, epsilon_curve
+from strategies.published import PublishedSettings, curve_as_published, epsilon_as_published, proven_event
+from strategies.units import Adjacency, Reach
+
+_STEPS = 25  # points of a curve
+
+
+def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
+    """Every curve of an ε figure, claimed and proven."""
+    return tuple(
+        EpsilonPanelRecord(
+            name=panel.name,
+            title=panel.title,
+            users=panel.users,
+            curves=tuple(_curve(figure, panel, curve) for curve in panel.curves),
+        )
+        for panel in figure.panels
+    )
+
+
+def settings_of(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> PublishedSettings:
+    """A curve's training as the paper's accountant reads it."""
+    return PublishedSettings(
+        estimator=curve.estimator,
+        users=panel.users,
+        users_per_round=panel.users_per_round,
+        noise_multiplier=figure.noise_multiplier,
+        q_e=figure.q_e,
+        sentences=panel.sentences,
+        sensitive_sentences=curve.sensitive_sentences or panel.sentences,
+    )
+
+
+def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> EpsilonCurveRecord:
+    settings = settings_of(figure, panel, curve)
+    event = proven_event(settings)
+    grid = {round(1 + step * (figure.rounds - 1) / _STEPS) for step in range(_STEPS + 1)}
+    rounds = sorted(grid | {int(number) for number in curve.published if int(number) <= figure.rounds})
+    known_by_some = Adjacency(reach=Reach(figure.entity_users, 1))
+    known_by_all = Adjacency(reach=Reach(panel.users, 1))
+    return EpsilonCurveRecord(
+        name=curve.name,
+        label=curve.label,
+        rounds=tuple(rounds),
+        as_published=tuple(curve_as_published(settings, rounds, figure.delta).tolist()),
+        proven_user=tuple(epsilon_curve(event, Adjacency(), rounds, figure.delta).tolist()),
+        proven_user_entity=tuple(epsilon_curve(event, known_by_some, rounds, figure.delta).tolist()),
+        proven_everywhere=epsilon(event, known_by_all, figure.rounds, figure.delta),
+        printed=curve.published,
+        at_printed={number: epsilon_as_published(settings, int(number), figure.delta) for number in curve.published},
+        section=curve.section,
+    )
+
+
+def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableCorpusRecord, ...], dict[str, str]]:
+    """The rows of Table II that can be made here, and why the others cannot."""
+    rows: list[TableCorpusRecord] = []
+    skipped: dict[str, str] = {}
+    for name, source in figure.corpora.items():
+        try:
+            corpus = Corpus.open(store.prepared(name, source))
+        except MissingCorpusError as error:
+            skipped[name] = str(error)
+            continue
+        rows.append(_row(corpus))
+    return tuple(rows), skipped
+
+
+def _row(corpus: Corpus) -> TableCorpusRecord:
+    table = table_two(corpus)
+    published: dict[str, Any] = {} if table.published is None else asdict(table.published)
+    return TableCorpusRecord(
+        title=published.pop("name", corpus.manifest.name),
+        tagger=corpus.manifest.tagger["tagger"],
+        columns=table.columns,
+        ours=table.ours["train"],
+        difference=published.pop("difference", ""),
+        published=published,
+    )
