@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import math
 import os
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class WordDropout:
 
     Attributes:
         rate: μ in [0, 1].
-        sensitive: words that are always dropped (lower case), such as the entities of an index.
+        sensitive: words that are always dropped, such as the entities of an index: lower case, compared without
+            the punctuation marks at a word's ends.
     """
 
     rate: float = 0.0
@@ -130,7 +132,7 @@ class WordDropout:
         """The words that go on, in their order."""
         coins = generator.random(len(words)) >= self.rate
         pairs = zip(words, coins, strict=True)
-        return [word for word, stays in pairs if stays and word.lower() not in self.sensitive]
+        return [word for word, stays in pairs if stays and word.strip(string.punctuation).lower() not in self.sensitive]
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
         """ε' for texts that differ in ``words`` words, in the worst case: none of them is always dropped."""

@@ -1,0 +1,1 @@
+"""A client's side of private representations: encode, perturb, send (docs/representations.md)."""

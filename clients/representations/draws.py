@@ -1,0 +1,48 @@
+"""Random numbers of a training step that do not depend on who computes which of its rows.
+
+A step has a seed. Every mask and every noise vector of the step is drawn for the whole batch and each party reads the
+rows that it has: so any number of clients makes the same random numbers as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from strategies import streams
+
+_SEED_BITS = 63  # what torch's generators take
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The randomness of one step for some of its rows.
+
+    Attributes:
+        seed: of the step.
+        rows: places in the batch of the rows at hand, int64 (B,).
+        total: rows of the whole batch.
+    """
+
+    seed: int
+    rows: torch.Tensor
+    total: int
+
+    @classmethod
+    def whole(cls, seed: int, total: int) -> Draw:
+        """All rows of a batch."""
+        return cls(seed, torch.arange(total), total)
+
+    def uniform(self, purpose: str, width: int) -> torch.Tensor:
+        """Uniform numbers in [0, 1), float32 (B, width)."""
+        return torch.rand(self.total, width, generator=self._generator(purpose))[self.rows]
+
+    def laplace(self, purpose: str, width: int, scale: float) -> torch.Tensor:
+        """Laplace noise of that scale, float32 (B, width): the difference of two exponential variables."""
+        pair = torch.empty(2, self.total, width).exponential_(generator=self._generator(purpose))
+        return scale * (pair[0] - pair[1])[self.rows]
+
+    def _generator(self, purpose: str) -> torch.Generator:
+        seed = streams.derived_seed(self.seed, purpose) & ((1 << _SEED_BITS) - 1)
+        return torch.Generator().manual_seed(seed)

@@ -1,0 +1,1 @@
+"""The server's side of private representations: classifiers, adversaries, attacks (docs/representations.md)."""

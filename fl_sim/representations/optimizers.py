@@ -1,0 +1,25 @@
+"""The optimizers of encoder and server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OptimizerSpec(BaseModel):
+    """Which optimizer: FEDERATE has Adam at 0.001."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["adam", "sgd"] = Field("adam", description="Adam (Kingma and Ba 2015), or plain SGD")
+    learning_rate: float = Field(0.001, gt=0, le=100, description="its step size")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="decoupled from Adam's step sizes (AdamW)")
+
+    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """A new optimizer of these parameters."""
+        if self.name == "sgd":
+            return torch.optim.SGD(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
