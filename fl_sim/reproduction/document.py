@@ -167,7 +167,7 @@ def _printed(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list
 def _epsilon(record: EpsilonRecord) -> list[str]:
     names = [
         "corpus", "", "steps", "ε printed", "ε by the paper's accountant", "proven: user",
-        f"user + entity in ≤ {record.entity_users} users",
+        f"+ entity in ≤ {record.entity_users} users", "+ entity that all mention",
     ]  # fmt: skip
     rows = []
     for panel in record.panels:
@@ -184,14 +184,10 @@ def _epsilon(record: EpsilonRecord) -> list[str]:
                         f"{curve.as_published[place]:.3f}",
                         format_epsilon(curve.proven_user[place]),
                         format_epsilon(curve.proven_user_entity[place]),
+                        format_epsilon(curve.proven_everywhere) if number == curve.rounds[-1] else "",
                     ]
                 )
-    lines = _markdown(names, rows)
-    last = [(panel, curve) for panel in record.panels for curve in panel.curves]
-    everywhere = "; ".join(
-        f"{panel.title}, {curve.label}: {format_epsilon(curve.proven_everywhere)}" for panel, curve in last
-    )
-    return [*lines, "", f"Proven for a user and an entity that all users mention, after the last step: {everywhere}."]
+    return _markdown(names, rows)
 
 
 def _rows_of(curve: EpsilonCurveRecord) -> list[int]:

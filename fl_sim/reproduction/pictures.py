@@ -108,10 +108,10 @@ def _draw_panel(
 
 
 def _handle(record: TrainingRecord, curve: CurveRecord, look: _Style) -> Line2D:
-    return Line2D(
-        [], [], color=look.colour, linestyle=look.dash, linewidth=1.8,
-        label=f"{curve.label}: {_ends(record, curve)}; {_promises(curve)}",
-    )  # fmt: skip
+    label = f"{curve.label}: {_ends(record, curve)}; {_promises(curve)}"
+    line = Line2D([], [], color=look.colour, linewidth=1.8, label=label)
+    line.set(linestyle=look.dash)
+    return line
 
 
 def _ends(record: TrainingRecord, curve: CurveRecord) -> str:

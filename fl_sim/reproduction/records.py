@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,7 +16,7 @@ from data_prep.table_two import Row
 from fl_sim.reproduction.figures import Name, PublishedNumber
 from fl_sim.results import ResultsError, decode, encode, replace_file
 
-FORMAT = 1
+FORMAT: Final = 1
 """Version of the records; raised when a reader of an older one would be misled."""
 
 _LEAST_SEEDS = 3

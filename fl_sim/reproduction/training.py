@@ -210,7 +210,7 @@ def _point_record(
     first, folders = runs[0][0], [folder for _, folder in runs]
     results = [folder.result or {} for folder in folders]
     strategy = strategy_of(folders[0])
-    last = folders[0].metrics().iloc[-1].to_dict()
+    last = {str(name): value for name, value in folders[0].metrics().iloc[-1].items()}
     plan = results[0]["plan"]
     return PointRecord(
         x=first.point.x,
