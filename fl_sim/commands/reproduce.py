@@ -83,20 +83,35 @@ def _readme(folder: Path, as_json: bool) -> int:
 
 
 def _make(args: argparse.Namespace) -> int:
-    from fl_sim.batch import FAILED
     from fl_sim.cli import EXIT_INTERRUPTED
     from fl_sim.config import ConfigError
+    from fl_sim.reproduction.figures import find_figure
 
     if not 1 <= args.jobs <= 1024:
         raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
-    made = _followed(args)
-    for name, reason in made.skipped.items():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
+    codes = []
+    for name, path in find_figure(args.figure).items():
+        codes.append(_make_one(args, name, path))
+        if codes[-1] == EXIT_INTERRUPTED:
+            break
+    return max(codes)
+
+
+def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
+    from fl_sim.batch import FAILED
+    from fl_sim.cli import EXIT_INTERRUPTED
+
+    made = _followed(args, name, path)
+    for what, reason in made.skipped.items():
+        print(f"left out: {what}: {reason}", file=sys.stderr)
     if made.interrupted:
         print("interrupted; the same command goes on", file=sys.stderr)
         return EXIT_INTERRUPTED
+    for ending in made.endings:
+        if ending.status == FAILED:
+            print(f"failed: {ending.name}: {ending.reason}", file=sys.stderr)
     if made.record is None:
-        print("fl-sim reproduce: nothing could be made", file=sys.stderr)
+        print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
     files = list(made.files)
     if args.record is not None:
@@ -105,16 +120,15 @@ def _make(args: argparse.Namespace) -> int:
     return 1 if any(ending.status == FAILED for ending in made.endings) else 0
 
 
-def _followed(args: argparse.Namespace) -> Made:
+def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
     """Make the figure under a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from fl_sim.batch import FAILED, INTERRUPTED
-    from fl_sim.reproduction.figures import find_figure, load_figure
+    from fl_sim.batch import INTERRUPTED
+    from fl_sim.reproduction.figures import load_figure
     from fl_sim.reproduction.make import Making, make_figure
 
-    name, path = find_figure(args.figure)
     console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=console.quiet) as progress:
@@ -122,8 +136,6 @@ def _followed(args: argparse.Namespace) -> Made:
 
         def observe(ending: Ending) -> None:
             progress.update(task, advance=ending.status != INTERRUPTED, description=ending.name)
-            if ending.status == FAILED:
-                console.print(f"{ending.name} failed: {ending.reason}", markup=False, style="yellow")
 
         return make_figure(
             Making(

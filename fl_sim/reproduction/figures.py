@@ -292,18 +292,19 @@ def find_figures() -> dict[str, Path]:
     raise ConfigError(f"{FOLDER} is not here; allowed: the folder with the sources of fl_sim, or a figure's own file")
 
 
-def find_figure(name: str) -> tuple[str, Path]:
-    """A figure's name and file, by its name or by its file.
+def find_figure(name: str) -> dict[str, Path]:
+    """The file of a figure by its name, or of all its parts (``fig3`` is fig3a and fig3b); or a file as it is given.
 
     Raises:
         ConfigError: there is no such figure.
     """
     if name.endswith(".toml"):
-        return Path(name).stem, Path(name)
+        return {Path(name).stem: Path(name)}
     known = find_figures()
-    if name not in known:
+    found = {part: path for part, path in known.items() if part == name or (part[:-1] == name and part[-1].isalpha())}
+    if not found:
         raise ConfigError(f"figure is '{name}'; allowed: {', '.join(known)}, or a .toml file")
-    return name, known[name]
+    return found
 
 
 def _told(error: ValidationError) -> str:
