@@ -6,6 +6,7 @@ Written to results/ and read to draw and to tell; a run folder is not needed for
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -220,7 +221,7 @@ class _Any(_Strict):
 def write_record(record: Record, path: Path) -> None:
     """Put a record at ``path``, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(encode(_rounded(record.model_dump(mode="python"))), ensure_ascii=False, indent=1)
+    text = json.dumps(encode(record.model_dump(mode="python")), ensure_ascii=False, indent=1)
     replace_file(path, text.encode() + b"\n")
 
 
@@ -269,21 +270,8 @@ def file_name(record: Record) -> str:
     return f"{record.figure}{'-full' if record.size == 'full' else ''}.json"
 
 
-def _rounded(value: Any) -> Any:
-    """Six digits: more are noise of the machine, and make every new record a change of every line."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return value
-
-
 def spread(values: Sequence[float]) -> Spread:
     """Mean and standard deviation of what the seeds gave."""
-    import statistics
-
     return Spread(
         values=tuple(values),
         mean=statistics.fmean(values),

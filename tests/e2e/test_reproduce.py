@@ -1,0 +1,150 @@
+"""`fl-sim reproduce` from a file to a record: made once, gone on with, and never a traceback for want of a corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fl_sim.cli import main
+from fl_sim.reproduction.records import TrainingRecord, read_record
+from fl_sim.results import RunFolder
+
+FIGURE = """
+title = "Small"
+shows = "Nothing."
+x = "epsilon"
+baseline = "noiseless"
+seeds = [0, 1, 2]
+[set]
+rounds = 2
+"model.name" = "small-gpt2"
+"model.hidden" = 16
+"model.layers" = 1
+"model.heads" = 2
+"model.max_tokens" = 16
+[corpora.small]
+kind = "jsonl"
+source = "small.jsonl"
+flags = { text-column = "text", user-column = "user", tagger = "rules", test-fraction = "0.3", split-sentences = false }
+[corpora.absent]
+kind = "conll2003"
+source = "nowhere"
+[[panels]]
+name = "a"
+title = "a"
+corpus = "small"
+[[panels]]
+name = "b"
+title = "b"
+corpus = "absent"
+[[curves]]
+name = "noiseless"
+label = "noiseless"
+set = { "privacy.strategy" = "noiseless", "privacy.q_s" = 1.0 }
+[[curves]]
+name = "deidentified"
+label = "De-Identification"
+deidentified = "category"
+set = { "privacy.strategy" = "user_level", "privacy.q_u" = 0.5 }
+[[curves]]
+name = "coded"
+label = "as coded"
+points = [{ set = { "privacy.noise_multiplier" = 1.0 } }, { set = { "privacy.noise_multiplier" = 2.0 } }]
+set = { "privacy.strategy" = "published", "privacy.noise" = "as-coded", "privacy.q_u" = 0.5 }
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    names = ("Ada Stone", "Carl Grey", "Emmy Lake")
+    rows = [
+        {"user": f"user {user}", "text": f"we met {names[(user + number) % 3]} near river {number}"}
+        for user in range(9)
+        for number in range(4)
+    ]
+    (folder / "small.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return folder
+
+
+def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
+    file = tmp_path / "small.toml"
+    if not file.exists():
+        file.write_text(FIGURE, encoding="utf-8")
+    return ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
+
+
+def test_a_figure_is_made_once_gone_on_with_and_recorded(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    assert main(command(tmp_path, data, "--record", str(results))) == 0
+    output = capsys.readouterr()
+    assert "left out: b: absent:" in output.err
+    assert "--data" in output.err
+    record = read_record(results / "small.json")
+    assert isinstance(record, TrainingRecord)
+    (panel,) = record.panels
+    noiseless, deidentified, coded = panel.curves
+    assert noiseless.points[0].epsilon.claimed is None
+    assert noiseless.points[0].gap_closed == 1.0
+    assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were taken out, no ε speaks of them"
+    assert deidentified.points[0].epsilon.claimed == deidentified.points[0].epsilon.user
+    assert [one.noise_multiplier for one in coded.points] == [1.0, 2.0]
+    for one in coded.points:
+        assert one.epsilon.claimed is not None
+        assert one.epsilon.claimed < one.epsilon.user, "what the code draws does not keep what is claimed"
+    assert all(len(one.utility.values) == 3 for curve in panel.curves for one in curve.points)
+    assert (tmp_path / "out" / "small" / "small.png").stat().st_size > 0
+
+    runs = tmp_path / "out" / "small" / "runs"
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.is_file()}
+    assert main(command(tmp_path, data)) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.is_file()}
+
+    RunFolder.open(next(runs.glob("a-coded-0-seed1-*"))).result_file.unlink()  # killed before it was written
+    assert main(command(tmp_path, data, "--record", str(tmp_path / "again"))) == 0
+    again = read_record(tmp_path / "again" / "small.json")
+    assert isinstance(again, TrainingRecord)
+    assert again.panels[0].curves[2].points[0].utility == coded.points[0].utility
+
+    assert main(["reproduce", "--readme", str(results)]) == 0
+    assert "| as coded |" in (results / "README.md").read_text(encoding="utf-8")
+    assert (results / "small.png").exists()
+
+
+def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command(tmp_path, data / "nowhere")) == 1
+    output = capsys.readouterr()
+    assert "left out: a: small:" in output.err
+    assert "nothing could be made" in output.err
+    assert main(["reproduce", "table2", "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    assert "left out: conll2003:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["reproduce"], "one of a figure's NAME, --list and --readme"),
+        (["reproduce", "fig4", "--list"], "one of a figure's NAME, --list and --readme"),
+        (["reproduce", "fig4", "--panel", "a"], "--panel is 'a'"),
+        (["reproduce", "fig2", "--panel", "z"], "--panel is 'z'; allowed: conll2003"),
+        (["reproduce", "fig4", "--jobs", "0"], "--jobs is 0"),
+    ],
+)
+def test_bad_requests_are_one_line(
+    tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+
+
+def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("fig2", "fig3a", "fig9", "table2"))
