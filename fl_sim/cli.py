@@ -55,18 +55,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     _tolerate_narrow_terminals()
     args = build_parser().parse_args(argv)
     try:
-        return int(args.command(args))
+        code = int(args.command(args))
+        sys.stdout.flush()  # here, where a full disk or a closed pipe is still told in one line
+        return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has nowhere to go
+        _drop_output()
         return EXIT_NO_READER
     except (ValueError, OSError) as error:
         if not _is_foreseen(error):
             raise
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         print(f"fl-sim {args.verb}: {_one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt as error:
         print(f"fl-sim {args.verb}: {'; '.join(['interrupted', *_notes(error)])}", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _drop_output() -> None:
+    """What is still buffered has nowhere to go, and Python must not try again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tolerate_narrow_terminals() -> None:
