@@ -20,7 +20,7 @@ from clients.representations.inputs import EncoderInputs, Table, TokenLists, Voc
 from clients.representations.layers import PrivacyLayer
 from clients.tokenizers import boundary_ids, load_tokenizer
 from data_prep.labelled import SPLITS, TRAIN, LabelledData
-from data_prep.readers_adult import read_adult
+from data_prep.readers_adult import AdultColumns, read_adult
 from data_prep.readers_labelled_text import TEXT_READERS, read_dpnr_ag
 from strategies import streams
 from strategies.local_privacy import LayerName, WordDropout, build_mechanism
@@ -41,11 +41,13 @@ class DataSpec(_Spec):
     Attributes:
         name: of the corpus. source: the folder that it lies in.
         rows: training rows to draw, validation included; left out, all (ag-news, sst2, sentence-polarity).
+        columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
     """
 
     name: DataName = "adult"
     source: str = Field(default="", description="the folder that the corpus lies in")
     rows: int | None = Field(default=None, ge=2)
+    columns: AdultColumns = "nine"
 
 
 class ClientSpec(_Spec):
@@ -140,7 +142,7 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
         return TEXT_READERS[spec.name](source, seed, spec.rows)
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
-    return read_adult(source, seed) if spec.name == "adult" else read_dpnr_ag(source)
+    return read_adult(source, seed, spec.columns) if spec.name == "adult" else read_dpnr_ag(source)
 
 
 def _inputs_of(spec: ClientSpec, data: LabelledData) -> tuple[dict[str, EncoderInputs], int]:

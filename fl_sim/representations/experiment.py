@@ -1,0 +1,223 @@
+"""One experiment: one system, one corpus, one seed → a record with ε, utility, fairness and what attackers read."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.representations.workspace import Workspace, open_data
+from data_prep.labelled import TEST, TRAIN, VALIDATION, LabelledData
+from fl_sim.representations import attacks
+from fl_sim.representations.config import ExperimentConfig
+from fl_sim.representations.heads import Server
+from fl_sim.representations.inlp import null_space_projection
+from fl_sim.representations.metrics import accuracy, grms, group_accuracies, tpr_gap
+from fl_sim.representations.parties import Clients, LocalClients
+from fl_sim.representations.training import EpochRow, train
+from strategies import streams
+from strategies.local_privacy import NO_DROPOUT, guarantee_of
+
+RECORD_FORMAT = 1
+"""Version of the record; raised when a reader of an older one would be misled."""
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A system that is done.
+
+    Attributes:
+        epochs: what validation said after each.
+        released: what is sent of each split, (n, k) each.
+        predict: from what is sent to classes.
+    """
+
+    epochs: list[EpochRow]
+    released: dict[str, Floats]
+    predict: Callable[[Floats], Integers]
+
+
+def run(
+    config: ExperimentConfig,
+    observe: Callable[[EpochRow], None] = lambda row: None,
+    *,
+    environment: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The record of an experiment, JSON-ready but for infinities (`fl_sim.results.encode`).
+
+    Args:
+        config: checked.
+        observe: called after every epoch.
+        environment: of `fl_sim.environment.describe`; None leaves it out (a grid describes it once).
+    """
+    started, used = time.perf_counter(), time.process_time()
+    torch.set_num_threads(1)
+    data = open_data(config.data, config.seed)
+    record: dict[str, Any] = {
+        "format": RECORD_FORMAT,
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "data": {"name": data.name, "fingerprint": data.fingerprint, **{n: len(s) for n, s in data.splits.items()}},
+    }
+    if environment is not None:
+        record["environment"] = environment
+    if config.system.trains:
+        trained, width = _train(config, data, observe)
+        record["dimensions"] = width
+        record["privacy"] = _privacy(config, width)
+        record["epochs"] = [asdict(row) for row in trained.epochs]
+        record["metrics"] = _figures(config, data, trained)
+    else:
+        record["privacy"] = {"note": "nothing of the text is sent"}
+        record["epochs"] = []
+        record["metrics"] = _baseline(config, data)
+    record["seconds"] = round(time.perf_counter() - started, 3)
+    record["cpu_seconds"] = round(time.process_time() - used, 3)
+    return record
+
+
+def released_by(config: ExperimentConfig) -> Trained:
+    """Train the system and return what is sent, for pictures and attacks of one's own."""
+    return _train(config, open_data(config.data, config.seed), lambda row: None)[0]
+
+
+def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> tuple[Trained, int]:
+    clients = _clients(config)
+    server = Server(
+        clients.width,
+        len(data.classes),
+        len(data.attributes),
+        classifier=list(config.server.classifier),
+        adversary=list(config.server.adversary),
+        dropout=config.server.dropout,
+        style=config.system.style if data.attributes else "none",
+        seed=streams.derived_seed(config.seed, "server") >> 65,
+    )
+    epochs = train(clients, server, config.optimizer, data.train, data.validation, config.plan(clients.width), observe)
+    seed = None if config.privacy.secure_noise else config.seed
+    wanted = [VALIDATION, TEST]
+    if config.attacks.attacker or config.system.projects:
+        wanted.append(TRAIN)
+    released = {split: clients.released(split, seed) for split in wanted}
+    server.eval()
+    trained = Trained(epochs, released, lambda sent: server.predictions(torch.from_numpy(sent)).numpy())
+    return (_projected(config, data, trained) if config.system.projects else trained), clients.width
+
+
+def _clients(config: ExperimentConfig) -> Clients:
+    if config.nodes == 0:
+        return LocalClients(Workspace(config.client), config.optimizer)
+    from fl_sim.representations.federated import FlowerClients
+
+    return FlowerClients.on_inline_nodes(config.client, config.optimizer, config.nodes)
+
+
+def _projected(config: ExperimentConfig, data: LabelledData, trained: Trained) -> Trained:
+    """INLP: what is sent is projected, and a linear classifier learns anew from it."""
+    from sklearn.linear_model import LogisticRegression
+
+    projection = np.eye(trained.released[TRAIN].shape[1])
+    for number, column in enumerate(data.train.private.T):
+        rng = streams.generator(config.seed, "inlp", number)
+        vectors = trained.released[TRAIN].astype(np.float64) @ projection
+        found, _ = null_space_projection(vectors, column, config.training.inlp_rounds, rng)
+        projection = projection @ found
+    released = {name: (sent @ projection).astype(np.float32) for name, sent in trained.released.items()}
+    model = LogisticRegression(max_iter=500).fit(released[TRAIN], data.train.labels)
+    return Trained(trained.epochs, released, lambda sent: np.asarray(model.predict(sent), dtype=np.int64))
+
+
+def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
+    mechanism = config.mechanism(width)
+    promise = guarantee_of(mechanism, config.client.dropout if mechanism else NO_DROPOUT)
+    return {
+        "layer": config.layer,
+        "epsilon": promise.parameter,
+        "epsilon_claimed": promise.claimed,
+        "epsilon_corrected": promise.one_word,
+        "epsilon_any_text": promise.any_text,
+        "sensitivity_l1": math.inf if mechanism is None else mechanism.sensitivity,
+        "noise_scale": 0.0 if mechanism is None else mechanism.noise_scale,
+        "grid_width": 0.0 if mechanism is None else mechanism.grid_width,
+    }
+
+
+def _figures(config: ExperimentConfig, data: LabelledData, trained: Trained) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for split in (VALIDATION, TEST):
+        truth = data.splits[split]
+        predicted = trained.predict(trained.released[split])
+        figures[split] = _utility(predicted, truth.labels, truth.private, data.attributes)
+    figures["attacks"] = _attacks(config, data, trained.released)
+    return figures
+
+
+def _utility(predicted: Integers, labels: Integers, private: Integers, attributes: tuple[str, ...]) -> dict[str, Any]:
+    groups = {
+        name: {
+            "tpr_gap": tpr_gap(predicted, labels, group),
+            "grms": grms(predicted, labels, group),
+            **group_accuracies(predicted, labels, group),
+        }
+        for name, group in zip(attributes, private.T, strict=True)
+    }
+    return {"accuracy": accuracy(predicted, labels), "groups": groups}
+
+
+def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, name in enumerate(data.attributes):
+        seed = streams.derived_seed(config.seed, "attacks", number) >> 65
+        validation, test = (data.splits[split].private[:, number] for split in (VALIDATION, TEST))
+        row: dict[str, Any] = {}
+        if config.attacks.leakage:
+            row["leakage"] = attacks.leakage(released[VALIDATION], validation, released[TEST], test, seed)
+        if config.attacks.mdl:
+            both = np.vstack([released[VALIDATION], released[TEST]])
+            row["mdl"] = asdict(attacks.description_length(both, np.concatenate([validation, test]), seed))
+        found[name] = row
+    if config.attacks.attacker and data.attributes:
+        result = attacks.attack(released[TRAIN], data.train.private, released[TEST], data.test.private, config.seed)
+        found["attacker"] = _attacker_row(result)
+    return found
+
+
+def _attacker_row(result: attacks.Attack) -> dict[str, Any]:
+    return {**asdict(result), "empirical_privacy_x": 1 - result.accuracy, "empirical_privacy_f": 1 - result.f1}
+
+
+def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
+    """Random and majority: no text is read, so an attacker has nothing but the attribute's frequency."""
+    figures: dict[str, Any] = {}
+    for number, split in enumerate((VALIDATION, TEST)):
+        truth = data.splits[split]
+        if config.method == "random":
+            rng = streams.generator(config.seed, "random class", number)
+            predicted = rng.integers(0, len(data.classes), len(truth))
+        else:
+            predicted = np.full(len(truth), np.bincount(data.train.labels).argmax())
+        figures[split] = _utility(predicted, truth.labels, truth.private, data.attributes)
+    figures["attacks"] = {}
+    if data.attributes:
+        guess = attacks.majority_attack(data.train.private, data.test.private)
+        figures["attacks"]["attacker"] = _attacker_row(guess)
+    if config.attacks.mdl:
+        noise = {
+            split: streams.generator(config.seed, "random vectors", number)
+            .normal(size=(len(data.splits[split]), config.encoder.width))
+            .astype(np.float32)
+            for number, split in enumerate((VALIDATION, TEST))
+        }
+        # What an attacker reads from vectors that have nothing to do with the text: the most that can be.
+        for name, row in _attacks(config.with_values({"attacks.attacker": False}), data, noise).items():
+            figures["attacks"][name] = row
+    return figures
