@@ -87,17 +87,18 @@ def make_figure(making: Making) -> Made:
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
-        panels = numbers.epsilon_panels(figure)
-        return _kept(
-            making,
-            EpsilonRecord(
-                **_common(making, figure, {}, [environment.describe()]),
-                delta=figure.delta,
-                entity_users=figure.entity_users,
-                panels=panels,
-            ),
-        )
+        return _kept(making, epsilon_record(making.name, figure))
     return _make_table(making, figure)
+
+
+def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
+    """An ε figure, claimed and proven; nothing is trained, read or written."""
+    return EpsilonRecord(
+        **_common(name, figure, {}, [environment.describe()]),
+        delta=figure.delta,
+        entity_users=figure.entity_users,
+        panels=numbers.epsilon_panels(figure),
+    )
 
 
 def _make_table(making: Making, figure: TableFigure) -> Made:
@@ -105,7 +106,7 @@ def _make_table(making: Making, figure: TableFigure) -> Made:
     rows, skipped = numbers.table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
     if not rows:
         return Made(None, skipped)
-    common = _common(making, figure, skipped, [environment.describe()])
+    common = _common(making.name, figure, skipped, [environment.describe()], making.full)
     return _kept(making, TableRecord(**common, corpora=rows))
 
 
@@ -121,7 +122,7 @@ def _make_training(making: Making, figure: TrainingFigure) -> Made:
         return Made(None, skipped, endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
-        **_common(making, figure, skipped, _environments(plan)),
+        **_common(making.name, figure, skipped, _environments(plan), making.full),
         seeds=figure.seeds,
         x=figure.x,
         x_words=figure.x_words,
@@ -141,7 +142,7 @@ def _environments(plan: training.Plan) -> list[dict[str, Any]]:
 
 
 def _common(
-    making: Making, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]]
+    name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
 ) -> dict[str, Any]:
     """What every record says of itself."""
     found = list(environments)
@@ -149,9 +150,9 @@ def _common(
     commits = dict.fromkeys(f"{git.get('commit', 'unknown')}{' dirty' if git.get('dirty') else ''}" for git in states)
     versions = {"fl_sim": found[0].get("fl_sim"), "python": found[0].get("python", platform.python_version())}
     return {
-        "figure": making.name,
+        "figure": name,
         "title": figure.title,
-        "size": "full" if making.full else "default",
+        "size": "full" if full else "default",
         "commit": ", ".join(commits),
         "config": figure.model_dump(mode="json"),
         "versions": versions | found[0].get("libraries", {}),

@@ -30,6 +30,31 @@ def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
     )
 
 
+def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
+    """The numbers of a corpus's training split that the paper's accountant reads, a curve for every kind of entity.
+
+    Args:
+        corpus: with entities.
+        q_u: the rate at which users are sampled.
+    """
+    table = table_two(corpus)
+    row = table.ours["train"]
+    curves = [
+        EpsilonCurve(name=kind, label=kind, estimator="f_e_plus", sensitive_sentences=row.sensitive[kind])
+        for kind in table.columns
+        if row.sensitive[kind]
+    ]
+    name = corpus.manifest.name
+    return EpsilonPanel(
+        name=name,
+        title=name,
+        users=row.users,
+        users_per_round=q_u * row.users,
+        sentences=row.sentences,
+        curves=tuple(curves),
+    )
+
+
 def settings_of(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> PublishedSettings:
     """A curve's training as the paper's accountant reads it."""
     return PublishedSettings(

@@ -20,6 +20,9 @@ from fl_sim.results import ResultsError, decode, encode, replace_file
 FORMAT: Final = 1
 """Version of the records; raised when a reader of an older one would be misled."""
 
+RESULTS = Path("results")
+"""Where the project keeps its records."""
+
 _LEAST_SEEDS = 3
 
 
@@ -252,6 +255,15 @@ def read_records(folder: Path) -> list[Record]:
     if not records:
         raise ResultsError(f"{folder}: has no record; fl-sim reproduce NAME --record {folder} makes one")
     return records
+
+
+def find_record(name: str) -> Record | None:
+    """The record of a figure in results/, of the working folder or else of the sources; None if there is none."""
+    for root in (Path.cwd(), Path(__file__).parents[2]):
+        path = root / RESULTS / f"{name}.json"
+        if path.is_file():
+            return read_record(path)
+    return None
 
 
 def check_publishable(record: Record) -> None:

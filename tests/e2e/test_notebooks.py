@@ -85,6 +85,22 @@ def test_epsilon_against_steps_makes_its_own_runs(tmp_path: Path) -> None:
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shown", "said"),
+    [
+        ("utility_against_epsilon", 1, ""),
+        ("effect_of_q_s", 1, "0.05"),
+        ("entity_categories", 1, "Person"),
+        ("audit", 0, "holds is False"),
+    ],
+)
+def test_the_other_notebooks_run(tmp_path: Path, name: str, shown: int, said: str) -> None:
+    outputs = execute(NOTEBOOKS / f"{name}.ipynb", tmp_path)
+    assert pictures(outputs) >= shown, "and more of them where results has the figure's record"
+    assert said in texts(outputs)
+
+
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_committed_without_outputs(path: Path) -> None:
     for cell in nbformat.read(path, as_version=4).cells:
