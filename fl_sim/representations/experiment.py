@@ -91,7 +91,26 @@ def released_by(config: ExperimentConfig) -> Trained:
 
 
 def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> tuple[Trained, int]:
-    clients = _clients(config)
+    """The trained system and k; as a Flower run where the configuration has nodes."""
+    if config.nodes == 0:
+        return _train_with(LocalClients(Workspace(config.client), config.optimizer), config, data, observe)
+    from clients.representations.client_app import app
+    from fl_sim.engines import run_inline
+    from fl_sim.representations.federated import make_server_app
+
+    found: list[tuple[Trained, int]] = []
+    server = make_server_app(
+        config.client,
+        config.optimizer,
+        lambda clients: found.append(_train_with(clients, config, data, observe)),
+    )
+    run_inline(server, app, config.nodes)
+    return found[0]
+
+
+def _train_with(
+    clients: Clients, config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]
+) -> tuple[Trained, int]:
     server = Server(
         clients.width,
         len(data.classes),
@@ -111,14 +130,6 @@ def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[Epoc
     server.eval()
     trained = Trained(epochs, released, lambda sent: server.predictions(torch.from_numpy(sent)).numpy())
     return (_projected(config, data, trained) if config.system.projects else trained), clients.width
-
-
-def _clients(config: ExperimentConfig) -> Clients:
-    if config.nodes == 0:
-        return LocalClients(Workspace(config.client), config.optimizer)
-    from fl_sim.representations.federated import FlowerClients
-
-    return FlowerClients.on_inline_nodes(config.client, config.optimizer, config.nodes)
 
 
 def _projected(config: ExperimentConfig, data: LabelledData, trained: Trained) -> Trained:
