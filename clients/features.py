@@ -58,7 +58,7 @@ def open_features(path: Path) -> NDArray[np.float32]:
     """What :func:`ensure_features` wrote, memory-mapped; ModelError where it is absent or damaged."""
     try:
         features = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header makes numpy raise what its tokenizer does
         raise ModelError(f"{path}: not a file of features: {error}") from error
     if features.dtype != np.float32 or features.ndim != 2:
         raise ModelError(f"{path}: not a file of features: {features.dtype} of {features.ndim} dimensions")

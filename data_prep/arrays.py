@@ -31,7 +31,7 @@ def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     """The vector in ``path``, memory-mapped; :class:`CorpusError` where it is absent or something else."""
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header makes numpy raise what its tokenizer does
         raise CorpusError(f"{path}: not a readable array: {error}") from error
     if values.dtype != dtype or values.ndim != 1:
         raise CorpusError(f"{path}: {values.dtype} of shape {values.shape}, must be a vector of {dtype.__name__}")

@@ -1,19 +1,24 @@
 """The server's side of a round on a federation of given vectors: sum, noise once, public denominator, nothing else."""
 
 import itertools
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import stats
 
 from fl_sim.engines import InlineGrid, _identity
 from strategies import sampling
-from strategies.messages import LocalRule, MessageError, TrainReply, TrainRequest, runs_of
-from strategies.rounds import partition_users
-from tests.strategies.federation import ones, plan, run_rounds, zeros
+from strategies.averaging import IterateAverage
+from strategies.catalogue import build_strategy
+from strategies.messages import LocalRule, MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
+from strategies.rounds import BoundedSumStrategy, Federation, RoundParts, partition_users
+from strategies.server_optimizer import build_optimizer
+from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
 
 
 def test_the_sum_is_divided_by_the_public_expected_cohort() -> None:
@@ -124,6 +129,106 @@ def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callab
     np.add.at(expected, np.arange(2, 10) % 4, 0.5)  # users 0 and 1 share the failed node
     np.testing.assert_allclose(models[0], expected / 10, atol=1e-9)
     assert strategy.tally.failed_nodes == 1
+
+
+def hostile_round(content: Callable[[TrainRequest, RecordDict], RecordDict]) -> BoundedSumStrategy:
+    """The strategy after a round in which one of two nodes sends ``content`` of its request and its honest answer."""
+    client, privacy = ClientApp(), plan(q_u=0.5)
+    federation = Federation("{}", np.full(10, 3), 0)
+    parts = RoundParts(privacy, federation, build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1))
+    strategy = build_strategy(parts)
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        honest = ones(request, user_ids(request)).to_record(request)
+        return Message(content(request, honest) if context.node_config["partition-id"] else honest, reply_to=message)
+
+    with _identity():
+        strategy.start(InlineGrid(client, 2), vector_to_arrays(np.zeros(4, np.float32)), num_rounds=1)
+    return strategy
+
+
+def of_other_users(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    """As many users as were sampled on the node, but others."""
+    unsampled = replace(request, users=request.users + 1)
+    return ones(unsampled, user_ids(unsampled)).to_record(unsampled)
+
+
+def of_the_round_before(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    return ones(request, user_ids(request)).to_record(replace(request, server_round=0))
+
+
+def of_nobody(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    del honest["config"]
+    return honest
+
+
+def with_counts_that_are_none(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "sentences": [1, 2]})
+    return honest
+
+
+def with_a_loss_that_is_no_number(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "loss_sum": math.nan})
+    return honest
+
+
+def with_numbers_of_another_type(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["arrays"] = ArrayRecord({"vector": Array(np.zeros(4, np.complex64))})
+    return honest
+
+
+def with_an_array_of_lies(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,)}"
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    honest["arrays"] = ArrayRecord({"vector": Array("float32", (4,), "numpy.ndarray", data)})
+    return honest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        of_other_users,
+        of_the_round_before,
+        of_nobody,
+        with_counts_that_are_none,
+        with_a_loss_that_is_no_number,
+        with_numbers_of_another_type,
+        with_an_array_of_lies,
+    ],
+)
+def test_a_reply_that_is_no_answer_to_the_request_is_rejected_and_counted(content: Callable) -> None:
+    honest, hostile = hostile_round(lambda request, honest: honest), hostile_round(content)
+    assert (honest.tally.failed_nodes, hostile.tally.failed_nodes) == (0, 1)
+    assert 0 < hostile.tally.cohort_sentences < honest.tally.cohort_sentences
+    assert 0 < hostile.tally.update_norm < honest.tally.update_norm
+
+
+def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
+    privacy = plan()
+    parts = RoundParts(
+        privacy, Federation("{}", np.full(10, 3), 0), build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1)
+    )
+    strategy, client = build_strategy(parts), ClientApp()
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        return Message(ones(request, user_ids(request)).to_record(request), reply_to=message)
+
+    with _identity():
+        grid, start = InlineGrid(client, 2), vector_to_arrays(np.zeros(4, np.float32))
+        replies = list(grid.send_and_receive(strategy.configure_train(1, start, ConfigRecord(), grid)))
+        strategy.aggregate_train(1, replies)
+        once = strategy.tally
+        strategy.configure_train(1, start, ConfigRecord(), grid)
+        strategy.aggregate_train(1, [*replies, replies[0]])
+        assert strategy.tally.update_norm == once.update_norm
+        assert strategy.tally.failed_nodes == 1
+        del strategy._open.asked[replies[1].metadata.src_node_id]
+        strategy.aggregate_train(1, replies)
+    assert strategy.tally.update_norm < once.update_norm
 
 
 @pytest.mark.parametrize(

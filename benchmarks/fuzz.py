@@ -1,0 +1,575 @@
+"""Hostile and broken input by the thousand: configurations, corpora, ledgers, checkpoints and Flower messages.
+
+    python benchmarks/fuzz.py --examples 1000
+
+For each kind hypothesis makes so many inputs. Whatever it makes, fl_sim takes it or refuses it in one line: an
+exception that is a bug, 60 seconds of processor time on one input, or a wrong ε ends with the input that did it. An ε
+is wrong that is not a number, that is below that of a weaker promise, that differs from dp_accounting's, or that an
+altered ledger states without being refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import PLDAccountant
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from clients.client_app import app as client_app
+from data_prep.corpus import Corpus
+from data_prep.manifest import MANIFEST_FILE, fingerprint_of, record_of
+from data_prep.prepare import write_corpus
+from data_prep.records import Mention, Sentence
+from fl_sim import checkpoint as checkpoints
+from fl_sim.cli import _is_foreseen
+from fl_sim.cli import main as fl_sim
+from fl_sim.config import RunConfig, run_keys
+from fl_sim.engines import _identity, run_inline
+from fl_sim.grids import InlineGrid
+from fl_sim.planning import Planned, plan_run
+from strategies import ledger as ledgers
+from strategies.averaging import IterateAverage
+from strategies.catalogue import build_strategy
+from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, Terms
+from strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
+from strategies.plan import PrivacyPlan
+from strategies.rounds import Federation, RoundParts
+from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
+
+SECONDS = 60
+SLACK = 1 + 1e-3  # between two figures of one accountant
+APART = 0.03  # between our ε and dp_accounting's
+SIZE, NODES, USERS = 6, 3, 9
+
+Check = Callable[[Any], str]
+
+
+class WrongError(AssertionError):
+    """What must not happen."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--only", choices=sorted(KINDS), nargs="*", default=sorted(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    logging.disable()
+    for kind in args.only:
+        began = time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            found = fuzz(kind, args.examples, Path(folder), args.seed)
+        said = ", ".join(f"{count:,} {outcome}" for outcome, count in found.most_common())
+        print(f"{kind}: {found.total():,} inputs, {said}; {time.process_time() - began:.0f} s of processor time")
+
+
+def fuzz(kind: str, examples: int, folder: Path, first: int = 0) -> Counter[str]:
+    """How ``examples`` inputs of a kind ended, ``taken`` or ``refused``; raises what hypothesis found otherwise."""
+    inputs, prepare = KINDS[kind]
+    check, found = prepare(folder), Counter[str]()
+
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )  # fmt: skip
+    @seed(first)
+    @given(inputs)
+    def ends_well(value: Any) -> None:
+        with _limit():
+            found[check(value)] += 1
+
+    ends_well()
+    return found
+
+
+@contextlib.contextmanager
+def _limit() -> Iterator[None]:
+    """End with :class:`WrongError` what takes too much processor time."""
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        raise WrongError(f"hangs: {SECONDS} s of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def call(*words: str) -> tuple[str, str]:
+    """``taken`` or ``refused``, and stdout, of ``fl-sim`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code: Any = fl_sim(list(words))
+        except SystemExit as left:
+            code = left.code
+    said = err.getvalue()
+    if code == 2 and said.count("\n") == 1 and said.startswith("fl-sim"):
+        return "refused", ""
+    if code != 0 or "Traceback" in said:
+        raise WrongError(f"exit code {code}: {said}")
+    return "taken", out.getvalue()
+
+
+def _refusal(error: Exception) -> str:
+    """``refused`` for one of our own errors; a bug is raised again."""
+    if not _is_foreseen(error):
+        raise error
+    return "refused"
+
+
+# --- configurations --------------------------------------------------------------------------------------------------
+
+NUMBERS = st.one_of(
+    st.sampled_from([0, 1, 2, 3, 10, 1000, -1, 0.5, 0.05, 1e-5, 1e-300, 1e300, 2**63, 10**30, math.inf, -math.inf]),
+    st.sampled_from([math.nan, 0.1, 0.9, 1.5, 4.0, 1e-9, 1e6]),
+    st.floats(),
+    st.floats(0, 1),
+    st.integers(-5, 200),
+)
+TEXTS = st.one_of(
+    st.sampled_from(["", "bundled", "uedp", "user_level", "published", "noiseless", "train", "validation", "corpus"]),
+    st.sampled_from(
+        ["unbounded", "user", "sentence", "adam", "sgd", "f_e", "as-coded", "cuda", "user_entity", "/", "~"]
+    ),
+    st.text(max_size=8),
+)
+VALUES = st.one_of(NUMBERS, NUMBERS, TEXTS, st.booleans(), st.lists(NUMBERS, max_size=2), st.lists(TEXTS, max_size=2))
+KEYS = st.one_of(st.sampled_from(sorted(run_keys())), st.sampled_from(sorted(run_keys())), st.text(max_size=12))
+PRIVACY = st.fixed_dictionaries(
+    {"privacy.strategy": st.sampled_from(["uedp", "user_level", "published", "noiseless"])},
+    optional={
+        "rounds": st.integers(1, 60),
+        "privacy.q_u": st.sampled_from([1.0, 0.5, 0.05, 1e-3]),
+        "privacy.q_e": st.sampled_from([1.0, 0.5, 0.1]),
+        "privacy.q_s": st.sampled_from([1.0, 0.5, 0.1]),
+        "privacy.user_cap": st.sampled_from([1.0, 2.0, 3.5]),
+        "privacy.noise_multiplier": st.sampled_from([0.5, 0.8, 1.0, 2.0, 4.0, 20.0]),
+        "privacy.delta": st.sampled_from([1e-5, 1e-7, 1e-2]),
+        "privacy.user_sentences": st.sampled_from([1, 7, "corpus", "unbounded"]),
+        "privacy.population": st.integers(6, 10**6),
+    },
+)
+CONFIGURATIONS = st.tuples(
+    st.one_of(st.just({}), st.just({}), PRIVACY), st.dictionaries(KEYS, VALUES, max_size=3), st.integers(0, 9)
+)
+
+
+def configurations(folder: Path) -> Check:
+    """Files of any content are refused, or give a plan with an ε that is right; a tenth of those taken also runs."""
+    corpus = folder / "corpus"
+    write_corpus(_sentences(), corpus, name="fuzzed")
+    ownership = Corpus.open(corpus).ownership("train")
+
+    def check(drawn: tuple[Mapping[str, Any], Mapping[str, Any], int]) -> str:
+        base, over, lot = drawn
+        values = {**base, **over}
+        file = folder / "run.toml"
+        file.write_text(
+            "".join(f"{_quoted(key)} = {_toml(value)}\n" for key, value in values.items()), "utf-8", "replace"
+        )
+        try:
+            config = RunConfig.load(str(file), {})
+            planned = plan_run(config, ownership)
+        except Exception as error:
+            return _refusal(error)
+        _check_epsilons(config, planned, thorough=lot < 3)
+        if lot == 0 and "model.name" not in over:
+            _run(config, corpus, folder / "out")
+        return "taken"
+
+    return check
+
+
+def _run(config: RunConfig, corpus: Path, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    small = {"model.hidden": 8, "model.layers": 1, "model.heads": 1, "model.max_tokens": 16, "engine.name": "inline"}
+    small |= {"rounds": min(config.rounds, 2), "corpus.path": str(corpus), "local.epochs": 1}
+    given = config.model_dump(mode="json", exclude_defaults=True) | {"out": None}
+    file = out.with_suffix(".json.toml")
+    flat = {f"{s}.{k}": v for s, section in given.items() if isinstance(section, dict) for k, v in section.items()}
+    flat |= {key: value for key, value in given.items() if value is not None and not isinstance(value, dict)}
+    file.write_text("".join(f"{_quoted(k)} = {_toml(v)}\n" for k, v in (flat | small).items()))
+    call("run", str(file), "--out", str(out), "--quiet", "--json")
+
+
+def _check_epsilons(config: RunConfig, planned: Planned, *, thorough: bool) -> None:
+    plan, at_end = planned.plan, planned.guarantees.after(planned.plan.rounds)
+    for name, curve in planned.guarantees.curves.items():
+        if np.isnan(curve).any() or (curve < 0).any() or (np.diff(curve[np.isfinite(curve)]) < -1e-9).any():
+            raise WrongError(f"{name} is {curve}")
+    if math.isinf(at_end["epsilon_user"]) and math.isinf(at_end["epsilon_user_entity_max"]):
+        return
+    weaker = [("epsilon_user", "epsilon_user_unbounded")] if plan.strategy != "published" else []
+    for reach in ("median", "p95", "max"):
+        entity, robust = f"epsilon_user_entity_{reach}", f"epsilon_user_entity_robust_{reach}"
+        weaker += [("epsilon_user", entity), (entity, robust)]
+    for less, more in weaker:
+        if at_end[less] > at_end[more] * SLACK + 1e-6:
+            raise WrongError(f"{less} is {at_end[less]}, {more} is {at_end[more]}, of {plan}")
+    if thorough and plan.strategy in ("uedp", "user_level") and plan.rounds <= 200 and plan.adaptive is None:
+        _check_by_dp_accounting(plan, at_end["epsilon_user_unbounded"])
+
+
+def _check_by_dp_accounting(plan: PrivacyPlan, epsilon: float) -> None:
+    """A user with any number of sentences is in a round with q_u and moves the sum by β: the plain sampled Gaussian."""
+    if not 0.05 < epsilon < 50 or plan.noise_multiplier < 0.3:
+        return
+    event = dp_accounting.PoissonSampledDpEvent(plan.q_u, dp_accounting.GaussianDpEvent(plan.noise_multiplier))
+    accountant = PLDAccountant(value_discretization_interval=1e-3).compose(event, plan.rounds)
+    expected = accountant.get_epsilon(plan.delta)
+    if not math.isclose(epsilon, expected, rel_tol=APART, abs_tol=0.01):
+        raise WrongError(f"epsilon_user_unbounded is {epsilon}, dp_accounting says {expected}, of {plan}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True).replace("\\ud", "\\\\ud") if text else '""'
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+# --- damage to files -------------------------------------------------------------------------------------------------
+
+DAMAGE = st.one_of(
+    st.tuples(st.just("flip"), st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
+    st.tuples(st.just("cut"), st.floats(0, 1, exclude_max=True), st.just(0)),
+    st.tuples(st.just("byte"), st.floats(0, 1, exclude_max=True), st.integers(0, 255)),
+    st.tuples(st.just("add"), st.just(0.0), st.integers(0, 255)),
+    st.tuples(st.just("double"), st.floats(0, 1, exclude_max=True), st.integers(1, 100)),
+    st.tuples(st.just("drop"), st.floats(0, 1, exclude_max=True), st.integers(1, 100)),
+)
+
+
+def damaged(content: bytes, damage: tuple[str, float, int]) -> bytes:
+    """``content`` with one thing done to it at a share of its length."""
+    how, share, number = damage
+    at = int(share * len(content))
+    if how == "cut":
+        return content[:at]
+    if how == "add":
+        return content + bytes([number])
+    if how == "double":
+        return content[: at + number] + content[at:]
+    if how == "drop":
+        return content[:at] + content[at + number :]
+    changed = bytearray(content)
+    if changed:
+        changed[at] = number if how == "byte" else changed[at] ^ (1 << number)
+    return bytes(changed)
+
+
+CORPORA = st.tuples(st.floats(0, 1, exclude_max=True), DAMAGE, st.booleans())
+
+
+def corpora(folder: Path) -> Check:
+    """A corpus with a damaged file is refused; one whose manifest was made to agree is refused, or is a corpus."""
+    sound, copy = folder / "sound", folder / "copy"
+    write_corpus(_sentences(), sound, name="fuzzed")
+    names = sorted(path.name for path in sound.iterdir())
+    before = Corpus.open(sound, verify=True)
+
+    def check(drawn: tuple[float, tuple[str, float, int], bool]) -> str:
+        share, damage, sealed = drawn
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(sound, copy)
+        file = copy / names[int(share * len(names))]
+        changed = damaged(file.read_bytes(), damage)
+        harmless = changed == file.read_bytes()
+        file.write_bytes(changed)
+        if sealed and file.name != MANIFEST_FILE:
+            _seal(copy, file)
+        try:
+            opened = Corpus.open(copy, verify=True)
+            planned = plan_run(RunConfig(), opened.ownership("train"))
+        except Exception as error:
+            return _refusal(error)
+        if not (sealed or harmless or opened.fingerprint == before.fingerprint):
+            raise WrongError(f"{file.name} was damaged by {damage}, and nobody saw it")
+        _check_epsilons(RunConfig(), planned, thorough=False)
+        taken, _ = call("stats", str(copy))
+        _read_all(opened)
+        return taken
+
+    return check
+
+
+def _seal(folder: Path, file: Path) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    records = Corpus.open(folder.with_name("sound")).manifest.files | {file.name: record_of(file)}
+    manifest["files"] = {name: record.model_dump() for name, record in records.items()}
+    manifest["fingerprint"] = fingerprint_of(records)
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+
+
+def _read_all(corpus: Corpus) -> None:
+    try:
+        for split in corpus.splits:
+            corpus.texts(split).to_pylist()
+            corpus.mentions(split)
+            corpus.users(split)
+            corpus.entities(split)
+    except Exception as error:
+        _refusal(error)
+
+
+# --- ledgers ---------------------------------------------------------------------------------------------------------
+
+FORGED = st.one_of(NUMBERS, TEXTS, st.none(), st.dictionaries(TEXTS, NUMBERS, max_size=2))
+LEDGERS = st.one_of(
+    st.tuples(st.sampled_from([LEDGER_FILE, HEAD_FILE]), DAMAGE),
+    st.tuples(st.just("lines"), st.lists(st.integers(0, 3), max_size=5)),
+    st.tuples(st.just("forged"), st.dictionaries(st.sampled_from(sorted(Terms.__dataclass_fields__)), FORGED)),
+)
+
+
+def ledger_files(folder: Path) -> Check:
+    """An altered ledger is refused, or states the ε of the whole one; one forged with all hashes states a number."""
+    sound, copy = folder / "sound", folder / "copy"
+    sound.mkdir()
+    plan = _plan(noise_multiplier=1.0, rounds=4)
+    written = Ledger.create(sound)
+    for number in range(1, 5):
+        written.charge(Terms.of(plan, 0), number)
+    words = ("account", "--json", "--delta", "1e-5", "--user-sentences", "3", "--ledger")
+    _, whole = call(*words, str(sound))
+    expected = {**json.loads(whole), "ledger": None}
+
+    def check(drawn: tuple[str, Any]) -> str:
+        where, what = drawn
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(sound, copy)
+        if where == "forged":
+            _forge(copy, what)
+        elif where == "lines":
+            lines = (copy / LEDGER_FILE).read_bytes().splitlines(keepends=True)
+            (copy / LEDGER_FILE).write_bytes(b"".join(lines[i] for i in what))
+        else:
+            (copy / where).write_bytes(damaged((copy / where).read_bytes(), what))
+        outcome, said = call(*words, str(copy))
+        if outcome == "taken":
+            found = {**json.loads(said), "ledger": None}
+            if where != "forged" and found != expected:
+                raise WrongError(f"an altered ledger states {found}, not {expected}")
+            epsilons = [found[name] for name in ("epsilon_user", "epsilon_user_entity", "epsilon_user_entity_robust")]
+            if not all(e is None or e == "inf" or e >= 0 for e in epsilons):
+                raise WrongError(f"a forged ledger states {found}")
+        return outcome
+
+    return check
+
+
+def _forge(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Change the last line, and all hashes so that they fit: what somebody with time can do."""
+    *lines, last = (folder / LEDGER_FILE).read_bytes().splitlines(keepends=True)
+    values = json.loads(last) | {k: "inf" if v == math.inf else v for k, v in changes.items()}
+    values.pop("hash")
+    own = ledgers._hash(values)
+    (folder / LEDGER_FILE).write_bytes(b"".join(lines) + json.dumps(values | {"hash": own}).encode() + b"\n")
+    head = json.loads((folder / HEAD_FILE).read_text())
+    (folder / HEAD_FILE).write_text(json.dumps(head | {"last": own}))
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+METADATA = st.dictionaries(
+    st.sampled_from(["round", "ledger", "sha256", "x"]), st.one_of(TEXTS, st.just("3"), st.just("{}"))
+)
+CHECKPOINTS = st.one_of(
+    DAMAGE, st.tuples(st.just("forged"), METADATA, st.booleans()), st.tuples(st.just("bytes"), st.binary(max_size=64))
+)
+
+
+def checkpoint_files(folder: Path) -> Check:
+    """A damaged checkpoint is refused; nothing else is read from one than was written to it."""
+    sound = checkpoints.Checkpoint(3, np.arange(50, dtype=np.float32), {"m": np.ones(50)}, {"entries": 3})
+    sound.write(folder)
+    file = folder / checkpoints._FILE
+    content = file.read_bytes()
+
+    def check(drawn: tuple[Any, ...]) -> str:
+        if drawn[0] == "forged":
+            tensors = {"model": np.zeros(50, np.float32)}
+            words = dict(drawn[1])
+            if drawn[2]:
+                words["sha256"] = checkpoints._checksum(tensors, {k: v for k, v in words.items() if k != "sha256"})
+            file.write_bytes(save(tensors, metadata=words))
+        else:
+            file.write_bytes(drawn[1] if drawn[0] == "bytes" else damaged(content, drawn))  # type: ignore[arg-type]
+        try:
+            found = checkpoints.Checkpoint.read(folder)
+        except Exception as error:
+            return _refusal(error)
+        if found is None or (drawn[0] != "forged" and file.read_bytes() != content):
+            raise WrongError(f"a checkpoint that was altered by {drawn} is read as {found}")
+        return "taken"
+
+    return check
+
+
+# --- Flower messages -------------------------------------------------------------------------------------------------
+
+ARRAYS = st.one_of(
+    st.tuples(st.sampled_from(["float32", "float64", "int8", "complex64", "bool"]), st.integers(0, 8), NUMBERS),
+    st.tuples(st.just("scaled"), st.just(SIZE), st.floats(0, 100)),
+    st.tuples(st.just("bytes"), st.binary(max_size=150), st.sampled_from(["numpy.ndarray", "x"])),
+    st.tuples(
+        st.just("header"), st.sampled_from(["(99999999999,)", "(-1,)", "()", "(1e9,)", "((", "(6,)*9"]), st.none()
+    ),
+)
+METRICS = st.dictionaries(
+    st.sampled_from(["users", "sentences", "clipped", "nonfinite", "loss_sum", "votes", "other"]),
+    st.one_of(st.integers(-3, 2**40), st.floats(), st.lists(st.floats(), max_size=3), st.lists(st.integers(0, 3))),
+    max_size=3,
+)
+MESSAGES = st.tuples(
+    ARRAYS,
+    METRICS,
+    st.sampled_from(["", "identity", "other", "none"]),
+    st.sets(st.sampled_from(["arrays", "metrics", "config"])),
+)
+
+
+def messages(folder: Path) -> Check:
+    """Whatever one node of three sends, the released sum is that of the others, and of it only what it may send."""
+    state: dict[str, Any] = {}
+    client = ClientApp()
+
+    @client.train(TRAIN_ACTION)
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        users = int((request.users[:, 1] - request.users[:, 0]).sum())
+        vector = np.full(SIZE, 0.1, np.float32)
+        honest = TrainReply(vector, users, users, 0, 0, 0.0).to_record(request)
+        content = honest if context.node_config["partition-id"] else _hostile(honest, state["drawn"])
+        return Message(content, reply_to=message)
+
+    def check(drawn: tuple[Any, ...]) -> str:
+        state["drawn"] = drawn
+        plan = _plan(noise_multiplier=1e-12, rounds=1, population=USERS)
+        parts = RoundParts(
+            plan,
+            Federation("{}", np.full(USERS, 2), 0),
+            build_optimizer(ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0), SIZE, 1),
+            IterateAverage(None, SIZE, 1),
+        )
+        strategy, server = build_strategy(parts), ServerApp()
+
+        @server.main()
+        def run(grid: Grid, context: Context) -> None:
+            state["result"] = strategy.start(grid, vector_to_arrays(np.zeros(SIZE, np.float32)), num_rounds=1)
+
+        run_inline(server, client, NODES)
+        _request_is_answered(drawn)
+        moved = float(strategy.tally.update_norm) * plan.denominator
+        honest = 2 * 0.1 * math.sqrt(SIZE)
+        allowed = honest + (1 - strategy.tally.failed_nodes) * USERS / NODES * SLACK
+        if not moved <= allowed * SLACK or strategy.tally.failed_nodes > 1:
+            raise WrongError(f"a reply moved the sum by {moved}, allowed are {allowed}")
+        metrics = strategy.tally.metrics()
+        if not all(math.isfinite(value) for value in metrics.values()):
+            raise WrongError(f"a reply made the round's figures {metrics}")
+        return "refused" if strategy.tally.failed_nodes else "taken"
+
+    return check
+
+
+def _hostile(honest: RecordDict, drawn: tuple[Any, ...]) -> RecordDict:
+    (kind, one, other), metrics, answers, without = drawn
+    if kind == "bytes":
+        array = Array("float32", (SIZE,), other, one)
+    elif kind == "header":
+        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {one}}}".encode()
+        array = Array(
+            "float32", (SIZE,), "numpy.ndarray", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+        )
+    else:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            value = np.full(SIZE if kind == "scaled" else one, 1.0) * (float(other) if abs(other) < 1e308 else 1e308)
+            array = Array(value.astype("float32" if kind == "scaled" else kind))
+    record = RecordDict(
+        {
+            "arrays": ArrayRecord({"vector": array}),
+            "metrics": MetricRecord({**honest.metric_records["metrics"], **metrics}),
+            "config": honest.config_records["config"] if answers == "identity" else ConfigRecord({"answers": answers}),
+        }
+    )
+    for name in without:
+        del record[name]
+    return record
+
+
+def _request_is_answered(drawn: tuple[Any, ...]) -> None:
+    """A node that is sent nonsense says so in a reply."""
+    with _identity():
+        grid = InlineGrid(client_app, 1)
+        node = next(iter(grid.get_node_ids()))
+        nonsense = _hostile(RecordDict({"metrics": MetricRecord({}), "config": ConfigRecord({})}), drawn)
+        (reply,) = grid.send_and_receive([Message(nonsense, node, TRAIN_MESSAGE)])
+    if not reply.has_error():
+        raise WrongError("a node took a request that is none")
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _plan(**changes: Any) -> PrivacyPlan:
+    values = {
+        "strategy": "uedp", "population": 100, "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0,
+        "delta": 1e-5,
+    }  # fmt: skip
+    return PrivacyPlan(**(values | changes))
+
+
+def _sentences() -> Iterator[Sentence]:
+    for split in ("train", "validation"):
+        for user in range(6):
+            for number in range(3):
+                mentions = (Mention(0, 3, "PER"),) if number < 2 else ()
+                yield Sentence(split, f"user {user}", f"{'Ada' if mentions else 'Rain'} saw {number} boats.", mentions)
+
+
+KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path], Check]]] = {
+    "configurations": (CONFIGURATIONS, configurations),
+    "corpora": (CORPORA, corpora),
+    "ledgers": (LEDGERS, ledger_files),
+    "checkpoints": (CHECKPOINTS, checkpoint_files),
+    "messages": (MESSAGES, messages),
+}
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    main()
