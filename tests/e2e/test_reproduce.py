@@ -77,6 +77,7 @@ def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
     return ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
 
 
+@pytest.mark.slow
 def test_a_figure_is_made_once_gone_on_with_and_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
