@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from data_prep.corpus import BUNDLED, Corpus
-from data_prep.deidentify import deidentify
+from data_prep.deidentify import deidentify, sentences_of
+from data_prep.prepare import write_corpus
 from data_prep.records import CorpusError
 from fl_sim.config import ConfigError
 from fl_sim.reproduction.figures import CorpusSource
+
+_TRAIN = "train"
 
 
 class MissingCorpusError(ValueError):
@@ -45,7 +50,7 @@ class CorpusStore:
             name: what the figure calls it.
             source: what it is made from.
             entities: the kinds that are sensitive, in place of those of the source's flags.
-            deidentified: the mode in which its entities are taken out.
+            deidentified: the mode in which its entities are taken out of the training split.
 
         Raises:
             MissingCorpusError: it cannot be prepared here.
@@ -54,7 +59,7 @@ class CorpusStore:
         if entities is not None:
             source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
         key = f"{name}-{_digest(source)}"
-        whole = key if deidentified is None else f"{key}-{deidentified}"
+        whole = key if deidentified is None else f"{key}-trains-{deidentified}"
         if whole not in self._opened:
             try:
                 path = BUNDLED if source.kind == BUNDLED else str(self._made(key, source))
@@ -82,13 +87,34 @@ class CorpusStore:
         return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
 
     def _without(self, path: str, key: str, mode: str) -> Path:
+        """The corpus with its entities taken out of what trains; what is held out stays as it was, because utility is
+        to be measured on the same text for all curves."""
         corpus = Corpus.open(path)
         out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
-        if out.exists():
-            return Corpus.open(out).path
-        self.say(f"taking the entities out of {Path(path).name}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return deidentify(corpus, out, mode)[0].path
+        if not out.exists():
+            self.say(f"taking the entities out of {Path(path).name}")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=out.parent) as scratch:
+                made, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
+                _write_mixed(made, corpus, out)
+        return Corpus.open(out).path
+
+
+def _write_mixed(trains: Corpus, held_out: Corpus, out: Path) -> None:
+    """The training split of one corpus with the other splits of another."""
+    manifest = trains.manifest
+    write_corpus(
+        itertools.chain(
+            (sentence for sentence in sentences_of(trains) if sentence.split == _TRAIN),
+            (sentence for sentence in sentences_of(held_out) if sentence.split != _TRAIN),
+        ),
+        out,
+        name=manifest.name,
+        sources=manifest.sources,
+        settings={name: value for name, value in manifest.settings.items() if name != "identity"},
+        tagger=manifest.tagger,
+        needs_entities=False,
+    )
 
 
 def _digest(source: CorpusSource) -> str:

@@ -58,7 +58,8 @@ class CurveSettings(_Strict):
         name: short, for folders and records.
         label: for people.
         set: settings of ``fl-sim run`` on top of the figure's and the panel's.
-        deidentified: train on the panel's corpus without its entities (a mode of ``fl-sim deidentify``).
+        deidentified: train on the panel's corpus without its entities (a mode of ``fl-sim deidentify``); what is held
+            out stays as it was.
         entities: only these kinds of entities are sensitive (``fl-sim prepare --entities``).
         points: a run per point and seed, and the figure shows their ends; without them a single run per seed, and the
             figure shows it round by round.

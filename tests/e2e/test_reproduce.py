@@ -94,6 +94,7 @@ def test_a_figure_is_made_once_gone_on_with_and_recorded(
     assert noiseless.points[0].gap_closed == 1.0
     assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were taken out, no ε speaks of them"
     assert deidentified.points[0].epsilon.claimed == deidentified.points[0].epsilon.user
+    assert deidentified.points[0].initial == noiseless.points[0].initial, "all are measured on the same held-out text"
     assert [one.noise_multiplier for one in coded.points] == [1.0, 2.0]
     for one in coded.points:
         assert one.epsilon.claimed is not None
