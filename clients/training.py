@@ -189,7 +189,7 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule,
             optimizer.step()
             optimizer.zero_grad()
             if epoch == 0:
-                first_pass += float(torch.nan_to_num(losses.detach(), posinf=0.0).sum())
+                first_pass += float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
     return first_pass
 
 
