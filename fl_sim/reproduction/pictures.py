@@ -33,6 +33,7 @@ METRIC_WORDS = {
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
 _LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": math.inf}
+_WIDE = 300  # an axis of ε that spans less has ticks between the powers of ten, too
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,15 @@ def _finish(record: TrainingRecord, axes: Axes, column: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if column:
         axes.set_xscale("log", nonpositive="mask")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        low, high = axes.get_xlim()
+        subdivided = high < _WIDE * low
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if subdivided else (1,), numticks=12))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
         axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}" if value < 10_000 else f"$10^{{{math.log10(value):.0f}}}$"
 
 
 def _set_y(record: TrainingRecord, axes: Axes, panel: PanelRecord) -> None:

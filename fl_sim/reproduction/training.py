@@ -84,7 +84,7 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
     skipped: dict[str, str] = {}
     for panel in figure.panels:
         if panels and panel.name not in panels:
-            skipped[panel.name] = "not asked for (--panel)"
+            skipped[panel.name] = "not run (--panel)"
             continue
         source = figure.corpora[panel.corpus]
         try:

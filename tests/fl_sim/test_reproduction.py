@@ -14,6 +14,7 @@ from fl_sim.config import ConfigError
 from fl_sim.reproduction.document import document, ordered, picture_name, section
 from fl_sim.reproduction.figures import (
     EpsilonFigure,
+    PublishedNumber,
     TargetLine,
     TrainingFigure,
     find_figure,
@@ -28,6 +29,7 @@ from fl_sim.reproduction.records import (
     Epsilons,
     PanelRecord,
     PointRecord,
+    TargetRecord,
     Trace,
     TrainingRecord,
     check_publishable,
@@ -248,6 +250,25 @@ def test_claims_stand_beside_what_is_proven_in_words_and_picture() -> None:
     assert figure is not None
     (legend,) = figure.subfigs[0].legends
     assert legend.get_texts()[0].get_text() == "as coded: 210.0 ± 10.0; ε 0.460 claimed, ∞ proven (user + entity)"
+
+
+def test_points_are_drawn_at_their_values_with_targets_and_printed_numbers() -> None:
+    points = tuple(point(x=x, trace=None) for x in (0.25, 0.5))
+    record = training_record(CurveRecord(name="ours", label="ours", strategy="uedp", points=points))
+    panel = record.panels[0].model_copy(update={"targets": (TargetRecord(words="to reach", value=150.0),)})
+    printed = PublishedNumber(panel="a", curve="UeDP-Alg", value=180.0, x=0.25, section="VI")
+    changes = {"x": "value", "x_words": "q_s", "panels": (panel,), "published": (printed,)}
+    record = record.model_copy(update=changes)
+    figure = draw(record)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "q_s"
+    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[0.25, 0.5], [0.25]]
+    assert axes.lines[2].get_ydata()[0] == 150.0
+    text = section(record)
+    assert "| ours | 0.25 | 210.0 ± 10.0 |" in text
+    assert "Target: to reach: 150.0." in text
+    assert "UeDP-Alg 180.0 at q_s 0.25" in text
 
 
 def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> None:
