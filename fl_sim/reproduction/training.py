@@ -198,7 +198,7 @@ def _panel_record(
         title=panel.title,
         corpus=_corpus_record(plan.corpora[panel.name]),
         curves=tuple(curves),
-        references=_references(plan.figure, list(folders.values())),
+        references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
         targets=tuple(_targets(plan.figure, panel, curves)),
         failed=dict(failed),
     )
@@ -298,11 +298,13 @@ def _target_value(target: TargetLine, ends: Mapping[str, PointRecord]) -> float 
     return start - float(target.gap or 0.0) * (start - end.utility.mean)
 
 
-def _references(figure: TrainingFigure, folders: Sequence[RunFolder]) -> dict[str, float]:
-    """What one gets without a model; the mean over the runs, whose held-out samples differ by their seeds."""
-    utility = utility_of(folders[0])
+def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> dict[str, float]:
+    """What one gets without a model, from the panel's own training text; the mean over the runs, whose held-out samples
+    differ by their seeds."""
+    own = [folder for run, folder in runs if run.curve.deidentified is None] or [folder for _, folder in runs]
+    utility = utility_of(own[0])
     key = utility.reference + figure.metric.removeprefix(utility.column)  # per token or per word
-    values = [float(value) for folder in folders if (value := (folder.result or {}).get(key)) is not None]
+    values = [float(value) for folder in own if (value := (folder.result or {}).get(key)) is not None]
     return {utility.reference_words: spread(values).mean} if values else {}
 
 
