@@ -1,0 +1,73 @@
+"""Flower as its tutorials have it: one node per user, FedAvg in its wrapper for central differential privacy."""
+
+import functools
+import sys
+import warnings
+from typing import Any
+
+import plain
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.simulation import run_simulation
+
+SPEC = plain.given()
+client, server = ClientApp(), ServerApp()
+
+
+@functools.cache
+def opened() -> tuple[torch.Tensor, Any]:
+    """What a worker keeps."""
+    torch.set_num_threads(1)
+    return plain.users_of(SPEC), plain.gpt2(SPEC)
+
+
+def train(message: Message, context: Context) -> Message:
+    tokens, module = opened()
+    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = torch.optim.SGD(module.parameters(), lr=plain.RATE)
+    sentences = tokens[context.node_config["partition-id"]][torch.randperm(SPEC["sentences"])]
+    for batch in sentences.split(plain.BATCH):
+        optimizer.zero_grad()
+        plain.loss_of(module, batch).backward()
+        optimizer.step()
+    content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(sentences)})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+client.train()(train)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    left = [1]
+
+    def after(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round > 0:
+            left[0] -= 1
+        if left[0] == 0:
+            left[0] = plain.asked()
+            if left[0] == 0:
+                raise SystemExit
+        return MetricRecord({})
+
+    share = SPEC["cohort"] / SPEC["users"]
+    average = FedAvg(fraction_train=share, fraction_evaluate=0.0)
+    private = DifferentialPrivacyServerSideFixedClipping(average, 0.01, plain.CLIP, SPEC["cohort"])
+    arrays = ArrayRecord(opened()[1].state_dict())
+    private.start(grid, arrays, num_rounds=10**6, evaluate_fn=after)
+
+
+if __name__ == "__main__":
+    import logging
+
+    plain.quietly()
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": SPEC["workers"]}}
+    try:
+        run_simulation(server, client, SPEC["users"], backend_config=resources)
+    finally:
+        sys.stderr.flush()

@@ -1,0 +1,235 @@
+"""Our engine beside a plain torch loop, a fused batch, Flower with a node per user, and pfl, on one workload.
+
+    python benchmarks/make_pfl_environment.py DIR        # once
+    python benchmarks/engine_comparison.py --pfl DIR
+
+Every contender is a process that does a few rounds when it is asked to. They are asked in turn, so that whatever else
+the machine does hits them all alike; figures are medians over the turns. Users per CPU-second count the processor time
+of the contender's process and of all it started; memory is the most that these had together (PSS), looked at five times
+a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from data_prep.prepare import write_corpus
+from data_prep.records import Mention, Sentence
+
+HERE = Path(__file__).resolve().parent / "engine"
+LENGTH, VOCABULARY = 20, 5000
+INLINE = {"engine.name": "inline", "engine.nodes": 1}
+RAY = {"engine.name": "ray", "engine.nodes": 2, "engine.num_cpus": 2}
+USER = {"privacy.strategy": "user_level", "privacy.noise_multiplier": 1.0}
+SENTENCE = {"privacy.strategy": "uedp", "privacy.noise_multiplier": 1.0, "privacy.q_s": 1.0, "privacy.q_e": 1.0}
+NOTHING = SENTENCE | {"privacy.q_s": 1e-9}
+"""Rounds in which users are sampled, and none of their sentences: what a round costs beside its arithmetic."""
+
+OURS: dict[str, dict[str, Any]] = {
+    "ours user_level": USER | INLINE,
+    "ours uedp": SENTENCE | INLINE,  # ŵ = the sentences of a user: batches shared by all
+    "ours uedp, ŵ 1": SENTENCE | INLINE | {"privacy.user_cap": 1.0},  # every user's sum is clipped on its own
+    "ours user_level, Ray": USER | RAY,
+    "ours idle": NOTHING | INLINE,
+    "ours idle, Ray": NOTHING | RAY,
+}
+SCRIPTS = {
+    "torch loop": "floor.py",
+    "fused batch": "fused.py",
+    "pfl": "pfl_rounds.py",
+    "Flower per user": "flower_per_user.py",
+}
+COMPARED = [
+    ("ours user_level", "torch loop"), ("ours user_level", "pfl"), ("ours user_level, Ray", "Flower per user"),
+    ("ours uedp", "fused batch"), ("ours uedp, ŵ 1", "fused batch"), ("pfl", "torch loop"),
+]  # fmt: skip
+
+
+@dataclass
+class Contender:
+    """A process that does rounds, and what they cost."""
+
+    name: str
+    process: subprocess.Popen[str]
+    started: float
+    ready: float = 0.0
+    per_cpu: list[float] = field(default_factory=list)
+    per_wall: list[float] = field(default_factory=list)
+    memory: float = 0.0
+
+    def wait(self) -> None:
+        """Until all rounds asked for are done."""
+        if self.process.stdout is None or self.process.stdout.readline().strip() != "done":
+            sys.exit(f"{self.name} ended early: {self.process.wait()}")
+
+    def turn(self, rounds: int, users: int) -> None:
+        """Ask for rounds and measure them."""
+        before, began = self._processor(), time.monotonic()
+        with self._watched_memory():
+            print(rounds, file=self.process.stdin, flush=True)
+            self.wait()
+        self.per_wall.append(rounds * users / (time.monotonic() - began))
+        self.per_cpu.append(rounds * users / max(self._processor() - before, 1e-9))
+
+    def _tree(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self.process.pid)
+            return [own, *own.children(recursive=True)]
+        return []
+
+    def _processor(self) -> float:
+        used = 0.0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                used += times.user + times.system
+        return used
+
+    @contextlib.contextmanager
+    def _watched_memory(self) -> Iterator[None]:
+        over = threading.Event()
+
+        def watch() -> None:
+            while True:
+                self.memory = max(self.memory, sum(pss(process.pid) for process in self._tree()))
+                if over.wait(0.2):
+                    return
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def pss(process: int) -> float:
+    """MiB of a process, pages that n share counted as 1/n; 0 once it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pfl", type=Path, metavar="DIR", help="the environment that make_pfl_environment.py made")
+    parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
+    parser.add_argument("--users", type=int, default=2000)
+    parser.add_argument("--cohort", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2, help="in a turn")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these contenders")
+    args = parser.parse_args()
+    names = args.only or [*OURS, *SCRIPTS]
+    if args.pfl is None:
+        names = [name for name in names if name != "pfl"]
+    for sentences in args.sentences:
+        with tempfile.TemporaryDirectory() as folder:
+            spec = workload(Path(folder), args.users, sentences, args.cohort)
+            show(sentences, compared(names, spec, args))
+
+
+def workload(folder: Path, users: int, sentences: int, cohort: int) -> dict[str, Any]:
+    """Sentences of words without meaning, as tokens and as a corpus with a tokenizer that gives these tokens."""
+    words = np.random.default_rng(0).integers(2, VOCABULARY, (users, sentences, LENGTH - 2))
+    ends = np.zeros((users, sentences, 1), dtype=words.dtype)
+    np.save(folder / "tokens.npy", np.concatenate((ends, words, ends + 1), axis=2).astype(np.int32))
+    _save_tokenizer(folder / "tokenizer")
+    write_corpus(_sentences(words), folder / "corpus", name="synthetic")
+    return {
+        "tokens": str(folder / "tokens.npy"), "folder": str(folder), "users": users, "sentences": sentences,
+        "cohort": cohort, "length": LENGTH, "vocabulary": VOCABULARY, "workers": 2, "rounds": 5000,
+    }  # fmt: skip
+
+
+def _sentences(words: np.ndarray) -> Iterator[Sentence]:
+    for user, own in enumerate(words):
+        for number, sentence in enumerate(own):
+            text = " ".join(f"w{word}" for word in sentence)
+            mentions = (Mention(0, text.index(" "), "X"),) if number % 3 == 0 else ()
+            yield Sentence("train", f"user {user}", text, mentions)
+    yield Sentence("validation", "somebody", "w2 w3", ())
+
+
+def _save_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<s>": 0, "</s>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token="w2"))
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+
+
+def compared(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -> list[Contender]:
+    """Start everybody, then let them take turns."""
+    running: list[Contender] = []
+    try:
+        for name in names:
+            running.append(started(name, spec, args.pfl))
+        for _ in range(args.turns):
+            for contender in running:
+                contender.turn(args.rounds, spec["cohort"])
+    finally:
+        for contender in running:
+            contender.process.stdin and contender.process.stdin.close()
+        for contender in running:
+            contender.process.wait()
+    return running
+
+
+def started(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
+    """A contender after its first round."""
+    python = str(pfl / "bin" / "python") if name == "pfl" and pfl else sys.executable
+    settings = {"privacy.user_cap": float(spec["sentences"])} if "uedp" in name else {}
+    spec = spec | {"name": name.replace(" ", "-"), "settings": settings | OURS.get(name, {})}
+    command = [python, str(HERE / SCRIPTS.get(name, "ours.py")), json.dumps(spec)]
+    began = time.monotonic()
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    contender = Contender(name, subprocess.Popen(command, **pipes), began)
+    contender.wait()
+    contender.ready = time.monotonic() - began
+    return contender
+
+
+def show(sentences: int, contenders: list[Contender]) -> None:
+    """The table of one workload, and the ratios that matter."""
+    print(f"\n{sentences} sentences per user\n")
+    print("| contender | users per CPU-second | users per second | memory, MiB | start and first round, s |")
+    print("|---|---|---|---|---|")
+    cpu = {c.name: statistics.median(c.per_cpu) for c in contenders}
+    wall = {c.name: statistics.median(c.per_wall) for c in contenders}
+    for c in contenders:
+        print(f"| {c.name} | {cpu[c.name]:.1f} | {wall[c.name]:.1f} | {c.memory:,.0f} | {c.ready:.1f} |")
+    print()
+    by_name = {c.name: c for c in contenders}
+    for one, other in COMPARED:
+        if one in cpu and other in cpu:
+            ratios = [a / b for a, b in zip(by_name[one].per_cpu, by_name[other].per_cpu, strict=True)]
+            print(f"{one} / {other}: {statistics.median(ratios):.2f} of the users per CPU-second "
+                  f"({min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+    if {"ours idle", "ours idle, Ray"} <= wall.keys():
+        more = [u / r - u / i for u, r, i in [(100, wall["ours idle, Ray"], wall["ours idle"])]]
+        print(f"Flower and Ray add {more[0]:.2f} s to a round")
+
+
+if __name__ == "__main__":
+    main()
