@@ -68,7 +68,7 @@ class Grid:
     noisy_epochs: int = 45
 
 
-THIN = Grid((0.5, 1.5, 2.9), (0.5,), (12.0, 16.0, 20.0), (12.0, 20.0), (2, 4, 7), 64, (64, 64))
+THIN = Grid((1.0, 2.9), (0.5,), (12.0, 20.0), (12.0, 20.0), (2, 7), 64, (64, 64))
 """The default: the paper does not state widths; these keep a grid point at some ten seconds of one core."""
 
 FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7), 300, (256, 256))

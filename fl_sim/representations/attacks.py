@@ -118,12 +118,11 @@ def description_length(vectors: Floats, private: Integers, seed: int) -> Descrip
     """The online code of one attribute (n,) of two values, in an order drawn by ``seed``."""
     order = streams.generator(seed, "mdl order").permutation(len(private))
     vectors, private = vectors[order], private[order]
-    ends = [int(fraction * len(private)) for fraction in FRACTIONS]
-    first = max(ends[0], 1)
-    online = recoded = float(first)  # a bit each for two values
+    ends = [max(int(fraction * len(private)), 1) for fraction in FRACTIONS]
+    online = recoded = float(ends[0])  # a bit each for two values
     for step, (seen, end) in enumerate(pairwise(ends)):
-        costs = _bits(vectors[:end], private[:end], max(seen, 1), seed, step)
-        online += float(costs[max(seen, 1) :].sum())
+        costs = _bits(vectors[:end], private[:end], seen, seed, step)
+        online += float(costs[seen:].sum())
         recoded += float(costs.sum())
     return DescriptionLength(online / _KILOBIT, recoded / _KILOBIT, len(private) / _KILOBIT)
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_sim.representations.config import ExperimentConfig
 from fl_sim.representations.experiment import run
+
+# No telemetry, no GPU, plain workers of one thread each.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 Observer = Callable[[int, dict[str, Any]], None]
 
@@ -42,6 +51,8 @@ def _in_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[in
 
     started = not ray.is_initialized()
     if started:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         work = ray.remote(num_cpus=1, max_retries=0)(_of_text)
