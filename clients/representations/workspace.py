@@ -19,6 +19,8 @@ from clients.representations.frozen import FrozenEncoder
 from clients.representations.inputs import EncoderInputs, Table, TokenLists, Vocabulary, drop_words, words_of
 from clients.representations.layers import PrivacyLayer
 from clients.tokenizers import boundary_ids, load_tokenizer
+from data_prep.corpus import Corpus
+from data_prep.entity_words import entity_words
 from data_prep.labelled import SPLITS, TRAIN, LabelledData
 from data_prep.readers_adult import AdultColumns, read_adult
 from data_prep.readers_labelled_text import TEXT_READERS, read_dpnr_ag
@@ -56,8 +58,8 @@ class ClientSpec(_Spec):
     Attributes:
         data, encoder: which.
         layer, epsilon: the privacy layer and its ε.
-        word_dropout: μ. sensitive: words that are always dropped. dropout_in_training: whether training texts lose
-            words, too.
+        word_dropout: μ. sensitive: words that are always dropped; entities_of: a prepared corpus, the words of whose
+            entities are, too. dropout_in_training: whether training texts lose words, too.
         seed: of the split, the weights, the words that are dropped.
         feature_cache: a folder for a frozen encoder's features.
     """
@@ -68,6 +70,7 @@ class ClientSpec(_Spec):
     epsilon: float | None = None
     word_dropout: float = 0.0
     sensitive: tuple[str, ...] = ()
+    entities_of: str | None = None
     dropout_in_training: bool = False
     seed: int = 0
     feature_cache: str | None = None
@@ -75,7 +78,8 @@ class ClientSpec(_Spec):
     @property
     def dropout(self) -> WordDropout:
         """The words that never reach the encoder."""
-        return WordDropout(self.word_dropout, frozenset(word.lower() for word in self.sensitive))
+        listed = frozenset(word.lower() for word in self.sensitive)
+        return WordDropout(self.word_dropout, listed | _words_of_entities(self.entities_of))
 
 
 class Workspace:
@@ -143,6 +147,11 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
     return read_adult(source, seed, spec.columns) if spec.name == "adult" else read_dpnr_ag(source)
+
+
+@functools.lru_cache(maxsize=2)
+def _words_of_entities(path: str | None) -> frozenset[str]:
+    return frozenset() if path is None else entity_words(Corpus.open(Path(path).expanduser()))
 
 
 def _inputs_of(spec: ClientSpec, data: LabelledData) -> tuple[dict[str, EncoderInputs], int]:

@@ -40,7 +40,6 @@ def _run_one(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from fl_sim import environment
     from fl_sim.representations import experiment
     from fl_sim.representations.config import ExperimentConfig, load_file, load_mapping, parse_setting
     from fl_sim.representations.summary import summary
@@ -56,7 +55,7 @@ def _run_one(args: argparse.Namespace) -> int:
         lambda row: print(
             f"epoch {row.epoch}: loss {row.loss:.4f}, validation accuracy {row.accuracy:.4f}", file=sys.stderr
         ),
-        environment=environment.describe(),
+        environment=experiment.describe_environment(),
     )
     text = json.dumps(encode(record), indent=2)
     if args.out is not None:
@@ -108,9 +107,9 @@ def _reproduce(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from fl_sim import environment
     from fl_sim.config import ConfigError
     from fl_sim.representations import reproductions
+    from fl_sim.representations.experiment import describe_environment
     from fl_sim.results import encode, replace_file
 
     if not 1 <= args.jobs <= 1024:
@@ -128,7 +127,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         work=args.work,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    table["environment"] = environment.describe()
+    table["environment"] = describe_environment()
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(args.out, json.dumps(encode(table), indent=1).encode() + b"\n")

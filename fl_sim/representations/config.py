@@ -99,6 +99,9 @@ class PrivacySection(_Section):
     epsilon: float | None = Field(None, gt=0, description="the layer's parameter ε")
     word_dropout: float = Field(0.0, ge=0, le=1, description="μ, the probability that a word is dropped")
     sensitive: tuple[str, ...] = Field((), description="words that are always dropped")
+    entities_of: str | None = Field(
+        None, min_length=1, description="a corpus made by `fl-sim prepare`: the words of its entities are, too"
+    )
     dropout_in_training: bool = Field(False, description="whether training texts lose words, too")
     secure_noise: bool = Field(
         False, description="noise of what is released from the operating system: nobody can repeat it"
@@ -163,6 +166,7 @@ class ExperimentConfig(_Section):
             epsilon=self.privacy.epsilon,
             word_dropout=self.privacy.word_dropout,
             sensitive=self.privacy.sensitive,
+            entities_of=self.privacy.entities_of,
             dropout_in_training=self.privacy.dropout_in_training,
             seed=self.seed,
             feature_cache=self.feature_cache,

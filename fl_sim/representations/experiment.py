@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from clients.representations.workspace import Workspace, open_data
 from data_prep.labelled import TEST, TRAIN, VALIDATION, LabelledData
+from fl_sim import environment as environment_module
 from fl_sim.representations import attacks
 from fl_sim.representations.config import ExperimentConfig
 from fl_sim.representations.heads import Server
@@ -57,7 +59,7 @@ def run(
     Args:
         config: checked.
         observe: called after every epoch.
-        environment: of `fl_sim.environment.describe`; None leaves it out (a grid describes it once).
+        environment: of :func:`describe_environment`; None leaves it out (a grid describes it once).
     """
     started, used = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)
@@ -83,6 +85,17 @@ def run(
     record["seconds"] = round(time.perf_counter() - started, 3)
     record["cpu_seconds"] = round(time.process_time() - used, 3)
     return record
+
+
+def describe_environment() -> dict[str, Any]:
+    """What an experiment runs on: that of a run, with the libraries that attack."""
+    found = environment_module.describe()
+    for name in ("scikit-learn", "gensim"):
+        try:
+            found["libraries"][name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found["libraries"][name] = None
+    return found
 
 
 def released_by(config: ExperimentConfig) -> Trained:

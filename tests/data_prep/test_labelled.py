@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import lzma
+import string
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import data_prep
+from data_prep.corpus import Corpus
+from data_prep.entity_words import entity_words
 from data_prep.labelled import LabelledSplit, cut, shuffled
 from data_prep.readers_adult import read_adult
 from data_prep.readers_labelled_text import (
@@ -136,6 +140,17 @@ def test_splits_that_do_not_fit_together_are_refused() -> None:
     split = LabelledSplit(("a",), np.zeros(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64))
     with pytest.raises(CorpusError, match="texts"):
         _ = split.table
+
+
+def test_the_words_of_a_prepared_corpus_s_entities() -> None:
+    corpus = Corpus.open(Path(data_prep.__file__).parent / "bundled")
+    words = entity_words(corpus)
+    keys = corpus.entities("train")["entity"]
+    assert len(words) > 1000
+    assert all(word == word.lower() and word.strip(string.punctuation) == word for word in words)
+    named = sum(all(word in words for word in key.lower().replace(".", "").split()) for key in keys)
+    assert named > 0.8 * len(keys)
+    assert not words & {"of", "the", "and"}
 
 
 def test_cutting_loses_nothing_and_seed_0_is_a_seed() -> None:
