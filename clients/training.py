@@ -15,6 +15,7 @@ section 12).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -139,25 +140,33 @@ def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
 def _sum_of_local_training(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
-    theta = model.get_vector()
-    total = np.zeros_like(theta)
+    total = torch.zeros(model.num_parameters, device=model.device)
+    sums = list(model.parameters.views(total).values())
+    parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
+    theta = [parameter.detach().clone() for parameter in parameters]
     clipped = nonfinite = 0
     loss_sum = votes = 0.0
     for user, part in zip(selection.users.tolist(), _by_user(selection), strict=True):
         if len(part) == 0:
             continue
-        model.set_vector(theta)
-        rng = streams.generator(round_seed, "local", user)
-        loss_sum += local_steps(model, examples.read(part), rule, rng)
-        update = model.get_vector() - theta
-        length = clipping.project(update, rule.user_clip)
-        total += update
+        sentences, rng = examples.read(part), streams.generator(round_seed, "local", user)
+        if _is_one_step(len(part), rule):
+            loss, update = _step(model, _told(model, sentences), rng)
+            rate = -rule.learning_rate
+        else:
+            loss = local_steps(model, sentences, rule, rng)
+            with torch.no_grad():
+                update, rate = list(torch._foreach_sub(parameters, theta)), 1.0
+                torch._foreach_copy_(parameters, theta)
+        length = abs(rate) * _norm(update)
+        loss_sum += loss
         votes += _user_vote(length, rule)
         clipped += len(part) if length > rule.user_clip else 0
         nonfinite += not math.isfinite(length)
-    model.set_vector(theta)
+        if math.isfinite(length) and update:
+            torch._foreach_add_(sums, update, alpha=rate * (min(1.0, rule.user_clip / length) if length else 1.0))
     return TrainReply(
-        vector=total,
+        vector=total.cpu().numpy(),
         users=len(selection.users),
         sentences=len(selection.sentences),
         clipped=clipped,
@@ -165,6 +174,16 @@ def _sum_of_local_training(
         loss_sum=loss_sum,
         votes=votes,
     )
+
+
+def _is_one_step(sentences: int, rule: LocalRule) -> bool:
+    """Whether a user's local training is one step of SGD: its update is the gradient, and the model may stay at θ."""
+    return rule.local_optimizer == "sgd" and rule.local_epochs == 1 and sentences <= rule.batch_size
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    """The L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))
 
 
 def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule, rng: np.random.Generator) -> float:
@@ -175,22 +194,43 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule,
         The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
     """
     first_pass = 0.0
-    sentences = [sentence for sentence in sentences if model.task.size(sentence)]
+    sentences = _told(model, sentences)
     parameters = list(model.parameters.tensors.values())
     optimizer = _LOCAL_OPTIMIZERS[rule.local_optimizer](parameters, lr=rule.learning_rate)
     for epoch in range(rule.local_epochs):
         order = rng.permutation(len(sentences))
         for start in range(0, len(order), rule.batch_size):
             batch = [sentences[i] for i in order[start : start + rule.batch_size]]
-            losses = sentence_losses(model, batch, int(rng.integers(2**63)) if model.has_dropout else None)
-            gradients = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+            loss, gradients = _batch_step(model, batch, rng)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
             optimizer.zero_grad()
             if epoch == 0:
-                first_pass += float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
+                first_pass += loss
     return first_pass
+
+
+def _step(model: LanguageModel, sentences: list[Example], rng: np.random.Generator) -> tuple[float, list[torch.Tensor]]:
+    """One batch of all sentences, drawn as :func:`local_steps` draws it; nothing if there are none."""
+    order = rng.permutation(len(sentences))
+    return _batch_step(model, [sentences[i] for i in order], rng) if sentences else (0.0, [])
+
+
+def _batch_step(
+    model: LanguageModel, batch: list[Example], rng: np.random.Generator
+) -> tuple[float, list[torch.Tensor]]:
+    """The sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
+    parameters = list(model.parameters.tensors.values())
+    losses = sentence_losses(model, batch, int(rng.integers(2**63)) if model.has_dropout else None)
+    found = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
+
+
+def _told(model: LanguageModel, sentences: list[Example]) -> list[Example]:
+    """Those of which there is something to tell."""
+    return [sentence for sentence in sentences if model.task.size(sentence)]
 
 
 def _by_user(selection: Selection) -> list[npt.NDArray[np.int64]]:
