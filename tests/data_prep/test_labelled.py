@@ -149,7 +149,7 @@ def test_the_words_of_a_prepared_corpus_s_entities() -> None:
     assert len(words) > 1000
     assert all(word == word.lower() and word.strip(string.punctuation) == word for word in words)
     named = sum(all(word in words for word in key.lower().replace(".", "").split()) for key in keys)
-    assert named > 0.8 * len(keys)
+    assert named > 0.75 * len(keys)
     assert not words & {"of", "the", "and"}
 
 
