@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -15,6 +16,9 @@ from fl_sim.experiment import Experiment, Row
 from fl_sim.results import RunFolder
 
 Observer = Callable[[Row], None]
+
+_STDERR = 2
+_STOPPING = b"stopping after the round under way; Ctrl-C again stops at once\n"
 
 
 def prepare(config: RunConfig) -> Experiment:
@@ -75,6 +79,8 @@ def _stop_on_interrupt(experiment: Experiment) -> Iterator[None]:
         if experiment.stop_requested:
             raise KeyboardInterrupt
         experiment.stop_requested = True
+        with suppress(OSError):
+            os.write(_STDERR, _STOPPING)  # print may not be called where a signal interrupted a print
 
     before = signal.signal(signal.SIGINT, request_stop)
     try:
