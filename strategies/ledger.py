@@ -34,6 +34,9 @@ HEAD_FILE = "ledger.head.json"
 MECHANISM = 1
 """Version of what a round computes; raised when the same terms would release something that needs another proof."""
 
+_LEAST_NOISE = 1e-3
+"""Below this noise multiplier ε is in the hundred thousands, and the accountant's grid loses its digits: it is inf."""
+
 NoiseSource = Literal["seeded", "secure"]
 
 _GENESIS = "fl-sim ledger"
@@ -225,7 +228,7 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
         PrivacyError: if ``delta`` is impossible.
     """
     released = Counter(entry.terms for entry in entries)
-    if not all(terms.private for terms in released):
+    if not all(terms.private and terms.noise_multiplier >= _LEAST_NOISE for terms in released):
         return math.inf
     events: Counter[accounting.RoundEvent] = Counter()
     for terms, count in released.items():

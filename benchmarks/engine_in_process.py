@@ -1,0 +1,127 @@
+"""The arithmetic of a round alone, in one process: users per CPU-second of a plain torch loop, a fused batch, and our
+`user_level` and `uedp`, taking turns.
+
+    python benchmarks/engine_in_process.py
+
+No Flower, no Ray, no run folder, no noise: what `benchmarks/engine_comparison.py` finds, but in a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
+import plain
+from engine_comparison import LENGTH, VOCABULARY, _save_tokenizer
+
+from clients.examples import Example
+from clients.models import LanguageModel, ModelSpec, load_model
+from clients.selection import Selection
+from clients.training import bounded_sum
+from strategies.messages import LocalRule
+
+
+class Sentences:
+    """Examples that are in memory."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        self._tokens = tokens.reshape(-1, tokens.shape[-1])
+
+    def read(self, ids: np.ndarray) -> list[Example]:
+        return [Example(self._tokens[number], number=int(number)) for number in ids]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--users", type=int, default=40)
+    parser.add_argument("--turns", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        _save_tokenizer(Path(folder) / "tokenizer")
+        sizes = {"hidden": plain.HIDDEN, "layers": plain.LAYERS, "heads": plain.HEADS, "max_tokens": LENGTH}
+        model = load_model(ModelSpec(**sizes, tokenizer=str(Path(folder) / "tokenizer")), seed=0)
+    print(f"{model.num_parameters:,} parameters; median users per CPU-second, {args.turns} turns of {args.users} users")
+    for sentences in (15, 2):
+        tokens = np.random.default_rng(0).integers(2, VOCABULARY, (args.users, sentences, LENGTH))
+        show(sentences, measured(contenders(model, tokens.astype(np.int32)), args.users, args.turns))
+
+
+def measured(works: dict[str, Callable[[], object]], users: int, turns: int) -> dict[str, list[float]]:
+    """Users per CPU-second of each, turn by turn."""
+    for work in works.values():
+        work()
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(turns):
+        for name, work in works.items():
+            before = time.process_time()
+            work()
+            found[name].append(users / (time.process_time() - before))
+    return found
+
+
+def contenders(model: LanguageModel, tokens: np.ndarray) -> dict[str, Callable[[], object]]:
+    """A round of everybody, each way."""
+    users, sentences, _ = tokens.shape
+    counts = np.full(users, sentences)
+    selection = Selection(np.arange(users), np.arange(users * sentences), counts)
+    read: Any = Sentences(tokens)
+    steps = LocalRule("steps", 1.0, 1.0, math.inf, 1.0, 1, plain.BATCH, plain.RATE)
+    shared = LocalRule("gradients", 1.0, 1.0, 1.0, float(sentences))
+    apart = LocalRule("gradients", 1.0, 1.0, 1.0, 1.0)
+    whole = torch.from_numpy(tokens.astype(np.int64))
+    return {
+        "torch loop": lambda: _loop(model.module, whole),
+        "fused batch": lambda: _fused(model.module, whole.flatten(0, 1)),
+        "ours user_level": lambda: bounded_sum(model, read, selection, steps, 0),
+        "ours uedp": lambda: bounded_sum(model, read, selection, shared, 0),
+        "ours uedp, ŵ 1": lambda: bounded_sum(model, read, selection, apart, 0),
+    }
+
+
+def _loop(module: Any, users: torch.Tensor) -> None:
+    parameters = list(module.parameters())
+    start = [p.detach().clone() for p in parameters]
+    total = [torch.zeros_like(p) for p in parameters]
+    for sentences in users:
+        optimizer = torch.optim.SGD(parameters, lr=plain.RATE)
+        for batch in sentences.split(plain.BATCH):
+            optimizer.zero_grad()
+            plain.loss_of(module, batch).backward()
+            optimizer.step()
+        with torch.no_grad():
+            torch._foreach_add_(total, torch._foreach_sub(parameters, start))
+            torch._foreach_copy_(parameters, start)
+
+
+def _fused(module: Any, sentences: torch.Tensor) -> None:
+    module.zero_grad()
+    for batch in sentences.split(51):
+        (plain.loss_of(module, batch) * (len(batch) / len(sentences))).backward()
+
+
+def show(sentences: int, found: dict[str, list[float]]) -> None:
+    print(
+        f"\n{sentences} sentences per user\n\n| | users per CPU-second | of the torch loop | of the fused batch |\n|---|---|---|---|"
+    )
+    for name, rates in found.items():
+        floor, bound = (
+            statistics.median(a / b for a, b in zip(rates, found[other], strict=True))
+            for other in ("torch loop", "fused batch")
+        )
+        print(f"| {name} | {statistics.median(rates):.1f} | {floor:.2f} | {bound:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
