@@ -112,9 +112,8 @@ def _fused(module: Any, sentences: torch.Tensor) -> None:
 
 
 def show(sentences: int, found: dict[str, list[float]]) -> None:
-    print(
-        f"\n{sentences} sentences per user\n\n| | users per CPU-second | of the torch loop | of the fused batch |\n|---|---|---|---|"
-    )
+    print(f"\n{sentences} sentences per user\n")
+    print("| | users per CPU-second | of the torch loop | of the fused batch |\n|---|---|---|---|")
     for name, rates in found.items():
         floor, bound = (
             statistics.median(a / b for a, b in zip(rates, found[other], strict=True))

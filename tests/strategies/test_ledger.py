@@ -442,3 +442,9 @@ def test_a_repeated_earlier_round_counts_for_who_had_joined_by_then(tmp_path: Pa
 def test_another_version_of_the_mechanism_is_refused() -> None:
     with pytest.raises(PrivacyError, match="mechanism is 2; allowed: 1"):
         replace(SEEDED, mechanism=2)
+
+
+def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:
+    """The accountant's grid cannot hold such an ε; without a finite one nothing is promised."""
+    ledger = written(tmp_path, 1, replace(SEEDED, noise_multiplier=1e-200))
+    assert epsilon_of(ledger.entries, Adjacency(3), 1e-5) == math.inf
