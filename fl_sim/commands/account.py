@@ -36,6 +36,7 @@ _SOLVED_FLAGS = {
     "user_cap": "user_cap",
 }
 _PLACEHOLDER = 1.0  # stands for the value that is being solved for
+_LEAST_NOISE = 1e-3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +101,12 @@ def _ours(args: argparse.Namespace) -> Report:
     solved = _SOLVED_FLAGS[args.solve_for or "noise_multiplier"] if args.target_epsilon is not None else None
     if solved is None and (args.solve_for or args.target_unit):
         _refuse("solve-for" if args.solve_for else "target-unit", "given without --target-epsilon", "both or none")
+    z = _PLACEHOLDER if solved == "z" else _required(args, "z")
+    if 0 < z < _LEAST_NOISE:  # ε of hundreds of thousands, for which no grid is fine enough
+        _refuse("z", f"{z:g}", f"at least {_LEAST_NOISE:g}, as in a run")
     event = RoundEvent(
         strategy=args.strategy,
-        noise_multiplier=_PLACEHOLDER if solved == "z" else _required(args, "z"),
+        noise_multiplier=z,
         q_u=_or(args.q_u, 1.0),
         q_e=_or(args.q_e, 1.0),
         q_s=_or(args.q_s, 1.0),

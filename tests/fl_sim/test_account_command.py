@@ -97,6 +97,7 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (UEDP, "--z is missing"),
         (UEDP + " --z 0", "noise_multiplier is 0"),
+        (UEDP + " --z 1e-243", "--z is 1e-243; allowed: at least 0.001"),
         (UEDP + " --z 1 --q-u 0", "q_u is 0"),
         (UEDP + " --z 1 --q-e 1.2", "q_e is 1.2"),
         (UEDP + " --z 1 --user-sentences 1.5", "user_sentences is 1.5"),
