@@ -175,6 +175,9 @@ def _forked(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> 
         said = os.open(_beside(out, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
+        sys.stdout, sys.stderr = (
+            open(number, "w", closefd=False) for number in (1, 2)
+        )  # not those of a test's capture
         plots.write_run_plots = lambda run: None  # takes longer than such a run
         _watch(out)
         if arm is not None:
@@ -185,6 +188,7 @@ def _forked(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> 
         if arm is None:
             _beside(out, "modules").write_text("\n".join(sys.modules))
         sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode())
     finally:

@@ -163,7 +163,7 @@ def test_prepare_refuses(case: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.fixture
 def good(tmp_path: Path) -> list[str]:
     (tmp_path / "data.jsonl").write_text(row("a") + row("b"), encoding="utf-8")
-    return ["prepare", "jsonl", "--source", str(tmp_path / "data.jsonl"), *TABLE]
+    return ["prepare", "jsonl", "--source", str(tmp_path / "data.jsonl"), *TABLE, "--tagger", "rules"]
 
 
 def test_an_output_folder_that_is_taken(good: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

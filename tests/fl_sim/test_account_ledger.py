@@ -12,7 +12,7 @@ import pytest
 
 from fl_sim import simulate
 from fl_sim.cli import main
-from fl_sim.results import ResultsError, RunFolder
+from fl_sim.results import RunFolder
 from strategies.accounting import composed_epsilon, epsilon
 from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of
 from strategies.units import Adjacency, Reach
@@ -267,7 +267,7 @@ def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, t
     for name in (LEDGER_FILE, HEAD_FILE):
         (tmp_path / "run" / name).unlink()
     Ledger.create(tmp_path / "run")
-    with pytest.raises(ResultsError, match="checkpoint is of round 3, but the ledger ends at round 0"):
+    with pytest.raises(LedgerError, match="is not the ledger that was sealed after 3 entries"):
         simulate.resume(tmp_path / "run")
 
 
