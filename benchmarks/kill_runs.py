@@ -175,9 +175,7 @@ def _forked(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> 
         said = os.open(_beside(out, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        sys.stdout, sys.stderr = (
-            open(number, "w", closefd=False) for number in (1, 2)
-        )  # not those of a test's capture
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # in place of what a test captures
         plots.write_run_plots = lambda run: None  # takes longer than such a run
         _watch(out)
         if arm is not None:
