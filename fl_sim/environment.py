@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ _SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
 _GIT_SECONDS = 10
 
 
-def describe() -> dict[str, Any]:
-    """A JSON-ready description of this installation and machine.
+def describe(more: Sequence[str] = ()) -> dict[str, Any]:
+    """A JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
 
     ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` is
     about the files that can change a result. A library that is not installed has the version None.
@@ -28,7 +29,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: _version(name) for name in (*LIBRARIES, *more)},
     }
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from clients.representations.encoders import EncoderSpec
 from clients.representations.workspace import ClientSpec, DataSpec
-from fl_sim.config import ConfigError
+from fl_sim.config import ConfigError, read_toml
 from fl_sim.representations.heads import AdversaryStyle
 from fl_sim.representations.optimizers import OptimizerSpec
 from fl_sim.representations.schedules import ADAPTIVE, AdaptiveName
@@ -216,11 +216,7 @@ def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
 
 def load_file(path: Path) -> ExperimentConfig:
     """The configuration of a TOML file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
-    return load_mapping(values)
+    return load_mapping(read_toml(path))
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
