@@ -27,3 +27,9 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real corpora (../shared/data) are not on this machine")
     return folder
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than a small run does, and is tested elsewhere: ``pytest.mark.usefixtures("no_plots")``."""
+    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)

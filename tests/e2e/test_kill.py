@@ -20,6 +20,8 @@ from fl_sim.results import RunFolder
 from strategies.ledger import Ledger, LedgerError
 from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings, small_corpus
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 SMALL_FILES = 100_000
 """Bytes: every file of a small run but its checkpoints and its model stays below."""
 
@@ -27,12 +29,6 @@ SMALL_FILES = 100_000
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs do, and is tested elsewhere."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from fl_sim import simulate
 from fl_sim.results import RunFolder
 from tests.e2e.small_runs import configuration, model_of, small_corpus
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 ILL = 5
 """Every so manieth sentence makes the model overflow."""
 
@@ -27,12 +29,6 @@ ILL = 5
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs do, and is tested elsewhere."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
 
 
 RATES: dict[str, dict[str, float]] = {"uedp": {"privacy__q_s": 1.0, "privacy__q_e": 1.0}, "user_level": {}}

@@ -22,6 +22,8 @@ from strategies.ledger import epsilon_of
 from strategies.units import Adjacency, Reach
 from tests.e2e.small_runs import SAME_MODEL, apart, configuration, measured, model_of, small_corpus
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
@@ -53,12 +55,6 @@ SERVER = {
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs do, and is tested elsewhere."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
 
 
 @pytest.fixture

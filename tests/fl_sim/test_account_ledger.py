@@ -19,6 +19,8 @@ from strategies.units import Adjacency, Reach
 from tests.e2e.small_runs import configuration, measured, small_corpus
 from tests.strategies.federation import plan
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500)
 LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0)
 ASKED = "--delta 1e-5 --user-sentences 15 --reach-users 15 --reach-sentences 2 --reach-total 20 --json"
@@ -137,12 +139,6 @@ def test_bad_input_is_one_line(
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs do, and is tested elsewhere."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
 
 
 class Crash(RuntimeError):
