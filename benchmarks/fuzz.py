@@ -406,7 +406,7 @@ def _forge(folder: Path, changes: Mapping[str, Any]) -> None:
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 METADATA = st.dictionaries(
-    st.sampled_from(["round", "ledger", "sha256", "x"]), st.one_of(TEXTS, st.just("3"), st.just("{}"))
+    st.sampled_from(["round", "ledger", "folder", "sha256", "x"]), st.one_of(TEXTS, st.just("3"), st.just("{}"))
 )
 CHECKPOINTS = st.one_of(
     DAMAGE, st.tuples(st.just("forged"), METADATA, st.booleans()), st.tuples(st.just("bytes"), st.binary(max_size=64))
@@ -415,7 +415,9 @@ CHECKPOINTS = st.one_of(
 
 def checkpoint_files(folder: Path) -> Check:
     """A damaged checkpoint is refused; nothing else is read from one than was written to it."""
-    sound = checkpoints.Checkpoint(3, np.arange(50, dtype=np.float32), {"m": np.ones(50)}, {"entries": 3})
+    sound = checkpoints.Checkpoint(
+        3, np.arange(50, dtype=np.float32), {"m": np.ones(50)}, {"entries": 3}, {"metrics_bytes": 0}
+    )
     sound.write(folder)
     file = folder / checkpoints._FILE
     content = file.read_bytes()

@@ -22,25 +22,28 @@ from fl_sim.results import ResultsError, replace_file
 
 _FILE = "latest.safetensors"
 _MODEL, _OPTIMIZER = "model", "optimizer."
-_ROUND, _LEDGER, _CHECKSUM = "round", "ledger", "sha256"
+_ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The model (d,) after ``server_round`` rounds, the optimizer state that its next step needs, and the ledger's seal
-    (:attr:`strategies.ledger.Ledger.seal`) of the moment."""
+    """The model (d,) after ``server_round`` rounds, the optimizer state that its next step needs, and the seals of the
+    moment: the ledger's (:attr:`strategies.ledger.Ledger.seal`) and that of the folder's settings and rows
+    (:meth:`fl_sim.results.RunFolder.seal`)."""
 
     server_round: int
     vector: npt.NDArray[np.float32]
     optimizer: dict[str, npt.NDArray[np.float64]]
     ledger: Mapping[str, Any]
+    folder: Mapping[str, Any]
 
     def write(self, folder: Path) -> None:
         """Replace the checkpoint in ``folder`` atomically."""
         folder.mkdir(exist_ok=True)
         tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
         tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
-        words = {_ROUND: str(self.server_round), _LEDGER: json.dumps(dict(self.ledger))}
+        seals = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
+        words = {_ROUND: str(self.server_round), **seals}
         replace_file(folder / _FILE, save(tensors, metadata=words | {_CHECKSUM: _checksum(tensors, words)}))
 
     def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
@@ -61,7 +64,8 @@ class Checkpoint:
             if words.pop(_CHECKSUM) != _checksum(tensors, words):
                 raise ValueError("its checksum does not match its content")
             optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
-            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, json.loads(words[_LEDGER]))
+            seals = [dict(json.loads(words[name])) for name in (_LEDGER, _FOLDER)]
+            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, *seals)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error

@@ -198,6 +198,7 @@ class Experiment:
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
         self._charges.check_seal(checkpoint.ledger)
+        self.folder.check_seal(checkpoint.folder)
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
         self._model.set_vector(self._strategy.averaged(self._vector))
@@ -220,7 +221,8 @@ class Experiment:
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
-            state = Checkpoint(server_round, self._vector, self._strategy.state(), self._charges.seal())
+            seals = self._charges.seal(), self.folder.seal()
+            state = Checkpoint(server_round, self._vector, self._strategy.state(), *seals)
             state.write(self.folder.checkpoint_dir)
         for observer in self.observers:
             observer(row)

@@ -37,6 +37,7 @@ null.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -210,6 +211,27 @@ class RunFolder:
         rows, _ = _read_rows(self.metrics_file)
         self._rewrite([row for row in rows if row["round"] <= after_round])
 
+    def seal(self) -> dict[str, Any]:
+        """What the settings and the rounds' rows are by now; a checkpoint keeps it for :meth:`check_seal`."""
+        rows = self.metrics_file.read_bytes()
+        settings = self.config_file.read_bytes()
+        return {"config": _digest(settings), "metrics": _digest(rows), "metrics_bytes": len(rows)}
+
+    def check_seal(self, seal: Mapping[str, Any]) -> None:
+        """Check that the settings, and the rows that stood when ``seal`` was made, are the same today.
+
+        Raises:
+            ResultsError: a file was changed or cut; it is named.
+        """
+        size = seal.get("metrics_bytes")
+        rows = self.metrics_file.read_bytes()[: size if isinstance(size, int) else 0]
+        for name, file, content in (
+            ("config", self.config_file, self.config_file.read_bytes()),
+            ("metrics", self.metrics_file, rows),
+        ):
+            if _digest(content) != seal.get(name):
+                raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Close the run: metrics.parquet, summary.txt, plots, and last of all result.json, which makes it finished.
 
@@ -292,6 +314,10 @@ def decode(value: Any) -> Any:
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _nearest(tree: Mapping[str, Any], name: str) -> Any:

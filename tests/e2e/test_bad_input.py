@@ -292,6 +292,19 @@ def test_a_checkpoint_of_another_model(unfinished: Path, capsys: Capture) -> Non
     says(refused(["resume", str(unfinished)], capsys), "does not fit")
 
 
+def test_settings_and_rows_that_were_changed_behind_the_checkpoint(unfinished: Path, capsys: Capture) -> None:
+    config = (unfinished / "config.json").read_text()
+    faster = json.loads(config)
+    faster["run"]["server"]["learning_rate"] *= 10
+    (unfinished / "config.json").write_text(json.dumps(faster))
+    says(refused(["resume", str(unfinished)], capsys), "config.json|was changed after the run's last checkpoint")
+    (unfinished / "config.json").write_text(config)
+    rows = [json.loads(line) for line in (unfinished / "metrics.jsonl").read_text().splitlines()]
+    rows[1]["loss"] = 0.5
+    (unfinished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    says(refused(["resume", str(unfinished)], capsys), "metrics.jsonl|was changed after the run's last checkpoint")
+
+
 def test_rounds_that_no_metrics_record(unfinished: Path, capsys: Capture) -> None:
     first = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
     (unfinished / "metrics.jsonl").write_text(first)

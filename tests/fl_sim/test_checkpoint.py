@@ -14,12 +14,13 @@ from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
 
 SIZE = 5
 SEAL = {"run": "r", "entries": 3, "last": "h"}
+FOLDER = {"config": "c", "metrics": "m", "metrics_bytes": 9}
 
 
 def checkpoint(server_round: int = 3, optimizer: str = "adam") -> Checkpoint:
     stepped = build_optimizer(ServerOptimizerConfig(optimizer=optimizer), SIZE)
     stepped.step(np.linspace(-1, 1, SIZE))
-    return Checkpoint(server_round, np.arange(SIZE, dtype=np.float32), stepped.state(), SEAL)
+    return Checkpoint(server_round, np.arange(SIZE, dtype=np.float32), stepped.state(), SEAL, FOLDER)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -30,6 +31,7 @@ def test_what_is_written_is_read_again(optimizer: str, tmp_path: Path) -> None:
     assert read is not None
     assert read.server_round == 7
     assert read.ledger == SEAL
+    assert read.folder == FOLDER
     assert read.vector.dtype == np.float32
     assert (read.vector == written.vector).all()
     assert read.optimizer.keys() == written.optimizer.keys()
