@@ -33,9 +33,9 @@ from fl_sim.experiment import Experiment
 from fl_sim.grids import SERVER_NODE, AttendedGrid, InlineGrid, context_of
 from fl_sim.server_app import make_server_app
 
-# A Ray worker that died (of memory, say) starts again and repeats what it was asked, with the same result; a node
-# whose worker dies of it every time has failed, and the worker starts once more for the rounds to come.
-_RESTARTS = {"max_restarts": 100, "max_task_retries": 2}
+# A Ray worker that died (of memory, say) starts again, on any machine that has room. What it was asked is asked again
+# by the AttendedGrid; Ray itself would keep it for that worker, for ever if its machine is gone and no other has room.
+_RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
 
 # No telemetry, no update check, no network beyond this machine; plain workers of one thread each.
@@ -120,7 +120,7 @@ def run_on_ray(server: ServerApp, client: ClientApp, engine: EngineConfig) -> No
     from flwr.simulation import run_simulation
 
     stop = threading.Event()
-    with _quiet_flower(), _ray_session(engine), ThreadPoolExecutor(max_workers=1) as beside:
+    with _quiet_flower(), _ray_session(engine), _lost_workers_last(), ThreadPoolExecutor(max_workers=1) as beside:
         workers = count_workers(ray.nodes(), engine)
         nodes = engine.nodes or workers
         attended = _attended(server, nodes, stop)
@@ -183,6 +183,21 @@ def _ray_session(engine: EngineConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _lost_workers_last() -> Iterator[None]:
+    """While the block runs, Flower's pool of workers is our :class:`~fl_sim.worker_pool.WorkerPool`."""
+    from flwr.server.superlink.fleet.vce.backend import raybackend
+
+    from fl_sim.worker_pool import WorkerPool
+
+    before = raybackend.BasicActorPool
+    raybackend.BasicActorPool = WorkerPool
+    try:
+        yield
+    finally:
+        raybackend.BasicActorPool = before
 
 
 @contextmanager

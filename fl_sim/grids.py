@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 import uuid
@@ -14,10 +16,21 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+log = logging.getLogger(__name__)
+
 SERVER_NODE = 1
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
 _POLL_SECONDS = 0.05  # half of what Flower's own grid waits; lower gains nothing, its engine sweeps every 0.1 s
 _NODES_SECONDS = 60.0
+
+# A worker that died starts again within seconds, unless its machine is gone. Work that was lost with one is asked for
+# again at least so many times, and for so long, until it counts as failed.
+_RETRIES = 2
+_PATIENCE_SECONDS = 60.0
+_RETRY_SECONDS = 1.0
+_WORKER_LOST = re.compile(
+    r"ray\.exceptions\.(ActorDied|ActorUnavailable|NodeDied|ObjectLost|OutOfMemory|OwnerDied|WorkerCrashed)Error'"
+)
 
 
 class GridError(ValueError):
@@ -77,10 +90,13 @@ class InlineGrid(Grid):
 
 
 class AttendedGrid(Grid):
-    """Another grid, attended to: a node may fail, but not all of them, and waiting can be ended.
+    """Another grid, attended to: lost work is done again, not all nodes may fail, and waiting can be ended.
 
-    One failed node of many counts as zero and the run goes on. A round in which every node failed means that none
-    can work (no access to the corpus, no memory): it ends the run, before noise is spent on nothing.
+    What a node was asked is a function of the round; so if the worker or the machine that did it is lost, the same is
+    asked again, once the other nodes have answered and their workers are free, and the answer is the same. A node that
+    fails by itself, or whose workers are lost every time, counts as zero and the run goes on. A round in which every
+    node failed means that none can work (no access to the corpus, no memory): it ends the run, before noise is spent
+    on nothing.
 
     Args:
         grid: what does the work.
@@ -118,17 +134,35 @@ class AttendedGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """The replies to ``messages``, but for those not there after ``timeout`` seconds.
+        """The replies to ``messages``, but for those not there ``timeout`` seconds after they were asked for.
 
         Raises:
             GridError: if messages were sent and every reply is an error, or none came in time.
             RunStopped: if ``stop`` was set meanwhile.
         """
-        sent = list(self._grid.push_messages(messages))
-        replies = self._collect(sent, timeout)
-        if sent and all(reply.has_error() for reply in replies):
-            raise GridError(f"all {len(sent)} nodes failed in this round: {_reason(replies, timeout)}")
+        asked = list(messages)
+        replies, lost = self._ask(asked, timeout)
+        attempts, since = 0, time.monotonic()
+        while lost and (attempts < _RETRIES or time.monotonic() - since < _PATIENCE_SECONDS):
+            nodes = {reply.metadata.src_node_id for reply in lost}
+            log.info("%d of %d nodes lost their worker and are asked again", len(nodes), len(asked))
+            again = [_copy(message) for message in asked if message.metadata.dst_node_id in nodes]
+            arrived, lost = self._ask(again, timeout)
+            replies += arrived
+            attempts += 1
+            if arrived:
+                attempts, since = 0, time.monotonic()
+            elif lost:
+                self._pause(_RETRY_SECONDS)
+        replies += lost
+        if asked and all(reply.has_error() for reply in replies):
+            raise GridError(f"all {len(asked)} nodes failed in this round: {_reason(replies, timeout)}")
         return replies
+
+    def _ask(self, messages: list[Message], timeout: float | None) -> tuple[list[Message], list[Message]]:
+        """The replies to ``messages``, and apart from them those which say that a worker was lost."""
+        replies = self._collect(list(self._grid.push_messages(messages)), timeout)
+        return [reply for reply in replies if not _is_lost(reply)], [reply for reply in replies if _is_lost(reply)]
 
     def _collect(self, sent: list[str], timeout: float | None) -> list[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -150,8 +184,8 @@ class AttendedGrid(Grid):
                 raise GridError(f"only {present} of {num_nodes} nodes are there after {_NODES_SECONDS:g} seconds")
             self._pause()
 
-    def _pause(self) -> None:
-        if self._stop.wait(_POLL_SECONDS):
+    def _pause(self, seconds: float = _POLL_SECONDS) -> None:
+        if self._stop.wait(seconds):
             raise RunStopped
 
 
@@ -160,6 +194,17 @@ def context_of(node: int, node_config: dict[str, Any] | None = None) -> Context:
     return Context(
         run_id=TaskIdentity.run_id, node_id=node, node_config=node_config or {}, state=RecordDict(), run_config={}
     )
+
+
+def _is_lost(reply: Message) -> bool:
+    """Whether there is no answer because a worker or its machine is gone; Flower tells Ray's exception as text."""
+    return reply.has_error() and _WORKER_LOST.search((reply.error.reason or "").partition(":")[0]) is not None
+
+
+def _copy(message: Message) -> Message:
+    """The same message, not sent yet."""
+    asked = message.metadata
+    return Message(message.content, asked.dst_node_id, asked.message_type, ttl=asked.ttl, group_id=asked.group_id)
 
 
 def _reason(replies: list[Message], timeout: float | None) -> str:

@@ -13,8 +13,8 @@ import pytest
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes by /proc, which is absent")
 
 
-def processes_in(folder: Path) -> dict[int, str]:
-    """The living processes whose working folder is ``folder``: id and command line."""
+def processes_in(folder: Path, named: str = "") -> dict[int, str]:
+    """The living processes whose working folder is ``folder`` and command line has ``named``: id and command line."""
     found = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
@@ -24,13 +24,13 @@ def processes_in(folder: Path) -> dict[int, str]:
                     found[int(process.name)] = command.decode(errors="replace").strip()
             except OSError:  # it has ended meanwhile, or is not ours
                 continue
-    return found
+    return {process: command for process, command in found.items() if named in command}
 
 
-def wait_until_none_in(folder: Path, seconds: float = 30) -> dict[int, str]:
+def wait_until_none_in(folder: Path, seconds: float = 30, named: str = "") -> dict[int, str]:
     """What still lives in ``folder`` after ``seconds``; ends at once when nothing does."""
     deadline = time.monotonic() + seconds
-    while (left := processes_in(folder)) and time.monotonic() < deadline:
+    while (left := processes_in(folder, named)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
 

@@ -16,6 +16,8 @@ from fl_sim.results import RunFolder
 
 USERS = 6
 MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
+QUICK_TO_LOAD = {"model__name": "awd-lstm", "model__embedding": 8}
+"""For runs of many processes: half of what a worker does before its first round is to load transformers' GPT-2."""
 _NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 
 # Two runs whose nodes hold other users add the same float32 gradients in another order and in batches of another

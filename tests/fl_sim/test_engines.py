@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -212,6 +213,97 @@ def test_what_is_late_is_left_out_and_all_too_late_is_refused() -> None:
     grid.silent = {2, 3}
     with pytest.raises(GridError, match=r"no answer within 0\.2 seconds \(engine\.timeout\)"):
         exchange(AttendedGrid(grid, num_nodes=2), timeout=0.2)
+
+
+class LossyGrid(InlineGrid):
+    """Nodes whose workers are lost: node ``k`` for the first ``losses[k]`` times that it is asked."""
+
+    def __init__(self, client: ClientApp, num_nodes: int, losses: dict[int, float]) -> None:
+        super().__init__(client, num_nodes)
+        self.losses = losses
+        self.asked: list[tuple[int, RecordDict]] = []
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        self.asked.append((node, message.content))
+        if self.losses.get(node, 0) > 0:
+            self.losses[node] -= 1
+            return Message(Error(0, "<class 'ray.exceptions.ActorUnavailableError'>:<'it is gone'>"), reply_to=message)
+        return super()._answer(message)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.grids._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("fl_sim.grids._RETRY_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_lost_with_a_worker_is_asked_again_and_nothing_else() -> None:
+    grid = LossyGrid(nodes_that_fail(), 3, losses={2: 1, 4: 2})
+    replies = exchange(AttendedGrid(grid))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [2, 3, 4]
+    assert not any(reply.has_error() for reply in replies)
+    assert [node for node, _ in grid.asked] == [2, 3, 4, 2, 4, 4]
+    assert all(content == grid.asked[0][1] for _, content in grid.asked)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_whose_workers_are_lost_every_time_has_failed() -> None:
+    grid = LossyGrid(nodes_that_fail(), 3, losses={3: math.inf})
+    replies = exchange(AttendedGrid(grid))
+    assert {reply.metadata.src_node_id: reply.has_error() for reply in replies} == {2: False, 3: True, 4: False}
+    assert len(grid.asked) == 3 + 2
+    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*it is gone"):
+        exchange(AttendedGrid(LossyGrid(nodes_that_fail(), 2, losses={2: math.inf, 3: math.inf})))
+
+
+def test_a_worker_that_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.grids._RETRY_SECONDS", 0.01)
+    grid = LossyGrid(nodes_that_fail(), 1, losses={2: 20})
+    assert not any(reply.has_error() for reply in exchange(AttendedGrid(grid)))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_fails_by_itself_is_not_asked_again() -> None:
+    """It would fail again, also if what it says sounds like a lost worker's."""
+    client, calls = ClientApp(), list[int]()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        calls.append(context.node_id)
+        if context.node_id == 2:
+            raise MemoryError("OutOfMemoryError: ray.exceptions.OutOfMemoryError'")
+        return Message(message.content, reply_to=message)
+
+    assert [reply.has_error() for reply in exchange(AttendedGrid(InlineGrid(client, 2)))] == [True, False]
+    assert calls == [2, 3]
+
+
+def test_a_lost_worker_is_given_work_only_when_no_other_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl_sim.worker_pool import WorkerPool
+
+    def answer(future: tuple[str, int]) -> tuple[str, str, str]:
+        if future[0] == "lost":
+            raise OSError("gone")
+        return future[0], "reply", "context"
+
+    monkeypatch.setattr("fl_sim.worker_pool.ray.get", answer)
+    pool = WorkerPool.__new__(WorkerPool)
+    pool.pool, pool._future_to_actor = ["good", "lost"], {}
+    numbers = iter(range(9))
+
+    def work() -> str:
+        """As Flower's backend does."""
+        future = pool.submit(lambda worker, *job: (worker, next(numbers)), (None, None, "0", None))
+        try:
+            pool.fetch_result_and_return_actor_to_pool(future)
+        except OSError:
+            pool.add_actor_back_to_pool(future)
+        return future[0]
+
+    assert [work() for _ in range(4)] == ["lost", "good", "good", "good"]
+    assert pool._future_to_actor == {}
 
 
 def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
