@@ -7,7 +7,6 @@ for release.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from data_prep.encode import EncodedSplit
 from strategies import streams
 
 IntArray = npt.NDArray[np.int64]
+
+_AT_ONCE = 1 << 20  # tokens counted at a time, so that counting needs no memory of the corpus's size
 
 
 def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> IntArray:
@@ -89,7 +90,7 @@ def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences
 
 
 def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> HeldOut:
-    counts = np.bincount(np.concatenate([*_predicted(train)]), minlength=vocabulary) + 1.0
+    counts = _predicted(train, vocabulary) + 1.0
     nats = -np.log(counts / counts.sum())
     return HeldOut(
         losses=np.array([nats[e.tokens[1:]].mean() if len(e) > 1 else 0.0 for e in examples]),
@@ -98,9 +99,13 @@ def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> H
     )
 
 
-def _predicted(encoded: EncodedSplit) -> Iterator[npt.NDArray[np.int32]]:
-    """All tokens of every sentence but the first, which nothing predicts."""
-    return (encoded.sentence(s)[1:] for s in range(len(encoded.offsets) - 1))
+def _predicted(encoded: EncodedSplit, vocabulary: int) -> IntArray:
+    """How often each token is predicted, (vocabulary,): in every sentence but as its first, which nothing predicts."""
+    firsts = encoded.tokens[encoded.offsets[:-1][encoded.lengths > 0]]
+    counts = -np.bincount(firsts, minlength=vocabulary)
+    for start in range(0, len(encoded.tokens), _AT_ONCE):
+        counts += np.bincount(encoded.tokens[start : start + _AT_ONCE], minlength=vocabulary)
+    return counts
 
 
 def _majority_error(train: Examples, examples: list[Example]) -> float:
