@@ -45,6 +45,7 @@ class Sentences:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--users", type=int, default=40)
+    parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -53,7 +54,7 @@ def main() -> None:
         sizes = {"hidden": plain.HIDDEN, "layers": plain.LAYERS, "heads": plain.HEADS, "max_tokens": LENGTH}
         model = load_model(ModelSpec(**sizes, tokenizer=str(Path(folder) / "tokenizer")), seed=0)
     print(f"{model.num_parameters:,} parameters; median users per CPU-second, {args.turns} turns of {args.users} users")
-    for sentences in (15, 2):
+    for sentences in args.sentences:
         tokens = np.random.default_rng(0).integers(2, VOCABULARY, (args.users, sentences, LENGTH))
         show(sentences, measured(contenders(model, tokens.astype(np.int32)), args.users, args.turns))
 

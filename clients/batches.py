@@ -89,6 +89,30 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
         yield group
 
 
+def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of users with about as many sentences, a group for each batch, everybody in one of them.
+
+    Each group's padded size (users × most sentences × longest) stays within ``max_batch_tokens``, but for a user who
+    is too large, and goes alone; nobody has less than half of the sentences of another one in the group.
+
+    Args:
+        shapes: of each user, the number of its sentences and the inputs of the longest.
+    """
+    group: list[int] = []
+    longest = 0
+    for index in sorted(range(len(shapes)), key=lambda i: shapes[i], reverse=True):
+        sentences, inputs = shapes[index]
+        most = shapes[group[0]][0] if group else sentences
+        padded_size = (len(group) + 1) * most * max(longest, inputs)
+        if group and (padded_size > max_batch_tokens or 2 * sentences < most):
+            yield group
+            group, longest = [], 0
+        group.append(index)
+        longest = max(longest, inputs)
+    if group:
+        yield group
+
+
 def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
     """Refuse what would otherwise fail deep inside a layer, or index another token's row.
 

@@ -43,12 +43,29 @@ class Record:
         grad: the gradient of its output, (B, T, …).
         output: what it returned (detached), (B, T, …).
         options: what it was given by name.
+        joined: how many sentences, one after another, each of the B rows holds.
     """
 
     inputs: torch.Tensor
     grad: torch.Tensor
     output: torch.Tensor
     options: Mapping[str, Any]
+    joined: int = 1
+
+    def of_users(self, users: int, factors: torch.Tensor | None) -> Record:
+        """The record with one row per user, whose gradient is Σ_s factors[s] · gradient_s over its sentences.
+
+        Args:
+            users: U; the record's B rows are sentences, those of a user side by side and as many for each.
+            factors: (B,); ``None`` for 1.
+        """
+
+        def rows(of_sentences: torch.Tensor) -> torch.Tensor:
+            return of_sentences.unflatten(0, (users, -1)).flatten(1, 2)
+
+        grad = self.grad if factors is None else self.grad * factors.view(-1, *[1] * (self.grad.dim() - 1))
+        joined = len(self.grad) // users
+        return Record(rows(self.inputs), rows(grad), rows(self.output), self.options, joined)
 
 
 class Contribution(ABC):
@@ -68,11 +85,6 @@ class Contribution(ABC):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         """``total += Σ_s factors[s] · gradient_s`` in place; factors (B,), total in the parameter's shape."""
 
-    @abstractmethod
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        """``totals[rows[s]] += factors[s] · gradient_s`` in place; totals (R, …), rows (B,) int64. For small
-        parameters: it stores a gradient for each sentence."""
-
 
 class PerSentence(Contribution):
     """Gradients small enough to be stored for each sentence: biases, norms' scales, low-rank adapters."""
@@ -85,9 +97,6 @@ class PerSentence(Contribution):
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.view(-1).addmv_(self._rows.t(), factors)
-
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        totals.flatten(1).index_add_(0, rows, self._rows * factors.unsqueeze(1))
 
 
 class Product(Contribution):
@@ -131,10 +140,6 @@ class Product(Contribution):
         else:
             total.addmm_(g.t(), a)
 
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        left, right = (self.inputs, self.grad) if self._transposed else (self.grad, self.inputs)
-        totals.index_add_(0, rows, torch.bmm(left.transpose(1, 2) * factors.view(-1, 1, 1), right))
-
 
 class Lookup(Contribution):
     """The table (V, h) of an embedding: sentence s adds ``grad[s, t]`` to row ``ids[s, t]``."""
@@ -152,9 +157,10 @@ class Lookup(Contribution):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.index_add_(0, self.ids.flatten(), (self.grad * factors.view(-1, 1, 1)).flatten(0, 1))
 
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        places = (rows.unsqueeze(1).expand_as(self.ids), self.ids)
-        totals.index_put_(places, self.grad * factors.view(-1, 1, 1), accumulate=True)
+    def add_to_rows(self, tables: torch.Tensor) -> None:
+        """``tables[s] += gradient_s`` in place, (B, V, h)."""
+        starts = torch.arange(len(tables), device=tables.device).unsqueeze(1) * tables.shape[1]
+        tables.flatten(0, 1).index_add_(0, (self.ids + starts).flatten(), self.grad.flatten(0, 1))
 
 
 class TiedTable(Contribution):
@@ -179,10 +185,6 @@ class TiedTable(Contribution):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         self._lookup.add(factors, total)
         self._product.add(factors, total)
-
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        self._lookup.add_rows(factors, rows, totals)
-        self._product.add_rows(factors, rows, totals)
 
 
 class Layer(ABC):
@@ -217,12 +219,9 @@ class LinearLayer(Layer):
 
     def product(self, name: str, record: Record) -> Contribution:
         """The weight's contribution, stored per sentence where that is the smaller thing to do."""
-        a, g = record.inputs, record.grad
-        tokens, p, q = a.shape[1], a.shape[2], g.shape[2]
-        if p * q <= tokens * (p + q) and len(a) * p * q <= _PER_SENTENCE_LIMIT:
-            left, right = (a, g) if self.transposed else (g, a)
-            return PerSentence(name, torch.bmm(left.transpose(1, 2), right))
-        return Product(name, a, g, self.transposed)
+        if _better_stored(record):
+            return PerSentence(name, _stored(record, self.transposed))
+        return Product(name, record.inputs, record.grad, self.transposed)
 
 
 class EmbeddingLayer(Layer):
@@ -269,10 +268,6 @@ class MaskedProduct(Contribution):
         grad = (self._grad * factors.view(-1, 1, 1)).flatten(0, 1)
         total.addcmul_(grad.t() @ self._inputs.flatten(0, 1), self._scale)
 
-    def add_rows(self, factors: torch.Tensor, rows: torch.Tensor, totals: torch.Tensor) -> None:
-        gradients = torch.bmm(self._grad.transpose(1, 2) * factors.view(-1, 1, 1), self._inputs)
-        totals.index_add_(0, rows, gradients * self._scale)
-
 
 class RecurrentLayer(Layer):
     """The hidden-to-hidden weight of `clients.awd_lstm.Recurrence`: at every step it meets the state of the step
@@ -285,7 +280,8 @@ class RecurrentLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         gates, recurrence = records
-        before = functional.pad(recurrence.output[:, :-1], (0, 0, 1, 0))
+        apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
+        before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
         scale = recurrence.options.get("scale")
         if scale is None:
             return [Product(self.names[0], before, gates.grad, transposed=False)]
@@ -337,9 +333,25 @@ class TiedLayer(Layer):
         table = self._embedding.names[0]
         head = _of_sentences(records[1])
         lookup = self._embedding.lookup(records[0])
-        product = Product(table, head.inputs, head.grad, transposed=False)
         rest = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
-        return [TiedTable(lookup, product), *rest]
+        if _better_stored(head):
+            gradients = _stored(head, transposed=False)
+            lookup.add_to_rows(gradients)
+            return [PerSentence(table, gradients), *rest]
+        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *rest]
+
+
+def _better_stored(record: Record) -> bool:
+    """Whether a linear layer's gradient of every row takes no more work than its norm by Gram matrices, and little
+    room."""
+    (rows, tokens, p), q = record.inputs.shape, record.grad.shape[2]
+    return p * q <= tokens * (p + q) and rows * p * q <= _PER_SENTENCE_LIMIT
+
+
+def _stored(record: Record, transposed: bool) -> torch.Tensor:
+    """The gradient of a linear layer's weight of every row, (B, q, p) or (B, p, q)."""
+    left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
+    return torch.bmm(left.transpose(1, 2), right)
 
 
 def _of_sentences(record: Record) -> Record:

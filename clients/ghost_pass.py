@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -89,20 +90,49 @@ class Tape:
         }
 
 
-def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> tuple[torch.Tensor, list[Contribution]]:
-    """One forward and one backward pass: (B,) losses, and what the batch adds to ∇ of each parameter."""
+@dataclass(frozen=True)
+class Pass:
+    """One forward and one backward pass of a batch.
+
+    Attributes:
+        losses: (B,), the mean loss of each sentence.
+        layers: those of the model.
+        records: what each module of theirs saw.
+    """
+
+    losses: torch.Tensor
+    layers: Sequence[Layer]
+    records: Mapping[nn.Module, Record]
+
+    def of_sentences(self) -> list[Contribution]:
+        """What each sentence adds to ∇ of each parameter."""
+        return self._contributions(self.records, len(self.losses))
+
+    def of_users(self, users: int, factors: torch.Tensor | None = None) -> list[Contribution]:
+        """What each user adds, Σ_s factors[s] · gradient_s over its sentences: see `Record.of_users`."""
+        joined = {module: record.of_users(users, factors) for module, record in self.records.items()}
+        return self._contributions(joined, users)
+
+    def _contributions(self, records: Mapping[nn.Module, Record], rows: int) -> list[Contribution]:
+        with torch.no_grad():
+            found = [c for layer in self.layers for c in layer.contributions([records[m] for m in layer.modules])]
+        if any(c.squared.shape != (rows,) for c in found):
+            raise NotCovered("a layer was not given one row per sentence")
+        return found
+
+
+def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
+    """Take a batch through the model and back; raises NotCovered for one that cannot be described."""
     modules = [module for layer in layers for module in layer.modules]
     with _frozen(model), torch.enable_grad(), Tape(modules) as tape:
         logits = model.logits(batch)
         outputs = tape.outputs()
     losses, scores = loss_and_score_gradient(logits.detach(), batch)
+    if not bool(losses.isfinite().all()):
+        raise NotCovered("a loss is not finite")
     with torch.no_grad():
         gradients = torch.autograd.grad(logits, outputs, grad_outputs=scores)
-        records = tape.records(gradients)
-        contributions = [c for layer in layers for c in layer.contributions([records[m] for m in layer.modules])]
-    if any(c.squared.shape != losses.shape for c in contributions):
-        raise NotCovered("a layer was not given one row per sentence")
-    return losses, contributions
+    return Pass(losses, layers, tape.records(gradients))
 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,8 +226,8 @@ def _describe(module: nn.Module, names: Mapping[str, str]) -> Layer:
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
-    """Compare the fast path with plain autograd on three short random sentences, with dropout if the model has any,
-    at parameters shifted at random.
+    """Compare the fast path with plain autograd on three short random sentences, each on its own and as one user's,
+    with dropout if the model has any, at parameters shifted at random.
 
     The shift matters: a fresh adapter's second factor is zero, and hides every mistake in the first.
 
@@ -220,7 +250,8 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
 
 
 def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[Example]) -> None:
-    """Raise NotCovered unless each parameter's per-sentence norms and weighted sum agree with autograd's."""
+    """Raise NotCovered unless each parameter's per-sentence norms, their weighted sum, and that sum's norm where one
+    user has all the sentences, agree with autograd's."""
     factors = torch.tensor([1.0, -0.5, 0.25], device=model.device)
     difference = {name: torch.zeros_like(p) for name, p in model.parameters.tensors.items()}
     expected = {name: torch.zeros(len(examples), dtype=torch.float64) for name in difference}
@@ -228,15 +259,18 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[E
         for name, gradient in loss_gradients(model, [example], _CHECK_MASKS)[1].items():
             expected[name][index] = gradient.double().square().sum()
             difference[name].sub_(gradient, alpha=float(factors[index]))
-    _, contributions = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
+    seen = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
+    of_sentences, of_users = seen.of_sentences(), seen.of_users(1, factors)
     whole = torch.stack(list(expected.values())).sum(dim=0)
-    for contribution in contributions:
+    for contribution, joined in zip(of_sentences, of_users, strict=True):
         name = contribution.name
-        contribution.add(factors, difference[name])
         allowed = _CHECK_TOLERANCE * expected[name] + _CHECK_FLOOR * whole
         off = (contribution.squared.cpu() - expected[name]).abs()
+        off_joined = abs(float(joined.squared) - float(difference[name].double().square().sum()))
+        contribution.add(factors, difference[name])
         residue = float(difference[name].double().square().sum())
-        if not bool((off <= allowed).all()) or not residue <= float(allowed.sum()) * _CHECK_TOLERANCE:
+        agree = bool((off <= allowed).all()) and off_joined <= float(allowed.sum())
+        if not agree or not residue <= float(allowed.sum()) * _CHECK_TOLERANCE:
             raise NotCovered(f"the gradient of {name} differs from plain autograd's")
-    if {c.name for c in contributions} != set(difference):
+    if {c.name for c in of_sentences} != set(difference):
         raise NotCovered("not every trainable parameter was accounted for")

@@ -35,8 +35,6 @@ from clients.models import LanguageModel
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: it would
 # still never exceed c, but be scaled down for no reason.
 _TOLERATED_SLACK = 1e-2
-_ROWS_UP_TO = 1 << 14  # parameters of a model whose users' sums are kept side by side
-_ROWS_LIMIT = 1 << 22  # float32 numbers of users' sums that may exist at once
 
 
 @dataclass
@@ -62,6 +60,11 @@ class Tally:
         self.sentences += len(examples)
         self.predictions += sum(model.task.predictions(example) for example in examples)
 
+    def add(self, other: Tally) -> None:
+        """Take in what went into another sum."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
 
 @dataclass(frozen=True)
 class ClippedSum:
@@ -84,14 +87,19 @@ class GradientSum:
         for user in users:
             total.add(sentences_of[user], clip_norm=1.0)
         update = total.result().vector
+
+    Attributes:
+        flat: (d,) float32, the sum so far.
+        views: of it, by parameter name.
+        tally: what went into it.
     """
 
     def __init__(self, model: LanguageModel, mask_seed: int | None = None) -> None:
         self._model = model
         self._mask_seed = mask_seed
-        self._flat = torch.zeros(model.num_parameters, device=model.device)
-        self._views = model.parameters.views(self._flat)
-        self._tally = Tally()
+        self.flat = torch.zeros(model.num_parameters, device=model.device)
+        self.views = model.parameters.views(self.flat)
+        self.tally = Tally()
 
     def add(self, examples: Sequence[Example], clip_norm: float, *, max_batch_tokens: int | None = None) -> None:
         """Add Σ_s Π_c(g_s) of these sentences; ``clip_norm`` may be ``math.inf`` (no clipping).
@@ -101,7 +109,7 @@ class GradientSum:
                 is empty, too long, or has an id outside the vocabulary. Nothing has been added then.
         """
         groups = _checked_groups(self._model, examples, clip_norm, max_batch_tokens)
-        self._tally.count(self._model, examples)
+        self.tally.count(self._model, examples)
         with full_precision():
             for group in groups:
                 self._add_group([examples[i] for i in group], clip_norm)
@@ -109,21 +117,21 @@ class GradientSum:
     def _add_group(self, examples: Sequence[Example], clip_norm: float) -> None:
         model, seed = self._model, self._mask_seed
         if math.isinf(clip_norm):
-            done = add_unclipped(model, examples, self._views, self._tally, seed)
+            done = add_unclipped(model, examples, self.views, self.tally, seed)
         else:
-            done = add_clipped(model, examples, clip_norm, self._views, self._tally, seed)
+            done = add_clipped(model, examples, clip_norm, self.views, self.tally, seed)
         if not done:
             for example in examples:
-                add_one(model, example, clip_norm, self._views, self._tally, seed)
+                add_one(model, example, clip_norm, self.views, self.tally, seed)
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""
-        self._flat.zero_()
-        self._tally = Tally()
+        self.flat.zero_()
+        self.tally = Tally()
 
     def result(self) -> ClippedSum:
         """A copy of the sum so far, with its counts."""
-        return ClippedSum(vector=self._flat.cpu().numpy().copy(), **vars(self._tally))
+        return ClippedSum(vector=self.flat.cpu().numpy().copy(), **vars(self.tally))
 
 
 def clipped_gradient_sum(
@@ -152,74 +160,20 @@ def clipped_gradient_sum(
     return total.result()
 
 
-def user_sums(
-    model: LanguageModel, users: Sequence[Sequence[Example]], clip_norm: float, mask_seed: int | None = None
-) -> Iterator[ClippedSum]:
-    """`clipped_gradient_sum` of each user's sentences, in their order; of many users at once where the model is as
-    small as a head on a frozen encoder.
-
-    Raises:
-        ModelError: see `GradientSum.add`.
-    """
-    at_once = max(1, _ROWS_LIMIT // model.num_parameters) if model.num_parameters <= _ROWS_UP_TO else 1
-    for start in range(0, len(users), at_once):
-        part = users[start : start + at_once]
-        if len(part) == 1:
-            yield clipped_gradient_sum(model, part[0], clip_norm, mask_seed=mask_seed)
-        else:
-            yield from _side_by_side(model, part, clip_norm, mask_seed)
-
-
-def _side_by_side(
-    model: LanguageModel, users: Sequence[Sequence[Example]], clip_norm: float, mask_seed: int | None
-) -> Iterator[ClippedSum]:
-    examples = [example for user in users for example in user]
-    owners = np.repeat(np.arange(len(users)), [len(user) for user in users])
-    groups = _checked_groups(model, examples, clip_norm, None)
-    sums = torch.zeros((len(users), model.num_parameters), device=model.device)
-    tallies = [Tally() for _ in users]
-    for tally, user in zip(tallies, users, strict=True):
-        tally.count(model, user)
-    with full_precision():
-        for group in groups:
-            _add_rows(model, [examples[i] for i in group], owners[group], clip_norm, sums, tallies, mask_seed)
-    for vector, tally in zip(sums.cpu().numpy(), tallies, strict=True):
-        yield ClippedSum(vector=vector, **vars(tally))
-
-
-def _add_rows(
-    model: LanguageModel,
-    examples: Sequence[Example],
-    owners: NDArray[np.int64],
-    clip_norm: float,
-    sums: torch.Tensor,
-    tallies: Sequence[Tally],
-    mask_seed: int | None,
-) -> None:
-    """Add each example's Π_c(g_s) to the row, and to the tally, of its owner."""
-    found = _by_ghost_norms(model, examples, clip_norm, mask_seed)
-    if found is None:
-        for example, owner in zip(examples, owners.tolist(), strict=True):
-            add_one(model, example, clip_norm, model.parameters.views(sums[owner]), tallies[owner], mask_seed)
-        return
-    rows = torch.from_numpy(owners).to(sums.device)
-    for contribution in found.contributions:
-        contribution.add_rows(-found.factors, rows, model.parameters.rows(sums, contribution.name))
-    counted = zip(owners.tolist(), found.losses.tolist(), found.clipped.tolist(), strict=True)
-    for owner, loss, clipped in counted:
-        tallies[owner].loss_sum += loss
-        tallies[owner].clipped += clipped
-
-
 def _checked_groups(
     model: LanguageModel, examples: Sequence[Example], clip_norm: float, max_batch_tokens: int | None
 ) -> list[list[int]]:
     """The indices of each micro-batch; raises ModelError for what no gradient could be taken of."""
-    if not clip_norm > 0:
-        raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
+    check_clip_norm(clip_norm)
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
     return list(micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)))
+
+
+def check_clip_norm(clip_norm: float) -> None:
+    """Raise ModelError for one that would bound nothing."""
+    if not clip_norm > 0:
+        raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
 
 
 @contextmanager
@@ -280,45 +234,38 @@ def add_clipped(
     mask_seed: int | None = None,
 ) -> bool:
     """Add Σ_s Π_c(g_s) by ghost norms; False, and nothing added, if a sentence must be seen on its own."""
-    found = _by_ghost_norms(model, examples, clip_norm, mask_seed)
-    if found is None:
+    layers = covered_layers(model)
+    if layers is None:
         return False
-    for contribution in found.contributions:
-        contribution.add(-found.factors, views[contribution.name])
-    tally.loss_sum += float(found.losses.sum(dtype=torch.float64))
-    tally.clipped += int(found.clipped.sum())
+    try:
+        seen = ghost_pass(model, layers, model.batch(examples, mask_seed))
+        contributions = seen.of_sentences()
+        norms = sure_norms(contributions, clip_norm)
+    except NotCovered:
+        return False
+    factors = clip_factors(norms, clip_norm)
+    for contribution in contributions:
+        contribution.add(-factors, views[contribution.name])
+    tally.loss_sum += float(seen.losses.sum(dtype=torch.float64))
+    tally.clipped += int((norms > clip_norm).sum())
     return True
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A batch by ghost norms: per parameter what it contributes; (B,) factors min(1, c/‖g_s‖), losses, and whether
-    the factor is below 1."""
+def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:
+    """(B,) float64 norms over all parameters, none of them too small.
 
-    contributions: list[Contribution]
-    factors: torch.Tensor
-    losses: torch.Tensor
-    clipped: torch.Tensor
-
-
-def _by_ghost_norms(
-    model: LanguageModel, examples: Sequence[Example], clip_norm: float, mask_seed: int | None
-) -> _Found | None:
-    """None if a sentence must be seen on its own."""
-    layers = covered_layers(model)
-    if layers is None:
-        return None
-    try:
-        losses, contributions = ghost_pass(model, layers, model.batch(examples, mask_seed))
-    except NotCovered:
-        return None
+    Raises:
+        NotCovered: if one is not finite, or is above ``clip_norm`` and not known well enough to be shortened by it.
+    """
     squared = torch.stack([c.squared for c in contributions]).sum(dim=0)
     slack = torch.stack([c.slack for c in contributions]).sum(dim=0)
     norms = (squared + slack).sqrt()
-    if not bool((norms.isfinite() & losses.isfinite()).all()):
-        return None
-    clipped = norms > clip_norm
-    if bool((clipped & (slack > _TOLERATED_SLACK * squared)).any()):
-        return None
-    factors = torch.where(clipped, clip_norm / norms, 1.0).float()
-    return _Found(contributions, factors, losses, clipped)
+    unsure = (norms > clip_norm) & (slack > _TOLERATED_SLACK * squared)
+    if bool((unsure | ~norms.isfinite()).any()):
+        raise NotCovered("a norm is not finite, or not known well enough")
+    return norms
+
+
+def clip_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """min(1, c/‖g‖), float32."""
+    return torch.where(norms > clip_norm, clip_norm / norms, 1.0).float()

@@ -56,8 +56,3 @@ class TrainableParameters:
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Name to a view of ``flat`` (shape (d,)) in the parameter's own shape."""
         return {name: flat[slice(*self._ranges[name])].view(p.shape) for name, p in self.tensors.items()}
-
-    def rows(self, flat: torch.Tensor, name: str) -> torch.Tensor:
-        """A view (R, …) of parameter ``name`` in each row of ``flat`` (R, d), whose rows are vectors like θ."""
-        start, stop = self._ranges[name]
-        return flat[:, start:stop].unflatten(1, self.tensors[name].shape)

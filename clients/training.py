@@ -15,18 +15,19 @@ section 12).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from clients.examples import Example, Examples
-from clients.gradients import ClippedSum, clipped_gradient_sum, user_sums
+from clients.gradients import GradientSum, Tally, clipped_gradient_sum
 from clients.models import LanguageModel, sentence_losses
 from clients.published import WeightedSelection
 from clients.selection import Selection
+from clients.user_sums import UserSums, user_sums
 from strategies import clipping, streams
 from strategies.messages import LocalRule, TrainReply
 
@@ -57,46 +58,87 @@ def bounded_sum(
     return _sum_of_local_training(model, examples, selection, rule, round_seed)
 
 
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """What becomes of one user's sum.
+
+    Attributes:
+        share: what it is multiplied by before it is added, so that it lies within β.
+        clipped: how many of its sentences were clipped, on their own or as a part of it.
+        nonfinite: how many contributions were not finite, and count as zero.
+        votes: what the user votes, bounded together with its sum.
+    """
+
+    share: float
+    clipped: int
+    nonfinite: int
+    votes: float = 0.0
+
+
 def _sum_of_gradients(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
     users = [part for part in _by_user(selection) if len(part)]
     pooled = [part for part in users if _cannot_reach(len(part), rule)]
-    shared = examples.read(np.concatenate(pooled)) if pooled else []
-    total = clipped_gradient_sum(model, shared, rule.sentence_clip, mask_seed=mask_seed)
-    counts = {name: getattr(total, name) for name in _COUNTS}
-    votes = _sentence_votes(total, rule)
-    apart = [examples.read(part) for part in users if not _cannot_reach(len(part), rule)]
-    for own in user_sums(model, apart, rule.sentence_clip, mask_seed):
-        clipped, own_votes = _bound_user(own, rule)
-        total.vector[:] += own.vector
-        votes += own_votes
-        counts = {name: value + getattr(own, name) for name, value in counts.items()}
-        counts["clipped"] += clipped
-    return TrainReply(vector=total.vector, users=len(selection.users), votes=votes, **counts)
+    total = GradientSum(model, mask_seed)
+    total.add(examples.read(np.concatenate(pooled)) if pooled else [], rule.sentence_clip)
+    votes = _sentence_votes(total.tally, rule)
+    apart = (examples.read(part) for part in users if not _cannot_reach(len(part), rule))
+    sums = user_sums(model, apart, rule.sentence_clip, mask_seed)
+    votes += _add_bounded(total, sums, lambda length, tally: _bound_user(length, tally, rule))
+    return _reply(total, selection, votes)
 
 
-def _bound_user(own: ClippedSum, rule: LocalRule) -> tuple[int, float]:
-    """Shorten one user's sum, its votes as a coordinate of it included, to β in place.
+def _add_bounded(total: GradientSum, sums: Iterable[UserSums], bound: Callable[[float, Tally], _Bounded]) -> float:
+    """Add Σ_u Π_β(sum_u); ``bound`` is given the norm of a user's sum and what went into it. Returns the votes."""
+    votes = 0.0
+    for found in sums:
+        users = [bound(length, tally) for length, tally in zip(found.lengths, found.tallies, strict=True)]
+        found.add([user.share for user in users], total.flat)
+        for user, tally in zip(users, found.tallies, strict=True):
+            total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))
+            votes += user.votes
+    return votes
 
-    Returns:
-        How many sentences were clipped as part of their user, and the user's votes.
-    """
+
+def _reply(total: GradientSum, selection: Selection, votes: float) -> TrainReply:
+    return TrainReply(
+        vector=total.flat.cpu().numpy(),
+        users=len(selection.users),
+        sentences=len(selection.sentences),
+        clipped=total.tally.clipped,
+        nonfinite=total.tally.nonfinite,
+        loss_sum=total.tally.loss_sum,
+        votes=votes,
+    )
+
+
+def _bound_user(length: float, tally: Tally, rule: LocalRule) -> _Bounded:
+    """Π_β of a user's sum of clipped gradients, of the given length; the votes of its sentences are a coordinate of
+    it."""
     if math.isinf(rule.sentence_clip):
-        length = clipping.project(own.vector, rule.user_clip)
-        return own.sentences if length > rule.user_clip else 0, _user_vote(length, rule)
-    votes = _sentence_votes(own, rule)
-    joint = rule.joint_norm(clipping.norm(own.vector), votes)
-    if not math.isfinite(joint):
-        own.vector[:] = 0
-        return 0, 0.0
-    share = min(1.0, rule.user_clip / joint) if joint else 1.0
-    if share < 1:
-        own.vector[:] *= share
-    return 0, share * votes
+        return _bound_update(length, tally, rule, tally.nonfinite)
+    votes = _sentence_votes(tally, rule)
+    share = _share(rule.joint_norm(length, votes), rule.user_clip)
+    return _Bounded(share, tally.clipped, tally.nonfinite, share * votes)
 
 
-def _sentence_votes(total: ClippedSum, rule: LocalRule) -> float:
+def _bound_update(length: float, tally: Tally, rule: LocalRule, nonfinite: int = 0) -> _Bounded:
+    """Π_β of an update of the given length, that of a user whose sentences are not clipped one by one."""
+    if not math.isfinite(length):
+        return _Bounded(0.0, 0, nonfinite + 1)
+    clipped = tally.sentences if length > rule.user_clip else 0
+    return _Bounded(_share(length, rule.user_clip), clipped, nonfinite, _user_vote(length, rule))
+
+
+def _share(length: float, radius: float) -> float:
+    """min(1, r/‖x‖), by which Π_r multiplies x; 0 for an x that is not finite."""
+    if not math.isfinite(length):
+        return 0.0
+    return radius / length if length > radius else 1.0
+
+
+def _sentence_votes(total: Tally, rule: LocalRule) -> float:
     """Σ(b − γ) over the sentences of a sum, b = 1 if the clip left the sentence's gradient as it was."""
     if rule.vote_weight == 0 or math.isinf(rule.sentence_clip):
         return 0.0
@@ -140,45 +182,70 @@ def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
 def _sum_of_local_training(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
-    total = torch.zeros(model.num_parameters, device=model.device)
-    sums = list(model.parameters.views(total).values())
-    parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
-    theta = [parameter.detach().clone() for parameter in parameters]
-    clipped = nonfinite = 0
-    loss_sum = votes = 0.0
-    for user, part in zip(selection.users.tolist(), _by_user(selection), strict=True):
-        if len(part) == 0:
-            continue
-        sentences, rng = examples.read(part), streams.generator(round_seed, "local", user)
-        if _is_one_step(len(part), rule):
-            loss, update = _step(model, _told(model, sentences), rng)
-            rate = -rule.learning_rate
-        else:
-            loss = local_steps(model, sentences, rule, rng)
-            with torch.no_grad():
-                update, rate = list(torch._foreach_sub(parameters, theta)), 1.0
-                torch._foreach_copy_(parameters, theta)
-        length = abs(rate) * _norm(update)
-        loss_sum += loss
-        votes += _user_vote(length, rule)
-        clipped += len(part) if length > rule.user_clip else 0
-        nonfinite += not math.isfinite(length)
-        if math.isfinite(length) and update:
-            torch._foreach_add_(sums, update, alpha=rate * (min(1.0, rule.user_clip / length) if length else 1.0))
-    return TrainReply(
-        vector=total.cpu().numpy(),
-        users=len(selection.users),
-        sentences=len(selection.sentences),
-        clipped=clipped,
-        nonfinite=nonfinite,
-        loss_sum=loss_sum,
-        votes=votes,
+    users = [(u, part) for u, part in zip(selection.users.tolist(), _by_user(selection), strict=True) if len(part)]
+    one_step = ((u, _told(model, examples.read(part))) for u, part in users if _is_one_step(len(part), rule))
+    several = ((u, _told(model, examples.read(part))) for u, part in users if not _is_one_step(len(part), rule))
+    total = GradientSum(model)
+    votes = _add_bounded(
+        total, _gradients(model, one_step, round_seed), lambda length, tally: _bound_step(length, tally, rule)
     )
+    votes += _add_bounded(
+        total,
+        _local_updates(model, several, rule, round_seed),
+        lambda length, tally: _bound_update(length, tally, rule),
+    )
+    return _reply(total, selection, votes)
 
 
 def _is_one_step(sentences: int, rule: LocalRule) -> bool:
     """Whether a user's local training is one step of SGD: its update is the gradient, and the model may stay at θ."""
     return rule.local_optimizer == "sgd" and rule.local_epochs == 1 and sentences <= rule.batch_size
+
+
+def _bound_step(length: float, tally: Tally, rule: LocalRule) -> _Bounded:
+    """Π_β of a step of SGD along the mean of gradients whose sum has the given length."""
+    rate = rule.learning_rate / max(tally.sentences, 1)
+    bounded = _bound_update(math.nan if tally.nonfinite else rate * length, tally, rule)
+    return replace(bounded, share=rate * bounded.share)
+
+
+def _gradients(model: LanguageModel, users: Iterable[tuple[int, list[Example]]], round_seed: int) -> Iterator[UserSums]:
+    """Σ_s −∇l(θ, s) of each user. Its dropout masks are those that :func:`local_steps` would draw, so that with dropout
+    no two users share a pass."""
+    if not model.has_dropout:
+        yield from user_sums(model, (sentences for _, sentences in users), math.inf)
+        return
+    for user, sentences in users:
+        rng = streams.generator(round_seed, "local", user)
+        rng.permutation(len(sentences))
+        yield from user_sums(model, [sentences], math.inf, _mask_seed(rng))
+
+
+class _Update(UserSums):
+    """What several local steps made of one user's model, less θ; ``nan`` long if it is not finite."""
+
+    def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally) -> None:
+        self.users, self.lengths, self.tallies = [0], [_norm(change)], [tally]
+        self._model = model
+        self._change = change
+
+    def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
+        if shares[0] != 0:
+            torch._foreach_add_(list(self._model.parameters.views(total).values()), self._change, alpha=shares[0])
+
+
+def _local_updates(
+    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalRule, round_seed: int
+) -> Iterator[UserSums]:
+    """θ_u − θ of each user; the model holds θ again whenever one is handed out."""
+    parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
+    theta = [parameter.detach().clone() for parameter in parameters]
+    for user, sentences in users:
+        loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user))
+        with torch.no_grad():
+            change = list(torch._foreach_sub(parameters, theta))
+            torch._foreach_copy_(parameters, theta)
+        yield _Update(model, change, Tally(sentences=len(sentences), loss_sum=loss))
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:
@@ -187,14 +254,13 @@ def _norm(tensors: Sequence[torch.Tensor]) -> float:
 
 
 def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule, rng: np.random.Generator) -> float:
-    """Local SGD or Adam, from its beginning, over one user's sentences, changing ``model`` in place. Dropout masks
-    are fresh at every step.
+    """Local SGD or Adam, from its beginning, over one user's sentences, of each of which there is something to tell,
+    changing ``model`` in place. Dropout masks are fresh at every step.
 
     Returns:
         The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
     """
     first_pass = 0.0
-    sentences = _told(model, sentences)
     parameters = list(model.parameters.tensors.values())
     optimizer = _LOCAL_OPTIMIZERS[rule.local_optimizer](parameters, lr=rule.learning_rate)
     for epoch in range(rule.local_epochs):
@@ -211,21 +277,19 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule,
     return first_pass
 
 
-def _step(model: LanguageModel, sentences: list[Example], rng: np.random.Generator) -> tuple[float, list[torch.Tensor]]:
-    """One batch of all sentences, drawn as :func:`local_steps` draws it; nothing if there are none."""
-    order = rng.permutation(len(sentences))
-    return _batch_step(model, [sentences[i] for i in order], rng) if sentences else (0.0, [])
-
-
 def _batch_step(
     model: LanguageModel, batch: list[Example], rng: np.random.Generator
 ) -> tuple[float, list[torch.Tensor]]:
     """The sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
     parameters = list(model.parameters.tensors.values())
-    losses = sentence_losses(model, batch, int(rng.integers(2**63)) if model.has_dropout else None)
+    losses = sentence_losses(model, batch, _mask_seed(rng) if model.has_dropout else None)
     found = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
     return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
+
+
+def _mask_seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))
 
 
 def _told(model: LanguageModel, sentences: list[Example]) -> list[Example]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
-from clients.ghost import Contribution, Lookup, MaskedProduct, NotCovered, PerSentence, Product, ScaleLayer, TiedTable
+from clients.ghost import (
+    EmbeddingLayer,
+    LinearLayer,
+    Lookup,
+    MaskedProduct,
+    NotCovered,
+    PerSentence,
+    Product,
+    Record,
+    ScaleLayer,
+    TiedLayer,
+    TiedTable,
+)
 from clients.ghost_pass import Tape
 
 
@@ -67,33 +77,24 @@ def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(total.double() - 1, 0.5 * expected[0] - 2 * expected[2], rtol=1e-4, atol=1e-4)
 
 
-def kinds() -> list[Contribution]:
-    """One of each, three sentences of six tokens."""
-    ids = torch.tensor([[3, 1, 3, 2, 0, 0], [0, 1, 2, 5, 5, 5], [4, 4, 4, 4, 4, 4]])
-    inputs, grad, scores = normal(3, 6, 5), normal(3, 6, 4, seed=1), normal(3, 6, 6, seed=2)
-    lookup = Lookup("e", ids, normal(3, 6, 5, seed=3), padding_idx=None)
-    return [
-        PerSentence("b", normal(3, 4, 2)),
-        Product("w", inputs, grad, transposed=False),
-        Product("t", inputs, grad, transposed=True),
-        MaskedProduct("m", inputs, grad, (normal(4, 5) > 0).float()),
-        lookup,
-        TiedTable(lookup, Product("e", inputs, scores, transposed=False)),
-    ]
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_sums_by_owner_are_the_sums_of_each(number: int) -> None:
-    contribution = kinds()[number]
-    shape = [(4, 2), (4, 5), (5, 4), (4, 5), (6, 5), (6, 5)][number]
-    factors, owners = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1, 0, 1])
-    wide = torch.zeros(2, 3 + math.prod(shape))  # the parameter is a part of every row
-    contribution.add_rows(factors, owners, wide[:, 3:].unflatten(1, shape))
-    assert not wide[:, :3].any()
-    for owner in range(2):
-        expected = torch.zeros(shape)
-        contribution.add(torch.where(owners == owner, factors, 0.0), expected)
-        torch.testing.assert_close(wide[owner, 3:].view(shape), expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("tokens", [1, 30], ids=["by Gram matrices", "stored"])
+def test_a_tied_table_of_users(tokens: int) -> None:
+    """Two users of two sentences: their norms are those of weighted sums, cross terms and all."""
+    ids = torch.randint(0, 9, (4, tokens), generator=torch.Generator().manual_seed(4))
+    looked_up, inputs, scores = normal(4, tokens, 5), normal(4, tokens, 5, seed=1), normal(4, tokens, 9, seed=2)
+    embedding, linear = nn.Embedding(9, 5), nn.Linear(5, 9, bias=False)
+    names = {"weight": "table"}
+    layer = TiedLayer(EmbeddingLayer(embedding, names), LinearLayer(linear, names, transposed=False))
+    records = [Record(ids, looked_up, looked_up, {}), Record(inputs, scores, scores, {})]
+    factors = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    (found,) = layer.contributions([record.of_users(2, factors) for record in records])
+    assert isinstance(found, PerSentence) == (tokens == 30)
+    each = factors.double().view(-1, 1, 1) * (rows(ids, looked_up, 9) + outer(inputs, scores))
+    expected = each.unflatten(0, (2, 2)).sum(dim=1)
+    torch.testing.assert_close(found.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.zeros(9, 5)
+    found.add(torch.tensor([3.0, -1.0]), total)
+    torch.testing.assert_close(total.double(), 3 * expected[0] - expected[1], rtol=1e-4, atol=1e-4)
 
 
 def test_a_lookup_adds_what_meets_in_one_row() -> None:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from clients.examples import Example
 from clients.ghost_pass import covered_layers
 from clients.gradients import GradientSum, clipped_gradient_sum
 from clients.models import LanguageModel, ModelError
+from clients.user_sums import user_sums
 from tests.clients import models_to_try
 from tests.clients.models_to_try import CLASSES, CONTEXT, COVERED, NOT_COVERED, examples
 
@@ -100,25 +102,29 @@ def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
         assert found.sentences == len(given)
         assert found.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
         assert found.nonfinite == 0
+        check_users(model, given, true, clip_norm)
 
 
-@pytest.mark.parametrize("name", ["gpt2-class-head", "bert-class-lora", "awd-lstm-bias", "small-gpt2", "albert-class"])
-def test_the_sums_of_many_users_are_those_of_each(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models put users side by side, the others take one after the other."""
-    model = (COVERED | NOT_COVERED)[name]()
-    given = examples(*LENGTHS, task=model.task)
-    users = [given[:4], given[4:5], [], given[5:]]
-    clip_norm = float(np.median([np.linalg.norm(g) for g in true_gradients(model, given)]))
-    for limit in (0, 1 << 40):
-        monkeypatch.setattr(gradients, "_ROWS_UP_TO", limit)
-        for rows in (1, 3, 100):
-            monkeypatch.setattr(gradients, "_ROWS_LIMIT", rows * model.num_parameters)
-            sums = list(gradients.user_sums(model, users, clip_norm, MASKS))
-            for user, found in zip(users, sums, strict=True):
-                expected = clipped_gradient_sum(model, user, clip_norm, mask_seed=MASKS)
-                np.testing.assert_allclose(found.vector, expected.vector, rtol=0, atol=1e-5 * clip_norm)
-                assert (found.sentences, found.clipped) == (expected.sentences, expected.clipped)
-                assert found.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
+def check_users(model: LanguageModel, given: list[Example], true: list[NDArray[np.float64]], clip_norm: float) -> None:
+    """The sum of every user and its norm, those who share a pass and those who do not."""
+    ends = [0, 4, 5, 5, 8, len(given)]
+    total = torch.zeros(model.num_parameters)
+    seen = []
+    for found in user_sums(model, [given[i:j] for i, j in pairwise(ends)], clip_norm, MASKS):
+        shares = [0.5 + user for user in found.users]
+        before = total.clone()
+        found.add(shares, total)
+        expected = np.zeros(model.num_parameters)
+        for user, share, length, tally in zip(found.users, shares, found.lengths, found.tallies, strict=True):
+            own = true[ends[user] : ends[user + 1]]
+            of_user = clipped_total(own, clip_norm) if own else np.zeros(model.num_parameters)
+            assert length == pytest.approx(np.linalg.norm(of_user), rel=1e-4)
+            assert (tally.sentences, tally.nonfinite) == (len(own), 0)
+            assert tally.clipped == sum(np.linalg.norm(g) > clip_norm for g in own)
+            expected += share * of_user
+        seen += found.users
+        assert np.linalg.norm((total - before).numpy() - expected) <= 2e-5 * np.linalg.norm(expected)
+    assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("build", COVERED.values(), ids=COVERED)
@@ -216,7 +222,7 @@ def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFix
     given = examples(9, 14)
     one_by_one = GradientSum(model)
     for sentence in given:
-        gradients.add_one(model, sentence, 1.0, one_by_one._views, one_by_one._tally)
+        gradients.add_one(model, sentence, 1.0, one_by_one.views, one_by_one.tally)
     found = clipped_gradient_sum(model, given, 1.0)
     assert distance(found.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
 

@@ -138,6 +138,26 @@ def test_local_training_is_plain_sgd(model, examples) -> None:
     np.testing.assert_allclose(reply.vector, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("beta", [0.01, 0.3, math.inf])
+def test_a_single_step_of_each_user_is_plain_sgd(model, examples, selection, beta: float) -> None:
+    """Users of whom each takes one step share passes; each step is clipped on its own."""
+    rule = LocalRule("steps", 1.0, 1.0, math.inf, beta, local_epochs=1, batch_size=7, learning_rate=0.2)
+    reply = bounded_sum(model, examples, selection, rule, 5)
+    expected = np.zeros(model.num_parameters)
+    clipped, losses = 0, 0.0
+    parameters = list(model.parameters.tensors.values())
+    for first, count in zip(np.cumsum([0, *COUNTS]), COUNTS, strict=False):
+        if count:
+            found = sentence_losses(model, examples.read(range(first, first + count)))
+            step = -0.2 * torch.cat([g.flatten() for g in torch.autograd.grad(found.mean(), parameters)]).double()
+            expected += shortened(step.numpy(), beta)
+            clipped += count if step.norm() > beta else 0
+            losses += float(found.sum().detach())
+    assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert (reply.clipped, reply.nonfinite, reply.sentences) == (clipped, 0, 16)
+    assert reply.loss_sum == pytest.approx(losses, rel=1e-5)
+
+
 def test_a_users_local_training_does_not_depend_on_the_others(model, examples, selection) -> None:
     together = bounded_sum(model, examples, selection, step_rule(0.05), 3).vector
     offsets = np.cumsum([0, *COUNTS])
