@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
-from clients.client_app import reply_with_failure
 from clients.selection import select
 from data_prep.corpus import Corpus
 from fl_sim import simulate
-from fl_sim.config import EngineConfig
-from fl_sim.engines import run_on_ray
-from fl_sim.grids import GridError
 from fl_sim.results import ResultsError, RunFolder
 from strategies import sampling
-from tests.e2e.processes import end_all_in, free_ports, needs_proc, processes_in, wait_until_none_in
+from tests.e2e.processes import end_all_in
 from tests.e2e.small_runs import (
     SAME_MODEL,
     USERS,
@@ -205,205 +193,6 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
     resumed, whole = simulate.resume(tmp_path / "killed"), run("whole", **changes)
     assert np.array_equal(model_of(whole), model_of(resumed))
     assert measured(whole) == measured(resumed)
-
-
-# --- on Ray ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@needs_proc
-def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
-    run: Run, corpus: Path, tmp_path: Path, place: Path
-) -> None:
-    changes = {"engine__nodes": 2, **PLAIN, **STRATEGIES["uedp"]}
-    done = _fl_sim(place, "run", "--json", *_on_ray(corpus, tmp_path / "ray", **changes))
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["stopped"] == "rounds"
-    assert _unexpected(done.stderr) == []
-    assert wait_until_none_in(place) == {}
-    on_ray = RunFolder.open(tmp_path / "ray")
-    assert apart(run("inline", **changes), on_ray, LEARNING_RATE) < SAME_MODEL
-    assert (on_ray.metrics()["failed_nodes"].dropna() == 0).all()
-
-
-@pytest.mark.slow
-@needs_proc
-def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_path: Path, place: Path) -> None:
-    with _started(place, "run", *_on_ray(corpus, tmp_path / "run", rounds=5000, engine__nodes=2)) as process:
-        _wait_for_round(tmp_path / "run", 1, process)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group, Ray's processes included
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert f"go on with: fl-sim resume {tmp_path / 'run'}" in errors
-    assert "Traceback" not in errors
-    assert wait_until_none_in(place) == {}
-    stopped = RunFolder.open(tmp_path / "run")
-    assert stopped.result is not None
-    assert stopped.result["stopped"] == "interrupted"
-    assert (stopped.metrics()["failed_nodes"].dropna() == 0).all()
-
-
-@pytest.mark.slow
-@needs_proc
-def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, place: Path) -> None:
-    """The nodes are made to work for minutes on a round; the server waits for them in a thread of Flower's."""
-    corpus = small_corpus(tmp_path / "corpus", users=40, longest=4000)
-    big = {"model__hidden": 384, "model__layers": 6, "evaluation__max_sentences": 1, "privacy__q_s": 1.0}
-    with _started(place, "run", *_on_ray(corpus, tmp_path / "run", engine__nodes=2, **big)) as process:
-        _wait_for_round(tmp_path / "run", 0, process)
-        _wait_for(lambda: any("ClientAppActor.run" in name for name in processes_in(place).values()), process)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.stderr is not None
-        assert any("Ctrl-C again stops at once" in line for line in process.stderr)  # two signals at once would be one
-        os.killpg(process.pid, signal.SIGINT)
-        asked = time.monotonic()
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert time.monotonic() - asked < 60
-    assert "Traceback" not in errors
-    assert wait_until_none_in(place) == {}
-    assert RunFolder.open(tmp_path / "run").last_round == 0
-
-
-@pytest.mark.slow
-@needs_proc
-def test_a_run_joins_an_existing_cluster_and_leaves_it_alive(
-    run: Run, corpus: Path, tmp_path: Path, place: Path
-) -> None:
-    head = place / "head"
-    head.mkdir()
-    with _cluster(head) as address:
-        changes = {"engine__nodes": 2, "engine__address": address, **PLAIN, **STRATEGIES["uedp"]}
-        for name in ("first", "second"):
-            done = _fl_sim(place, "run", *_on_ray(corpus, tmp_path / name, **changes))
-            assert done.returncode == 0, done.stderr
-            assert _unexpected(done.stderr) == []
-            assert wait_until_none_in(place) == {}
-        assert _raylet_in(head)
-    assert wait_until_none_in(head) == {}
-    first, second = (RunFolder.open(tmp_path / name) for name in ("first", "second"))
-    assert np.array_equal(model_of(first), model_of(second))
-    assert measured(first) == measured(second)
-    inline = run("inline", engine__nodes=2, **PLAIN, **STRATEGIES["uedp"])
-    assert apart(inline, first, LEARNING_RATE) < SAME_MODEL
-
-
-@pytest.mark.slow
-@needs_proc
-def test_a_worker_that_dies_starts_again_and_repeats_its_work(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(place)
-    once = "if number == 2 and node == 0 and not mark.exists(): mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
-    assert _failures_on_ray(f"mark = pathlib.Path({str(place / 'died')!r})\n{once}") == [0, 0, 0, 0]
-    assert (place / "died").exists()
-    assert capsys.readouterr().out == ""
-    assert wait_until_none_in(place) == {}
-
-
-@pytest.mark.slow
-@needs_proc
-def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*no corpus here"):
-        _failures_on_ray("if number == 2: raise OSError('no corpus here')")
-    assert wait_until_none_in(place) == {}
-
-
-def _failures_on_ray(mishap: str) -> list[int]:
-    """How many of two nodes failed in each of four rounds in which each node does ``mishap`` and answers."""
-    client, server, failed = ClientApp(), ServerApp(), list[int]()
-
-    @client.train(mods=[reply_with_failure])
-    def train(message: Message, context: Context) -> Message:
-        names = {"number": message.content["config"]["round"], "node": context.node_config["partition-id"]}
-        exec(f"import os, pathlib, signal\n{mishap}", names)
-        return Message(message.content, reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        for number in range(1, 5):
-            content = RecordDict({"config": ConfigRecord({"round": number})})
-            requests = [Message(content, node, "train") for node in grid.get_node_ids()]
-            replies = grid.send_and_receive(requests, timeout=120)
-            failed.append(sum(reply.has_error() for reply in replies))
-
-    run_on_ray(server, client, EngineConfig(nodes=2, num_cpus=2))
-    return failed
-
-
-def _on_ray(corpus: Path, out: Path, **changes: object) -> list[str]:
-    return command_line(settings(corpus, out, **{"engine__name": "ray", **changes}))
-
-
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "fl_sim.cli", *words]
-
-
-def _fl_sim(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(_command(*words), cwd=place, capture_output=True, text=True, timeout=300, check=False)
-
-
-@contextmanager
-def _started(place: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """``fl-sim`` at work in a process group of its own, as a shell would start it."""
-    with subprocess.Popen(
-        _command(*words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _cluster(place: Path) -> Iterator[str]:
-    """A Ray cluster of one machine with two CPUs; its address.
-
-    Its files lie in a folder of its own: in the usual one, a note of its address would mislead every Ray started after
-    it. The folder's name is short, because names of sockets must be.
-    """
-    ports = [str(port) for port in free_ports(2)]
-    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
-    options = ["--node-ip-address=127.0.0.1", f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}"]
-    quiet = ["--include-dashboard=false", "--disable-usage-stats"]
-    with (
-        tempfile.TemporaryDirectory(prefix="ray") as files,
-        subprocess.Popen(
-            [*ray, *options, *quiet, f"--temp-dir={files}"],
-            cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        ) as head,
-    ):  # fmt: skip
-        try:
-            _wait_for(lambda: _raylet_in(place), head)
-            yield f"127.0.0.1:{ports[0]}"
-        finally:
-            head.terminate()
-            head.communicate(timeout=60)
-
-
-def _raylet_in(place: Path) -> bool:
-    return any("raylet/raylet" in command for command in processes_in(place).values())
-
-
-def _wait_for(holds: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(f"ended too early, or took too long: {process.communicate()}")
-        time.sleep(0.1)
-
-
-def _wait_for_round(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
-    metrics = folder / "metrics.jsonl"
-    _wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > number, process)
-
-
-def _unexpected(errors: str) -> list[str]:
-    """The lines of stderr that are neither a note on the run's promise nor the progress bar."""
-    lines = [line for line in errors.splitlines() if line.strip()]
-    return [line for line in lines if not line.startswith("note: ") and "ε user" not in line]
 
 
 def _but_for_time(run: RunFolder) -> dict[str, object]:
