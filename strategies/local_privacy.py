@@ -7,12 +7,15 @@ coordinate gives ε = Δ/b, where Δ is the largest **L1** distance of two norma
 | normalisation | Δ | noise scale b at parameter ε | claimed | proven |
 |---|---|---|---|---|
 | ``dpnr``: min-max to [0, 1]^k (Lyu, He and Li 2020) | k | 1/ε | ε | kε |
+| ``dpnr-shared``: the same, one noise for all coordinates (DPNR's published code) | k | 1/ε | ε | ∞ |
 | ``l1``: x / ‖x‖₁ (FEDERATE's paper, and Noise) | 2 | 2/ε | ε | ε |
 | ``l2``: x / ‖x‖₂ (FEDERATE's published code) | 2√k | 2/ε | ε | √k·ε |
 
 DPNR took the largest change of one coordinate, 1, for Δ: [0, 1, …, 1] and [1, 0, …, 0] are both normalised and k
-apart. FEDERATE's code divides by torch's default norm, which is Euclidean: (1, …, 1)/√k and its negative are 2√k
-apart. All three hold for **any** two texts, since the bound does not look at the text.
+apart. Its published code draws one number a text and adds it to every coordinate: as the least coordinate of a
+normalised vector is 0, the least of what is sent is the noise, and whoever subtracts it has the vector. FEDERATE's
+code divides by torch's default norm, which is Euclidean: (1, …, 1)/√k and its negative are 2√k apart. All bounds hold
+for **any** two texts, since they do not look at the text.
 
 A vector that cannot be normalised (zero, constant under ``dpnr``, not finite) is sent as the zero vector plus noise:
 it lies within Δ of every normalised one, so the bound holds, and no text is refused in the open.
@@ -62,7 +65,7 @@ from strategies.units import PrivacyError
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-LayerName = Literal["none", "dpnr", "l1", "l2"]
+LayerName = Literal["none", "dpnr", "dpnr-shared", "l1", "l2"]
 
 _GRID_BITS = 10
 _MOST_DIMENSIONS = 1 << 16
@@ -182,6 +185,11 @@ class Mechanism(ABC):
         return self.claimed_sensitivity / self.epsilon
 
     @property
+    def noise_width(self) -> int:
+        """Independent noise numbers of one vector."""
+        return self.dimensions
+
+    @property
     def proven_epsilon(self) -> float:
         """Δ/b, for any two texts."""
         return self.sensitivity / self.noise_scale
@@ -219,7 +227,8 @@ class Mechanism(ABC):
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
             raise PrivacyError(f"vectors are {vectors.shape}; allowed: (n, {self.dimensions})")
-        noise = discrete_laplace(vectors.size, self.noise_steps, generator).reshape(vectors.shape)
+        drawn = discrete_laplace(len(vectors) * self.noise_width, self.noise_steps, generator)
+        noise = drawn.reshape(len(vectors), self.noise_width)
         return np.asarray((self.on_grid(vectors) + noise) * self.grid_width, dtype=np.float64)
 
     def guarantee(self, dropout: WordDropout = NO_DROPOUT) -> LocalGuarantee:
@@ -254,6 +263,21 @@ class MinMax(Mechanism):
 
     def on_grid(self, vectors: Floats) -> Integers:
         return np.rint(self.normalised(vectors) * self.steps).astype(np.int64)
+
+
+class MinMaxShared(MinMax):
+    """DPNR's published code: one Laplace(1/ε) number a text, added to all of its coordinates. It hides nothing: what
+    is sent, less its least coordinate, is the normalised vector."""
+
+    name = "dpnr-shared"
+
+    @property
+    def noise_width(self) -> int:
+        return 1
+
+    @property
+    def proven_epsilon(self) -> float:
+        return math.inf
 
 
 class _InBall(Mechanism):
@@ -314,7 +338,7 @@ class UnitL2(_InBall):
         return np.abs(steps).sum(axis=1) <= math.isqrt(self.dimensions * self.steps**2)
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {kind.name: kind for kind in (MinMax, UnitL1, UnitL2)}
+MECHANISMS: dict[str, type[Mechanism]] = {kind.name: kind for kind in (MinMax, MinMaxShared, UnitL1, UnitL2)}
 
 
 def build_mechanism(name: LayerName, dimensions: int, epsilon: float | None) -> Mechanism | None:

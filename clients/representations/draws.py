@@ -22,29 +22,30 @@ class Draw:
 
     Attributes:
         seed: of the step.
-        rows: places in the batch of the rows at hand, int64 (B,).
+        rows: places in the batch of the rows at hand, int64 (B,); None for all of them.
         total: rows of the whole batch.
     """
 
     seed: int
-    rows: torch.Tensor
+    rows: torch.Tensor | None
     total: int
 
     @classmethod
     def whole(cls, seed: int, total: int) -> Draw:
         """All rows of a batch."""
-        return cls(seed, torch.arange(total), total)
+        return cls(seed, None, total)
 
     def uniform(self, purpose: str, width: int) -> torch.Tensor:
         """Uniform numbers in [0, 1), float32 (B, width)."""
-        return torch.rand(self.total, width, generator=self._generator(purpose))[self.rows]
+        drawn = torch.rand(self.total, width, generator=self._generator(purpose))
+        return drawn if self.rows is None else drawn[self.rows]
 
     def laplace(self, purpose: str, width: int, scale: float) -> torch.Tensor:
         """Laplace noise of that scale for training, float32 (B, width), by inverting its distribution function.
 
         Uniform numbers of 24 bits end the tails at 16.6 scales; what is released is not drawn here.
         """
-        centred = torch.rand(self.total, width, generator=self._generator(purpose))[self.rows] - 0.5
+        centred = self.uniform(purpose, width) - 0.5
         magnitude = -torch.log1p(-2 * centred.abs().clamp_max(0.5 - _LEAST))
         return scale * centred.sign() * magnitude
 

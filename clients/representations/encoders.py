@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
+from torch.autograd import Function
 
 from clients.batches import Batch
 from clients.classifier import Classifier, width_of
@@ -164,11 +165,27 @@ def linear_stack(widths: list[int]) -> nn.ModuleList:
     return nn.ModuleList(layers)
 
 
+class _Masked(Function):
+    """state·mask/share without a copy of the state for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, state: torch.Tensor, mask: torch.Tensor, share: float) -> torch.Tensor:
+        ctx.save_for_backward(mask)
+        ctx.share = share
+        return torch.mul(state, mask).div_(share)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (mask,) = ctx.saved_tensors
+        return (gradients[0] / ctx.share).mul_(mask), None, None
+
+
 def dropped(state: torch.Tensor, rate: float, draw: Draw | None, purpose: str) -> torch.Tensor:
     """Dropout with the mask of the step; none in evaluation."""
     if draw is None or rate == 0:
         return state
-    return state * (draw.uniform(purpose, state.shape[1]) >= rate) / (1 - rate)
+    kept = (draw.uniform(purpose, state.shape[1]) >= rate).to(state.dtype)
+    return cast(torch.Tensor, _Masked.apply(state, kept, 1 - rate))
 
 
 def padded_batch(batch: Ragged) -> Batch:

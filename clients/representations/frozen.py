@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.classifier import width_of
 from clients.examples import Examples
 from clients.features import ensure_features, feature_path, sentence_features
 from clients.models import LanguageModel, load_model
@@ -29,6 +30,11 @@ class FrozenEncoder:
     def __init__(self, spec: EncoderSpec, cache: Path | None = None) -> None:
         self._model: LanguageModel = load_model(model_spec(spec, "head"), _SEED, Classification(("0", "1")))
         self._cache = cache
+
+    @property
+    def width(self) -> int:
+        """h, numbers of a text."""
+        return width_of(self._model.module.body)
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 (n, h), a row a text; read from the cache where the same texts were read before."""

@@ -52,7 +52,7 @@ class PrivacyLayer(nn.Module):
         if self.mechanism is None or draw is None:
             return state
         scale = self.mechanism.noise_scale if scale is None else scale
-        return state + draw.laplace("privacy noise", state.shape[1], scale)
+        return state + draw.laplace("privacy noise", self.mechanism.noise_width, scale)
 
     def release(self, vectors: torch.Tensor, generator: np.random.Generator | None) -> NDArray[np.float32]:
         """What is sent for the vectors (n, k), float32: rounding a double of the grid is post-processing."""
@@ -82,4 +82,4 @@ def _over(vectors: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 
-_NORMALISE = {"dpnr": _min_max, "l1": _unit_l1, "l2": _unit_l2}
+_NORMALISE = {"dpnr": _min_max, "dpnr-shared": _min_max, "l1": _unit_l1, "l2": _unit_l2}

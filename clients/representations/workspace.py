@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,7 @@ from data_prep.labelled import SPLITS, TRAIN, LabelledData
 from data_prep.readers_adult import AdultColumns, read_adult
 from data_prep.readers_labelled_text import TEXT_READERS, read_dpnr_ag
 from strategies import streams
-from strategies.local_privacy import LayerName, WordDropout, build_mechanism
+from strategies.local_privacy import NO_DROPOUT, LayerName, LocalGuarantee, WordDropout, build_mechanism
 
 DataName = Literal["adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity"]
 
@@ -88,7 +89,9 @@ class Workspace:
     def __init__(self, spec: ClientSpec) -> None:
         self.spec = spec
         self.data = open_data(spec.data, spec.seed)
-        self._inputs, size = _inputs_of(spec, self.data)
+        self._reader = reader_of(spec, self.data)
+        self._inputs = {name: self._reader.read(name, _dropout_of(spec, name)) for name in SPLITS}
+        size = self._reader.size
         self.encoder: Encoder = build_encoder(spec.encoder, size, streams.derived_seed(spec.seed, "encoder") >> 65)
         mechanism = build_mechanism(spec.layer, self.encoder.width, spec.epsilon)
         self.layer = PrivacyLayer(mechanism, spec.dropout)
@@ -111,11 +114,14 @@ class Workspace:
 
     def encoded(self, split: str, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
         """The encoder's vectors (n, k) before the privacy layer, in evaluation."""
-        wanted = np.arange(self.rows(split)) if rows is None else rows
+        return self._encoded(self._inputs[split], rows)
+
+    def _encoded(self, inputs: EncoderInputs, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
+        wanted = np.arange(len(inputs)) if rows is None else rows
         self.encoder.eval()
         with torch.no_grad():
             parts = [
-                self.encoder(self._inputs[split].batch(wanted[start : start + _ROWS_AT_ONCE]))
+                self.encoder(inputs.batch(wanted[start : start + _ROWS_AT_ONCE]))
                 for start in range(0, len(wanted), _ROWS_AT_ONCE)
             ]
         return torch.cat(parts) if parts else torch.zeros(0, self.encoder.width)
@@ -135,6 +141,18 @@ class Workspace:
         generator = streams.generator(seed, "release", _SPLIT_NUMBER[split])
         return self.layer.release(everything, generator)[wanted]
 
+    def released_otherwise(
+        self, split: str, epsilon: float, word_dropout: float, seed: int | None
+    ) -> tuple[NDArray[np.float32], LocalGuarantee]:
+        """What the same encoder sends of a split with another ε and another μ, and what that promises; of noise and
+        coins of its own."""
+        dropout = WordDropout(word_dropout, self.spec.dropout.sensitive)
+        layer = PrivacyLayer(build_mechanism(self.spec.layer, self.encoder.width, epsilon), dropout)
+        vectors = self._encoded(self._reader.read(split, dropout))
+        purpose = f"release {epsilon!r} {word_dropout!r}"
+        generator = None if seed is None else streams.generator(seed, purpose, _SPLIT_NUMBER[split])
+        return layer.release(vectors, generator), layer.guarantee
+
 
 @functools.lru_cache(maxsize=2)
 def open_data(spec: DataSpec, seed: int) -> LabelledData:
@@ -146,7 +164,13 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
         return TEXT_READERS[spec.name](source, seed, spec.rows)
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
-    return read_adult(source, seed, spec.columns) if spec.name == "adult" else read_dpnr_ag(source)
+    return read_adult(source, seed, spec.columns) if spec.name == "adult" else _dpnr_ag(source)
+
+
+@functools.lru_cache(maxsize=1)
+def _dpnr_ag(source: Path) -> LabelledData:
+    """One object for all seeds, since its splits are the file's."""
+    return read_dpnr_ag(source)
 
 
 @functools.lru_cache(maxsize=2)
@@ -154,30 +178,81 @@ def _words_of_entities(path: str | None) -> frozenset[str]:
     return frozenset() if path is None else entity_words(Corpus.open(Path(path).expanduser()))
 
 
-def _inputs_of(spec: ClientSpec, data: LabelledData) -> tuple[dict[str, EncoderInputs], int]:
-    """The inputs of every split, and how many numbers a row has or words there are."""
-    if isinstance(data.train.inputs, np.ndarray):
+class Reader(ABC):
+    """Examples to what an encoder reads.
+
+    Attributes:
+        size: numbers of a row, or words of the vocabulary.
+    """
+
+    size: int
+
+    @abstractmethod
+    def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
+        """The inputs of a split, without the words that the dropout takes."""
+
+
+class _Numbers(Reader):
+    def __init__(self, spec: ClientSpec, data: LabelledData) -> None:
         if spec.encoder.kind not in ("table", "mlp"):
             raise ModelError(f"encoder.kind is {spec.encoder.kind!r}; allowed for {data.name}: table, mlp")
-        if spec.dropout.rate or spec.dropout.sensitive:
-            raise ModelError(f"word_dropout is {spec.word_dropout}; allowed for {data.name}, which has no words: 0")
-        return {name: Table(data.splits[name].table) for name in SPLITS}, data.train.table.shape[1]
-    texts = {name: _after_dropout(spec, name, data.splits[name].texts) for name in SPLITS}
-    if spec.encoder.kind == "bag":
+        self._data = data
+        self.size = data.train.table.shape[1]
+
+    def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
+        if dropout.rate or dropout.sensitive:
+            raise ModelError(f"word_dropout is {dropout.rate}; allowed for {self._data.name}, which has no words: 0")
+        return Table(self._data.splits[split].table)
+
+
+class _Texts(Reader):
+    """Texts by a function that goes from texts to inputs, which is called once for texts as they are."""
+
+    def __init__(
+        self, data: LabelledData, seed: int, size: int, encode: Callable[[Sequence[str]], EncoderInputs]
+    ) -> None:
+        self._data, self._seed, self._encode = data, seed, encode
+        self.size = size
+        self._plain: dict[str, EncoderInputs] = {}
+
+    def of_seed(self, seed: int) -> _Texts:
+        """The same texts with the coins of another seed; what was read stays read."""
+        other = _Texts(self._data, seed, self.size, self._encode)
+        other._plain = self._plain
+        return other
+
+    def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
+        texts = self._data.splits[split].texts
+        if dropout.rate or dropout.sensitive:
+            coins = streams.generator(self._seed, "word dropout", _SPLIT_NUMBER[split])
+            return self._encode(drop_words(texts, dropout, coins))
+        if split not in self._plain:
+            self._plain[split] = self._encode(texts)
+        return self._plain[split]
+
+
+def reader_of(spec: ClientSpec, data: LabelledData) -> Reader:
+    """What reads these examples for that encoder."""
+    if isinstance(data.train.inputs, np.ndarray):
+        return _Numbers(spec, data)
+    # Whatever its width, a bag reads the same words.
+    encoder = EncoderSpec(kind="bag") if spec.encoder.kind == "bag" else spec.encoder
+    return _texts_of(data, encoder, spec.feature_cache).of_seed(spec.seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _texts_of(data: LabelledData, encoder: EncoderSpec, feature_cache: str | None) -> _Texts:
+    """A vocabulary and the tokens, or frozen features, of all texts: experiments on the same examples share them."""
+    if encoder.kind == "bag":
         vocabulary = Vocabulary(data.train.texts)
-        return _tokens(texts, lambda some: [vocabulary.encode(words_of(text)) for text in some]), len(vocabulary)
-    if spec.encoder.kind == "transformer":
-        return _tokens(texts, _tokenizer_of(spec.encoder)), 0
-    cache = None if spec.feature_cache is None else Path(spec.feature_cache).expanduser()
-    frozen = FrozenEncoder(spec.encoder, cache)
-    tables = {name: frozen.features(texts[name]) for name in SPLITS}
-    return {name: Table(table) for name, table in tables.items()}, tables[TRAIN].shape[1]
-
-
-def _tokens(
-    texts: dict[str, Sequence[str]], encode: Callable[[Sequence[str]], list[list[int]]]
-) -> dict[str, EncoderInputs]:
-    return {name: TokenLists(encode(some)) for name, some in texts.items()}
+        return _Texts(
+            data, 0, len(vocabulary), lambda some: TokenLists([vocabulary.encode(words_of(text)) for text in some])
+        )
+    if encoder.kind == "transformer":
+        tokens = _tokenizer_of(encoder)
+        return _Texts(data, 0, 0, lambda some: TokenLists(tokens(some)))
+    frozen = FrozenEncoder(encoder, None if feature_cache is None else Path(feature_cache).expanduser())
+    return _Texts(data, 0, frozen.width, lambda some: Table(frozen.features(some)))
 
 
 def _tokenizer_of(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -191,8 +266,5 @@ def _tokenizer_of(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]
     return encode
 
 
-def _after_dropout(spec: ClientSpec, split: str, texts: Sequence[str]) -> Sequence[str]:
-    dropout = spec.dropout
-    if not (dropout.rate or dropout.sensitive) or (split == TRAIN and not spec.dropout_in_training):
-        return texts
-    return drop_words(texts, dropout, streams.generator(spec.seed, "word dropout", _SPLIT_NUMBER[split]))
+def _dropout_of(spec: ClientSpec, split: str) -> WordDropout:
+    return NO_DROPOUT if split == TRAIN and not spec.dropout_in_training else spec.dropout

@@ -8,6 +8,8 @@ from pathlib import Path
 NAME = "represent"
 HELP = "train a classifier on perturbed representations and attack them, or make a published table again"
 
+_SEEDS = "0,1,2,3,4"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim represent``."""
@@ -21,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_one.add_argument("--picture", type=Path, metavar="FILE", help="draw the test texts by t-SNE as a PNG or SVG")
     run_one.add_argument("--json", action="store_true", help="print the record instead of a summary")
     again = what.add_parser("reproduce", help="a published table", description="Make a published table again.")
-    again.add_argument("name", metavar="NAME", help="adult: FEDERATE's table 3")
+    again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
     again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
-    again.add_argument("--seeds", default="0,1,2,3,4", metavar="N,N,…", help="default 0,1,2,3,4")
+    again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0,1,2,3,4")
     again.add_argument("--full", action="store_true", help="the paper's whole grid")
     again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
     again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")
@@ -104,32 +106,55 @@ def _draw(config: object, path: Path) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
+    return make_table(
+        args.name,
+        source=args.source,
+        seeds=args.seeds,
+        full=args.full,
+        layer=args.layer,
+        jobs=args.jobs,
+        work=args.work,
+        out=args.out,
+    )
+
+
+def make_table(
+    name: str,
+    *,
+    source: Path,
+    seeds: str | None,
+    full: bool,
+    jobs: int,
+    work: Path | None,
+    out: Path | None,
+    layer: str = "l1",
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Make a published table again, write it to ``out`` and print it; exit code 0."""
     import json
     import sys
 
     from fl_sim.config import ConfigError
     from fl_sim.representations import reproductions
-    from fl_sim.representations.experiment import describe_environment
-    from fl_sim.results import encode, replace_file
+    from fl_sim.representations.tables import Options
+    from fl_sim.results import encode
 
-    if not 1 <= args.jobs <= 1024:
-        raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
-    seeds = args.seeds.split(",")
-    if not all(seed.isascii() and seed.isdigit() for seed in seeds):
-        raise ConfigError(f"--seeds is {args.seeds!r}; allowed: integers of at least 0, separated by commas")
-    table = reproductions.run(
-        args.name,
-        args.source.expanduser().absolute(),
-        seeds=tuple(int(seed) for seed in seeds),
-        full=args.full,
-        layer=args.layer,
-        jobs=args.jobs,
-        work=args.work,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+    if not 1 <= jobs <= 1024:
+        raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
+    chosen = (seeds or _SEEDS).split(",")
+    if not all(seed.isascii() and seed.isdigit() for seed in chosen):
+        raise ConfigError(f"--seeds is {seeds!r}; allowed: integers of at least 0, separated by commas")
+    options = Options(
+        source=source.expanduser().absolute(),
+        seeds=tuple(int(seed) for seed in chosen),
+        full=full,
+        layer=layer,
+        jobs=jobs,
+        work=None if work is None else work.expanduser().absolute(),
     )
-    table["environment"] = describe_environment()
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(args.out, json.dumps(encode(table), indent=1).encode() + b"\n")
-    print(reproductions.show(table), end="")
+    table = reproductions.run(name, options, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
+    if out is not None:
+        reproductions.write(table, out)
+    print(json.dumps(encode(table), ensure_ascii=False) if as_json else reproductions.show(table), end="")
     return 0

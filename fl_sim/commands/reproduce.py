@@ -17,12 +17,17 @@ HELP = "make a figure or table of the UeDP paper beside its published numbers, o
 
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
+TABLES = ("adult", "ag-study", "dpnr-ag")
+"""Of private representations (docs/representations.md); the others are figures of language models."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim reproduce``."""
     parser.add_argument(
-        "figure", nargs="?", metavar="NAME", help="fig2, table2, … (--list), or a .toml file (conf/figures/README.md)"
+        "figure",
+        nargs="?",
+        metavar="NAME",
+        help="fig2, table2, adult, … (--list), or a .toml file (conf/figures/README.md)",
     )
     parser.add_argument("--list", action="store_true", help="say which figures there are")
     parser.add_argument(
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--panel", action="append", default=[], metavar="NAME", help="only this panel; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
+    parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0,1,2,3,4")
     parser.add_argument("--record", type=Path, metavar="DIR", help="put the figure's record there (results)")
     parser.add_argument("--readme", type=Path, metavar="DIR", help="write README.md and pictures of a folder's records")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -60,9 +66,11 @@ def run(args: argparse.Namespace) -> int:
 def _list(as_json: bool) -> int:
     import json
 
+    from fl_sim.representations.reproductions import REPRODUCTIONS
     from fl_sim.reproduction.figures import find_figures, load_figure
 
     titles = {name: load_figure(path).title for name, path in find_figures().items()}
+    titles |= {name: table.title for name, table in REPRODUCTIONS.items()}
     if as_json:
         print(json.dumps(titles, ensure_ascii=False))
         return 0
@@ -89,12 +97,37 @@ def _make(args: argparse.Namespace) -> int:
 
     if not 1 <= args.jobs <= 1024:
         raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
+    if args.figure in TABLES:
+        return _make_table(args)
+    if args.seeds is not None:
+        raise ConfigError(f"--seeds is {args.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
     codes = []
     for name, path in find_figure(args.figure).items():
         codes.append(_make_one(args, name, path))
         if codes[-1] == EXIT_INTERRUPTED:
             break
     return max(codes)
+
+
+def _make_table(args: argparse.Namespace) -> int:
+    """A table of private representations, as `fl-sim represent reproduce` makes it."""
+    from fl_sim.commands.represent import make_table
+    from fl_sim.config import ConfigError
+    from fl_sim.representations.reproductions import REPRODUCTIONS
+
+    if args.panel:
+        raise ConfigError(f"--panel is {args.panel[0]!r}; {args.figure} has no panels: leave it out")
+    return make_table(
+        args.figure,
+        source=args.data / REPRODUCTIONS[args.figure].folder,
+        seeds=args.seeds,
+        full=args.full,
+        jobs=args.jobs,
+        work=args.out / args.figure,
+        out=None if args.record is None else args.record / "representations" / f"{args.figure}.json",
+        as_json=args.json,
+        quiet=args.quiet,
+    )
 
 
 def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:

@@ -8,21 +8,15 @@ again up to its epoch, and measured on the test split; only it is attacked.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fl_sim.config import ConfigError
 from fl_sim.representations.config import ExperimentConfig, load_mapping
 from fl_sim.representations.experiment import RECORD_FORMAT
-from fl_sim.representations.grid import run_grid
 from fl_sim.representations.selection import Candidate, select
-from fl_sim.results import decode, encode, replace_file
+from fl_sim.representations.tables import Options, mean_and_deviation, records_of
 
 RELAXATION = 0.01
 METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
@@ -75,25 +69,6 @@ FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7), 300
 """Appendix D.4, with the widths of the published code's model of the other data sets."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to reproduce.
-
-    Attributes:
-        source: the folder of Adult. seeds: which. full: the whole grid. layer: ``l1``, the paper's normalisation,
-            or ``l2``, that of the published code.
-        jobs: experiments at once. work: a folder where finished experiments are kept, so that the same command goes
-            on where it was stopped; None keeps nothing.
-    """
-
-    source: Path
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    full: bool = False
-    layer: str = "l1"
-    jobs: int = 1
-    work: Path | None = None
-
-
 def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """The table as a JSON-ready mapping: published and measured figures, what was chosen, every value.
 
@@ -101,17 +76,13 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
         options: what and how.
         say: called with a line of text as things get done.
     """
-    if options.layer not in ("l1", "l2"):
-        raise ConfigError(f"layer is {options.layer!r}; allowed: l1, l2")
-    if not options.seeds:
-        raise ConfigError("seeds are missing; allowed: at least one")
     grid = FULL if options.full else THIN
     chosen: list[dict[str, Any]] = []
     for seed in options.seeds:
         configs = {system: list(_points(system, seed, grid, options)) for system in PUBLISHED}
         trained = dict(zip(configs, _by_system(configs, options, say), strict=True))
         finals = [_final(configs[system], trained[system]) for system in PUBLISHED]
-        for system, record in zip(PUBLISHED, _records(finals, options, say), strict=True):
+        for system, record in zip(PUBLISHED, records_of(finals, options, say), strict=True):
             chosen.append(_row(system, record))
             say(f"seed {seed}: {system}: {chosen[-1]['figures']}")
     return {
@@ -167,7 +138,7 @@ def _by_system(
     configs: dict[str, list[ExperimentConfig]], options: Options, say: Callable[[str], None]
 ) -> Iterator[list[dict[str, Any]]]:
     """All points of all systems side by side, then sorted out again."""
-    records = iter(_records([config for points in configs.values() for config in points], options, say))
+    records = iter(records_of([config for points in configs.values() for config in points], options, say))
     for points in configs.values():
         yield list(itertools.islice(records, len(points)))
 
@@ -219,12 +190,12 @@ def _summary(system: str, chosen: list[dict[str, Any]]) -> dict[str, Any]:
     found = {}
     for metric in METRICS:
         values = [row["figures"][metric] for row in chosen if row["system"] == system]
-        mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        mean, deviation = mean_and_deviation(values)
         published = PUBLISHED[system][metric]
         # A deviation that is printed as 0.00 is below 0.005, and a mean is rounded likewise.
         agrees = None if published is None else abs(mean - published[0]) <= deviation + published[1] + 0.005
         found[metric] = {
-            "measured": [round(mean, 4), round(deviation, 4)],
+            "measured": [mean, deviation],
             "published": None if published is None else list(published),
             "agrees": agrees,
         }
@@ -237,36 +208,3 @@ def _cell(figure: dict[str, Any]) -> str:
         return f"{mean:.2f} ± {deviation:.2f} (–)"
     published = "{:.2f} ± {:.2f}".format(*figure["published"])
     return f"{mean:.2f} ± {deviation:.2f} ({published}){' ✓' if figure['agrees'] else ''}"
-
-
-def _records(configs: list[ExperimentConfig], options: Options, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The records of these experiments, from the work folder where they are done."""
-    found = [_kept(config, options.work) for config in configs]
-    missing = [number for number, record in enumerate(found) if record is None]
-
-    def keep(place: int, record: dict[str, Any]) -> None:
-        number = missing[place]
-        found[number] = record
-        if options.work is not None:
-            replace_file(_file(configs[number], options.work), json.dumps(encode(record)).encode())
-        config = configs[number]
-        say(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {len(missing) - place - 1} to go")
-
-    if options.work is not None:
-        options.work.mkdir(parents=True, exist_ok=True)
-    run_grid([configs[number] for number in missing], options.jobs, keep)
-    return [record for record in found if record is not None]
-
-
-def _kept(config: ExperimentConfig, work: Path | None) -> dict[str, Any] | None:
-    if work is None or not (file := _file(config, work)).exists():
-        return None
-    try:
-        record = decode(json.loads(file.read_bytes()))
-    except ValueError as error:
-        raise ConfigError(f"{file}: is corrupt (no JSON); remove it") from error
-    return dict(record) if record.get("format") == RECORD_FORMAT else None
-
-
-def _file(config: ExperimentConfig, work: Path) -> Path:
-    return work / f"{hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:32]}.json"

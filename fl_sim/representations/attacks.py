@@ -35,7 +35,6 @@ FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5,
 """The timesteps of online coding (Voita and Titov 2020)."""
 
 HIDDEN = 512
-_EPOCHS = 20
 _BATCH = 256
 _RATE = 0.001
 _ALPHA = 1.0  # L2 penalty of MLPClassifier, as in FEDERATE's published code
@@ -76,10 +75,12 @@ class DescriptionLength:
     uniform_kilobits: float
 
 
-def attack(train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int) -> Attack:
+def attack(
+    train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int, epochs: int = 20
+) -> Attack:
     """Train an attacker for each attribute (n, p) on ``train`` (n, k) and let it guess on ``test``."""
     guesses = np.stack(
-        [_guesses(train, column, test, seed, number) for number, column in enumerate(train_private.T)], axis=1
+        [_guesses(train, column, test, seed, number, epochs) for number, column in enumerate(train_private.T)], axis=1
     )
     right = guesses == test_private
     return Attack(
@@ -157,7 +158,7 @@ def _unfinished_is_fine() -> Iterator[None]:
         yield
 
 
-def _guesses(train: Floats, target: Integers, test: Floats, seed: int, number: int) -> Integers:
+def _guesses(train: Floats, target: Integers, test: Floats, seed: int, number: int, epochs: int) -> Integers:
     attacker_seed = streams.derived_seed(seed, "attacker", number) >> 65
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(attacker_seed)
@@ -167,7 +168,7 @@ def _guesses(train: Floats, target: Integers, test: Floats, seed: int, number: i
     deviation = np.where(deviation > 0, deviation, 1).astype(np.float32)
     inputs = torch.from_numpy((train - mean) / deviation)
     wanted = torch.from_numpy(target)
-    for epoch in range(_EPOCHS):
+    for epoch in range(epochs):
         order = Draw.whole(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
         for rows in order.split(_BATCH):
             optimizer.zero_grad()

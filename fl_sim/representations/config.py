@@ -108,12 +108,20 @@ class PrivacySection(_Section):
     )
 
 
+class ReleaseSection(_Section):
+    """Another release of the test texts by the trained system, beside that of the privacy section."""
+
+    epsilon: float = Field(gt=0, description="the layer's parameter ε")
+    word_dropout: float = Field(0.0, ge=0, le=1, description="μ")
+
+
 class AttackSection(_Section):
     """Which attacks are made on what is released."""
 
     leakage: bool = Field(True, description="accuracy of scikit-learn's MLPClassifier, trained on validation")
     mdl: bool = Field(True, description="minimum description length by online coding")
     attacker: bool = Field(False, description="DPNR's attacker: 512 hidden units, trained on training texts")
+    attacker_epochs: int = Field(20, ge=1, le=100_000, description="how long it is trained")
 
 
 class ExperimentConfig(_Section):
@@ -130,6 +138,9 @@ class ExperimentConfig(_Section):
     training: TrainingSection = TrainingSection()
     optimizer: OptimizerSpec = OptimizerSpec()
     attacks: AttackSection = AttackSection()
+    releases: tuple[ReleaseSection, ...] = Field(
+        (), description="with which other ε and μ the trained system's test texts are sent and classified"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
@@ -140,6 +151,10 @@ class ExperimentConfig(_Section):
             raise ValueError(
                 f"privacy.epsilon is {self.privacy.epsilon:g}; method {self.method!r} has no privacy layer: leave it "
                 "out, or name privacy.layer"
+            )
+        if self.releases and (layer == "none" or self.nodes or not self.system.trains):
+            raise ValueError(
+                f"releases are {len(self.releases)}; allowed with a privacy layer and nodes = 0, else leave them out"
             )
         stop, epochs = self.training.stop_after, self.training.epochs
         if stop is not None and stop > epochs:

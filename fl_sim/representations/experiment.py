@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from fl_sim.representations.metrics import accuracy, grms, group_accuracies, tpr
 from fl_sim.representations.parties import Clients, LocalClients
 from fl_sim.representations.training import EpochRow, train
 from strategies import streams
-from strategies.local_privacy import NO_DROPOUT, guarantee_of
+from strategies.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 
 RECORD_FORMAT = 1
 """Version of the record; raised when a reader of an older one would be misled."""
@@ -40,11 +40,13 @@ class Trained:
         epochs: what validation said after each.
         released: what is sent of each split, (n, k) each.
         predict: from what is sent to classes.
+        releases: what else was sent of the test split, in the configuration's order, and what that promises.
     """
 
     epochs: list[EpochRow]
     released: dict[str, Floats]
     predict: Callable[[Floats], Integers]
+    releases: tuple[tuple[Floats, LocalGuarantee], ...] = ()
 
 
 def run(
@@ -77,6 +79,8 @@ def run(
         record["privacy"] = _privacy(config, width)
         record["epochs"] = [asdict(row) for row in trained.epochs]
         record["metrics"] = _figures(config, data, trained)
+        if config.releases:
+            record["releases"] = _releases(config, data, trained)
     else:
         record["privacy"] = {"note": "nothing of the text is sent"}
         record["epochs"] = []
@@ -99,7 +103,11 @@ def released_by(config: ExperimentConfig) -> Trained:
 def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> tuple[Trained, int]:
     """The trained system and k; as a Flower run where the configuration has nodes."""
     if config.nodes == 0:
-        return _train_with(LocalClients(Workspace(config.client), config.optimizer), config, data, observe)
+        workspace = Workspace(config.client)
+        trained, width = _train_with(LocalClients(workspace, config.optimizer), config, data, observe)
+        seed = None if config.privacy.secure_noise else config.seed
+        others = [workspace.released_otherwise(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
+        return replace(trained, releases=tuple(others)), width
     from clients.representations.client_app import app
     from fl_sim.engines import run_inline
     from fl_sim.representations.federated import make_server_app
@@ -158,10 +166,7 @@ def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
     promise = guarantee_of(mechanism, config.client.dropout if mechanism else NO_DROPOUT)
     return {
         "layer": config.layer,
-        "epsilon": promise.parameter,
-        "epsilon_claimed": promise.claimed,
-        "epsilon_corrected": promise.one_word,
-        "epsilon_any_text": promise.any_text,
+        **_promised(promise),
         "sensitivity_l1": math.inf if mechanism is None else mechanism.sensitivity,
         "noise_scale": 0.0 if mechanism is None else mechanism.noise_scale,
         "grid_width": 0.0 if mechanism is None else mechanism.grid_width,
@@ -176,6 +181,24 @@ def _figures(config: ExperimentConfig, data: LabelledData, trained: Trained) -> 
         figures[split] = _utility(predicted, truth.labels, truth.private, data.attributes)
     figures["attacks"] = _attacks(config, data, trained.released)
     return figures
+
+
+def _releases(config: ExperimentConfig, data: LabelledData, trained: Trained) -> list[dict[str, Any]]:
+    """What the classifier makes of each other release; ε as claimed and as proven."""
+    rows = []
+    for asked, (sent, promise) in zip(config.releases, trained.releases, strict=True):
+        utility = _utility(trained.predict(sent), data.test.labels, data.test.private, data.attributes)
+        rows.append({"word_dropout": asked.word_dropout, "privacy": _promised(promise), "test": utility})
+    return rows
+
+
+def _promised(promise: LocalGuarantee) -> dict[str, float]:
+    return {
+        "epsilon": promise.parameter,
+        "epsilon_claimed": promise.claimed,
+        "epsilon_corrected": promise.one_word,
+        "epsilon_any_text": promise.any_text,
+    }
 
 
 def _utility(predicted: Integers, labels: Integers, private: Integers, attributes: tuple[str, ...]) -> dict[str, Any]:
@@ -203,7 +226,14 @@ def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, F
             row["mdl"] = asdict(attacks.description_length(both, np.concatenate([validation, test]), seed))
         found[name] = row
     if config.attacks.attacker and data.attributes:
-        result = attacks.attack(released[TRAIN], data.train.private, released[TEST], data.test.private, config.seed)
+        result = attacks.attack(
+            released[TRAIN],
+            data.train.private,
+            released[TEST],
+            data.test.private,
+            config.seed,
+            config.attacks.attacker_epochs,
+        )
         found["attacker"] = _attacker_row(result)
     return found
 

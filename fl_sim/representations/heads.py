@@ -74,15 +74,21 @@ class Mlp(nn.Module):
         return self.linears[-1](self.hidden(x, draw))
 
 
-def orthogonality(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def orthogonality(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     """The mean over all pairs of rows of their squared cosine: 0 where every row of one (B, h) is orthogonal to every
-    row of the other (Bousmalis et al. 2016, as Han et al. use it).
+    row of the other (Bousmalis et al. 2016, as Han et al. use it); summed over ``others``.
 
     The lengths carry no gradient. Σ (a_i·b_j)² = ⟨AᵀA, BᵀB⟩, which costs B·h² instead of B²·h.
     """
-    a = first / (first.norm(dim=1, keepdim=True).detach() + 1e-6)
-    b = second / (second.norm(dim=1, keepdim=True).detach() + 1e-6)
-    return ((a.T @ a) * (b.T @ b)).sum() / (len(a) * len(b))
+    directions = _directions(first)
+    pairs = [(directions * _directions(other)).sum() / (len(first) * len(other)) for other in others]
+    return torch.stack(pairs).sum()
+
+
+def _directions(states: torch.Tensor) -> torch.Tensor:
+    """AᵀA (h, h) of the rows at length 1."""
+    unit = states / (states.detach().norm(dim=1, keepdim=True) + 1e-6)
+    return unit.T @ unit
 
 
 def declustering(z: torch.Tensor, private: torch.Tensor, partner: torch.Tensor) -> torch.Tensor:
@@ -179,8 +185,8 @@ class Server(nn.Module):
         states = [adversary.hidden(turned, draw) for adversary in group]
         scores = [adversary.linears[-1](state) for adversary, state in zip(group, states, strict=True)]
         total = torch.stack([functional.cross_entropy(score, target) for score in scores]).sum()
-        for other in states[1:]:
-            total = total + orthogonal * orthogonality(states[0], other)
+        if len(states) > 1:
+            total = total + orthogonal * orthogonality(*states)
         return total
 
     def _coavoux(

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from clients.representations.draws import Draw
+from clients.representations.encoders import Encoder, WordBag
 from clients.representations.workspace import Workspace
 from fl_sim.representations.optimizers import OptimizerSpec
 
@@ -44,6 +45,7 @@ class LocalClients:
 
     def __init__(self, workspace: Workspace, optimizer: OptimizerSpec) -> None:
         self.workspace = workspace
+        _walk_sparsely(workspace.encoder, optimizer)
         trainable = [p for p in workspace.encoder.parameters() if p.requires_grad]
         self._optimizer = optimizer.build(trainable) if trainable else None
         self._sent: torch.Tensor | None = None
@@ -71,3 +73,9 @@ class LocalClients:
 
     def released(self, split: str, seed: int | None) -> Floats:
         return self.workspace.released(split, seed)
+
+
+def _walk_sparsely(encoder: Encoder, optimizer: OptimizerSpec) -> None:
+    """Gradients of a bag of words touch the words of the batch; plain SGD can leave all others alone, too."""
+    if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
+        encoder.vectors.sparse = True

@@ -2,53 +2,69 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.representations import adult
-
-Say = Callable[[str], None]
-Reproduction = Callable[[Path, tuple[int, ...], bool, str, int, Path | None, Say], dict[str, Any]]
-
-
-def _adult(
-    source: Path, seeds: tuple[int, ...], full: bool, layer: str, jobs: int, work: Path | None, say: Say
-) -> dict[str, Any]:
-    return adult.reproduce(adult.Options(source, seeds, full, layer, jobs, work), say)
+from fl_sim.representations import adult, ag_study, dpnr_ag
+from fl_sim.representations.experiment import describe_environment
+from fl_sim.representations.tables import Options, Say
+from fl_sim.results import encode, replace_file
 
 
-REPRODUCTIONS: dict[str, tuple[Reproduction, Callable[[dict[str, Any]], str]]] = {"adult": (_adult, adult.as_markdown)}
-"""Name to what makes the table and what shows it; add a row for another."""
+@dataclass(frozen=True)
+class Reproduction:
+    """A table.
+
+    Attributes:
+        title: what it is. folder: where its corpus lies in a folder of corpora.
+        make: makes it. show: the table in Markdown.
+        layers: that it can be made with, the first by default.
+    """
+
+    title: str
+    folder: str
+    make: Callable[[Options, Say], dict[str, Any]]
+    show: Callable[[dict[str, Any]], str]
+    layers: tuple[str, ...] = ("l1",)
+
+
+REPRODUCTIONS = {
+    "adult": Reproduction("FEDERATE's table 3 (Adult)", "adult", adult.reproduce, adult.as_markdown, ("l1", "l2")),
+    "ag-study": Reproduction(
+        "the study's figures 7 and 8 (AG News, SST-2)", ".", ag_study.reproduce, ag_study.as_markdown
+    ),
+    "dpnr-ag": Reproduction("DPNR's tables 2 to 5 and 7 on its AG set", "dpnr", dpnr_ag.reproduce, dpnr_ag.as_markdown),
+}
+"""By name; add a row for another."""
 
 NAMES = tuple(REPRODUCTIONS)
 
 
-def run(
-    name: str,
-    source: Path,
-    *,
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-    full: bool = False,
-    layer: str = "l1",
-    jobs: int = 1,
-    work: Path | None = None,
-    say: Say = lambda line: None,
-) -> dict[str, Any]:
-    """The table of that name as a JSON-ready mapping.
+def run(name: str, options: Options, say: Say = lambda line: None) -> dict[str, Any]:
+    """The table of that name as a JSON-ready mapping, with what it was made on.
 
     Args:
-        name: one of ``NAMES``. source: the corpus's folder. seeds: an experiment each.
-        full: the published grid instead of the thin one. layer: normalisation of the privacy layer.
-        jobs: experiments at once. work: a folder for what is done, to go on with later.
-        say: called with a line as things get done.
+        name: one of ``NAMES``. options: what and how. say: called with a line as things get done.
     """
     if name not in REPRODUCTIONS:
         raise ConfigError(f"reproduction is {name!r}; allowed: {', '.join(NAMES)}")
-    return REPRODUCTIONS[name][0](source, seeds, full, layer, jobs, work, say)
+    found = REPRODUCTIONS[name]
+    if options.layer not in found.layers:
+        raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(found.layers)}")
+    environment = describe_environment()  # of now: who edits the code meanwhile does not change what runs
+    return {**found.make(options, say), "environment": environment}
 
 
 def show(table: dict[str, Any]) -> str:
     """The table for people, in Markdown."""
-    return REPRODUCTIONS[table["name"]][1](table)
+    return REPRODUCTIONS[table["name"]].show(table)
+
+
+def write(table: dict[str, Any], path: Path) -> None:
+    """The table as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")

@@ -17,6 +17,7 @@ from strategies.local_privacy import (
     MECHANISMS,
     Mechanism,
     MinMax,
+    MinMaxShared,
     UnitL1,
     UnitL2,
     WordDropout,
@@ -82,6 +83,21 @@ def test_dpnr_s_counterexample() -> None:
     mechanism = MinMax(5, 0.1)
     pair = np.array([[0.0, 1, 1, 1, 1], [1.0, 0, 0, 0, 0]])
     assert worst_log_ratio(mechanism, pair) == pytest.approx(0.5, rel=2e-3)  # k·ε, five times what is claimed
+
+
+def test_one_noise_for_all_coordinates_hides_nothing() -> None:
+    mechanism = MinMaxShared(5, 0.05)
+    rows = np.random.default_rng(0).normal(size=(50, 5))
+    sent = mechanism.release(rows, np.random.default_rng(1))
+    least = sent.min(axis=1, keepdims=True)
+    np.testing.assert_allclose(sent - least, mechanism.normalised(rows), atol=2 * mechanism.grid_width)
+    assert np.abs(least).mean() > 10  # Laplace of scale 20
+    promise = mechanism.guarantee(WordDropout(0.5))
+    assert promise.claimed == pytest.approx(math.log(0.5 * math.exp(0.05) + 0.5))
+    assert promise.one_word == promise.any_text == math.inf
+    # DPNR as its paper has it: subtracting the least coordinate leaves noise
+    sent = MinMax(5, 0.05).release(rows, np.random.default_rng(1))
+    assert np.abs(sent - sent.min(axis=1, keepdims=True) - mechanism.normalised(rows)).mean() > 10
 
 
 class _NoNormalisation(UnitL1):

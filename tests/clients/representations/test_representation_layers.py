@@ -15,6 +15,7 @@ from clients.representations.frozen import FrozenEncoder
 from clients.representations.inputs import Table, TokenLists, Vocabulary, drop_words, words_of
 from clients.representations.layers import PrivacyLayer
 from strategies.local_privacy import MECHANISMS, UnitL1, WordDropout
+from tests.clients.representations.tiny_bert import save_tiny_bert
 
 KINDS = list(MECHANISMS.values())
 
@@ -126,23 +127,7 @@ def test_tables_are_rows() -> None:
 
 @pytest.fixture(scope="module")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random two-layer BERT in a folder, as anybody's model would lie there."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("bert")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=core, **names).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=7, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return save_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def test_any_hugging_face_encoder_is_read_once_and_kept(tiny_bert: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from fl_sim.representations.grid import run_grid
 from fl_sim.representations.heads import Server
 from fl_sim.representations.optimizers import OptimizerSpec
 from fl_sim.representations.parties import LocalClients
+from fl_sim.representations.tables import Options
 from fl_sim.representations.training import TrainingPlan, train
 from fl_sim.results import encode
 
@@ -198,6 +199,47 @@ def test_texts_with_word_dropout_through_a_bag(small_persons: Path) -> None:
     assert dropped["metrics"]["test"]["accuracy"] < 0.5
 
 
+def test_one_training_serves_several_releases(small_persons: Path) -> None:
+    config = load_mapping(
+        {
+            "method": "non-robust",
+            "data": {"name": "dpnr-ag", "source": str(small_persons)},
+            "encoder": {"kind": "bag", "width": 8},
+            "training": {"epochs": 8, "batch_size": 16},
+            "optimizer": {"name": "sgd", "learning_rate": 2.0},
+            "privacy": {"epsilon": 1.0},
+            "attacks": {"leakage": False, "mdl": False},
+            "releases": [{"epsilon": 0.01}, {"epsilon": 100.0}, {"epsilon": 100.0, "word_dropout": 1.0}],
+        }
+    )
+    record = run(config)
+    noisy, clean, empty = record["releases"]
+    assert clean["test"]["accuracy"] > 0.9 > noisy["test"]["accuracy"]
+    assert empty["test"]["accuracy"] < 0.6  # no word is left
+    assert noisy["privacy"]["epsilon_claimed"] == 0.01
+    assert noisy["privacy"]["epsilon_corrected"] == pytest.approx(0.08)
+    assert empty["privacy"]["epsilon_corrected"] == 0
+    # what is trained does not depend on what is released
+    assert run(config.with_values({"releases": [], "privacy.epsilon": 3.0}))["epochs"][0]["loss"] == pytest.approx(
+        record["epochs"][0]["loss"], abs=1e-12
+    )
+
+
+def test_a_bag_s_sparse_steps_are_the_dense_ones(small_persons: Path) -> None:
+    values = {
+        "method": "unconstrained",
+        "data": {"name": "dpnr-ag", "source": str(small_persons)},
+        "encoder": {"kind": "bag", "width": 4},
+        "training": {"epochs": 2, "batch_size": 16},
+        "optimizer": {"name": "sgd", "learning_rate": 1.0},
+        "attacks": {"leakage": False, "mdl": False},
+    }
+    dense = {"name": "sgd", "learning_rate": 1.0, "weight_decay": 1e-12}  # decay touches every word
+    one, other = (run(load_mapping({**values, "optimizer": optimizer})) for optimizer in (values["optimizer"], dense))
+    for a, b in zip(one["epochs"], other["epochs"], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+
+
 def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
     config = configured(small_adult, "noise")
     workspace = Workspace(config.client)
@@ -309,24 +351,23 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     tiny = adult.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), 8, (6,), epochs=2, noisy_epochs=2)
     monkeypatch.setattr(adult, "THIN", tiny)
     said: list[str] = []
-    table = reproductions.run("adult", small_adult, seeds=(0, 1), work=tmp_path, say=said.append)
+    options = Options(small_adult, (0, 1), work=tmp_path)
+    table = reproductions.run("adult", options, said.append)
     assert set(table["rows"]) == set(adult.PUBLISHED)
     assert table["rows"]["unconstrained"]["accuracy"]["published"] == [83.41, 0.32]
     # six systems with a model and a grid point each, noise with two, random with one: 8 and 7 finals, two seeds
     assert len([line for line in said if "to go" in line]) == 2 * (8 + 7)
     again: list[str] = []
-    assert (
-        reproductions.run("adult", small_adult, seeds=(0, 1), work=tmp_path, say=again.append)["rows"] == table["rows"]
-    )
+    assert reproductions.run("adult", options, again.append)["rows"] == table["rows"]
     assert not [line for line in again if "to go" in line]
     shown = reproductions.show(table)
     assert shown.count("\n") == 2 + len(adult.PUBLISHED)
     with pytest.raises(ConfigError, match="allowed: adult"):
-        reproductions.run("adlt", small_adult)
+        reproductions.run("adlt", options)
 
 
 def test_the_full_grid_is_that_of_the_appendix() -> None:
-    options = adult.Options(Path("x"), full=True)
+    options = Options(Path("x"), full=True)
 
     def points(system: str) -> int:
         return len(list(adult._points(system, 0, adult.FULL, options)))
