@@ -35,6 +35,7 @@ _CURVE_GRID = 1 << 13
 _SINGLE_GRID = 1 << 14
 _COARSE_POINTS = 1 << 11
 _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
+_LEAST_SHIFT = 1e-12  # in standard deviations of the noise; below it floating point tells a round from none no more
 _TAIL_SHARE = 1e-4  # of δ that each kind of truncation may take
 DELTA_IN_SEARCH = 1e-12  # stands for δ in the truncations when δ itself is asked for
 
@@ -194,6 +195,7 @@ def _grid_losses(
 ) -> tuple[tuple[GridLoss, GridLoss], tuple[Window, Window]]:
     """Both directions on a grid just wide enough for ``rounds`` rounds; a coarse grid finds how wide."""
     tail = tail_share(delta, rounds)
+    noise_multiplier = _computable(mixtures, noise_multiplier)
     low, high = loss_range(mixtures, noise_multiplier, tail)
     coarse = discretize(mixtures, noise_multiplier, (high - low) / _COARSE_POINTS, tail)
     windows = [chernoff_window(loss, rounds, _TAIL_SHARE * delta) for loss in coarse]
@@ -204,10 +206,17 @@ def _grid_losses(
 
 def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
     """Both directions of one round of a part; on a coarse grid of its own where no width is given."""
+    noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
     if width is None:
-        low, high = loss_range(part.mixtures, part.noise_multiplier, tail)
+        low, high = loss_range(part.mixtures, noise_multiplier, tail)
         width = (high - low) / _COARSE_POINTS
-    return discretize(part.mixtures, part.noise_multiplier, width, tail)
+    return discretize(part.mixtures, noise_multiplier, width, tail)
+
+
+def _computable(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
+    """z, or so much less that the largest shift does not vanish beside it: an ε at less noise holds at more."""
+    largest = max(mixture.spread for mixture in mixtures)
+    return min(noise_multiplier, largest / _LEAST_SHIFT) if largest > 0 else noise_multiplier
 
 
 def _series_moments(losses: Sequence[GridLoss], counts: Counts) -> Floats:

@@ -268,6 +268,18 @@ def test_large_and_tiny_losses_stay_finite_and_ordered() -> None:
     assert 0 <= tiny < 1e-3
 
 
+@pytest.mark.parametrize("large", [1e13, 1e20, 1e300])
+@pytest.mark.parametrize("name", ["noise_multiplier", "user_cap"])
+def test_noise_beside_which_a_contribution_vanishes_has_an_epsilon(name: str, large: float) -> None:
+    """A ledger may state any number; where floating point tells the two corpora apart no more, ε is hardly above 0."""
+    quiet = replace(SENTENCES, q_s=0.1, **{name: large})
+    adjacency = Adjacency(3, Reach(2, 1, 2))
+    assert 0 <= epsilon(quiet, adjacency, 4, 1e-5) < 1e-6
+    other = replace(quiet, q_e=0.9)
+    assert 0 <= composed_epsilon({quiet: 3, other: 1}, adjacency, 1e-5) < 1e-6
+    assert 0 <= delta(quiet, adjacency, 4, 0.0) < 1e-6
+
+
 def test_small_delta_is_provable() -> None:
     at = [epsilon(USERS, Adjacency(), 1000, d) for d in (1e-5, 1e-8, 1e-10)]
     assert at == sorted(at)
