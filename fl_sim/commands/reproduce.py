@@ -113,7 +113,7 @@ def _make_table(args: argparse.Namespace) -> int:
     """A table of private representations, as `fl-sim represent reproduce` makes it."""
     from fl_sim.commands.represent import make_table
     from fl_sim.config import ConfigError
-    from fl_sim.representations.reproductions import REPRODUCTIONS
+    from fl_sim.representations.reproductions import FOLDER, REPRODUCTIONS
 
     if args.panel:
         raise ConfigError(f"--panel is {args.panel[0]!r}; {args.figure} has no panels: leave it out")
@@ -124,7 +124,7 @@ def _make_table(args: argparse.Namespace) -> int:
         full=args.full,
         jobs=args.jobs,
         work=args.out / args.figure,
-        out=None if args.record is None else args.record / "representations" / f"{args.figure}.json",
+        out=None if args.record is None else args.record / FOLDER / f"{args.figure}.json",
         as_json=args.json,
         quiet=args.quiet,
     )

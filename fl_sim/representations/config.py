@@ -20,6 +20,7 @@ from fl_sim.config import ConfigError, read_toml
 from fl_sim.representations.heads import AdversaryStyle
 from fl_sim.representations.optimizers import OptimizerSpec
 from fl_sim.representations.schedules import ADAPTIVE, AdaptiveName
+from fl_sim.representations.trained_run import model_folder
 from fl_sim.representations.training import NoiseInTraining, TrainingPlan
 from strategies.local_privacy import LayerName, Mechanism, build_mechanism
 
@@ -70,6 +71,14 @@ METHODS: dict[MethodName, Method] = {
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class EncoderSection(EncoderSpec):
+    """The encoder; all keys of `clients.representations.encoders.EncoderSpec`, and a run that trained it."""
+
+    run: str | None = Field(
+        None, min_length=1, description="the folder of a finished `fl-sim run`, whose model is the encoder"
+    )
 
 
 class ServerSection(_Section):
@@ -132,7 +141,7 @@ class ExperimentConfig(_Section):
     nodes: int = Field(0, ge=0, le=10_000, description="Flower nodes that hold the clients' side; 0: no messages")
     feature_cache: str | None = Field(None, min_length=1, description="a folder for a frozen encoder's features")
     data: DataSpec = DataSpec()
-    encoder: EncoderSpec = EncoderSpec()
+    encoder: EncoderSection = EncoderSection()
     privacy: PrivacySection = PrivacySection()
     server: ServerSection = ServerSection()
     training: TrainingSection = TrainingSection()
@@ -151,6 +160,11 @@ class ExperimentConfig(_Section):
             raise ValueError(
                 f"privacy.epsilon is {self.privacy.epsilon:g}; method {self.method!r} has no privacy layer: leave it "
                 "out, or name privacy.layer"
+            )
+        if self.encoder.run is not None and (self.encoder.model is not None or self.encoder.kind == "bag"):
+            raise ValueError(
+                f"encoder.run is {self.encoder.run!r}; allowed without encoder.model, and with encoder.kind = table, "
+                "mlp or transformer"
             )
         if self.releases and (layer == "none" or self.nodes or not self.system.trains):
             raise ValueError(
@@ -176,7 +190,7 @@ class ExperimentConfig(_Section):
         """The clients' side."""
         return ClientSpec(
             data=self.data,
-            encoder=self.encoder,
+            encoder=self._encoder,
             layer=self.layer,
             epsilon=self.privacy.epsilon,
             word_dropout=self.privacy.word_dropout,
@@ -186,6 +200,14 @@ class ExperimentConfig(_Section):
             seed=self.seed,
             feature_cache=self.feature_cache,
         )
+
+    @property
+    def _encoder(self) -> EncoderSpec:
+        """The encoder as clients know it: a run's model is a folder like any other."""
+        values = self.encoder.model_dump(exclude={"run"})
+        if self.encoder.run is not None:
+            values["model"] = str(model_folder(Path(self.encoder.run).expanduser()))
+        return EncoderSpec(**values)
 
     def mechanism(self, width: int) -> Mechanism | None:
         """The privacy layer's maths for vectors of ``width``."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fl_sim.representations.heads import Server
 from fl_sim.representations.inlp import null_space_projection
 from fl_sim.representations.metrics import accuracy, grms, group_accuracies, tpr_gap
 from fl_sim.representations.parties import Clients, LocalClients
+from fl_sim.representations.trained_run import guarantee_of_run
 from fl_sim.representations.training import EpochRow, train
 from strategies import streams
 from strategies.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
@@ -64,6 +66,8 @@ def run(
     """
     started, used = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)
+    # First, for a run whose ledger does not say what it released is no encoder.
+    covered = None if config.encoder.run is None else guarantee_of_run(Path(config.encoder.run).expanduser())
     data = open_data(config.data, config.seed)
     record: dict[str, Any] = {
         "format": RECORD_FORMAT,
@@ -77,6 +81,8 @@ def run(
         trained, width = _train(config, data, observe)
         record["dimensions"] = width
         record["privacy"] = _privacy(config, width)
+        if covered is not None:
+            record["privacy_of_training"] = covered
         record["epochs"] = [asdict(row) for row in trained.epochs]
         record["metrics"] = _figures(config, data, trained)
         if config.releases:

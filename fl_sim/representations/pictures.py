@@ -1,15 +1,23 @@
-"""t-SNE pictures of representations, coloured by a private attribute (DPNR, figure 4)."""
+"""Pictures: t-SNE of representations, coloured by a private attribute (DPNR, figure 4); utility, fairness and leakage
+against ε."""
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.results import replace_file
 from strategies import streams
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PERPLEXITY = 30.0
 _MOST_POINTS = 2000
@@ -50,3 +58,42 @@ def draw_tsne(
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix.lstrip(".") or "png")
     replace_file(path, buffer.getvalue())
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system at an ε, in percent.
+
+    Attributes:
+        system: its name. epsilon: as it is proven, inf without noise.
+        figures: name to mean and deviation; the same names for all points of a picture.
+    """
+
+    system: str
+    epsilon: float
+    figures: dict[str, tuple[float, float]]
+
+
+def draw_tradeoff(points: Sequence[Point]) -> Figure:
+    """A panel for each figure against ε, logarithmic; what has no noise is a level line."""
+    from matplotlib.figure import Figure
+
+    names = list(points[0].figures)
+    systems = list(dict.fromkeys(point.system for point in points))
+    figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
+    for number, name in enumerate(names, start=1):
+        axes = figure.add_subplot(1, len(names), number)
+        for place, system in enumerate(systems):
+            own = sorted((p for p in points if p.system == system), key=lambda p: p.epsilon)
+            colour = f"C{place}"
+            if all(math.isinf(p.epsilon) for p in own):
+                axes.axhline(own[0].figures[name][0], color=colour, linestyle="--", label=f"{system} (ε = ∞)")
+                continue
+            means, deviations = zip(*(p.figures[name] for p in own), strict=True)
+            epsilons = [p.epsilon for p in own]
+            axes.errorbar(epsilons, means, deviations, color=colour, marker="o", capsize=3, label=system)
+            axes.set_xscale("log")
+        axes.set_xlabel("ε, proven")
+        axes.set_ylabel(f"{name}, percent")
+    figure.axes[0].legend(fontsize="small")
+    return figure

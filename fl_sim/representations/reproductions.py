@@ -12,7 +12,7 @@ from fl_sim.config import ConfigError
 from fl_sim.representations import adult, ag_study, dpnr_ag
 from fl_sim.representations.experiment import describe_environment
 from fl_sim.representations.tables import Options, Say
-from fl_sim.results import encode, replace_file
+from fl_sim.results import decode, encode, replace_file
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ REPRODUCTIONS = {
 """By name; add a row for another."""
 
 NAMES = tuple(REPRODUCTIONS)
+FOLDER = "representations"
+"""In results/."""
 
 
 def run(name: str, options: Options, say: Say = lambda line: None) -> dict[str, Any]:
@@ -68,3 +70,13 @@ def write(table: dict[str, Any], path: Path) -> None:
     """The table as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")
+
+
+def find_table(name: str) -> dict[str, Any] | None:
+    """The table that is kept in results/representations, of the working folder or else of the sources; None if there
+    is none."""
+    for root in (Path.cwd(), Path(__file__).parents[2]):
+        path = root / "results" / FOLDER / f"{name}.json"
+        if path.is_file():
+            return dict(decode(json.loads(path.read_bytes())))
+    return None

@@ -11,6 +11,7 @@ def summary(record: dict[str, Any]) -> str:
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
         *_privacy(record),
+        *_of_training(record),
         f"Accuracy    {metrics['test']['accuracy']:.4f} on {record['data']['test']:,} test examples",
     ]
     for name, group in metrics["test"]["groups"].items():
@@ -32,8 +33,23 @@ def _privacy(record: dict[str, Any]) -> list[str]:
         f"Privacy     layer {privacy['layer']}, k {record['dimensions']}, Laplace noise of scale "
         f"{privacy['noise_scale']:.4g}, L1 sensitivity {privacy['sensitivity_l1']:.4g}",
         f"ε claimed   {privacy['epsilon_claimed']:.4g} by the method's authors",
-        f"ε proven    {privacy['epsilon_corrected']:.4g} for texts that differ in one word, "
+        f"ε proven    {privacy['epsilon_corrected']:.4g} for sent texts that differ in one word, "
         f"{privacy['epsilon_any_text']:.4g} for any two",
+    ]
+
+
+def _of_training(record: dict[str, Any]) -> list[str]:
+    """What the encoder's own training promises, which is another promise to other people."""
+    found = record.get("privacy_of_training")
+    if found is None:
+        return []
+    both = found["entities"]["p95"]
+    return [
+        f"Training    the encoder's run ({found['strategy']}, {found['corpus']}, {found['releases']} releases by its "
+        f"ledger) protects its own training data, at δ = {found['delta']:g}:",
+        f"            ε {found['epsilon_user']:.4g} of a user with ≤ {found['user_sentences']:g} sentences, "
+        f"{found['epsilon_user_unbounded']:.4g} with any number; with an entity of p95 reach {both['epsilon']:.4g}, "
+        f"robust {both['epsilon_robust']:.4g}",
     ]
 
 

@@ -93,6 +93,8 @@ def test_epsilon_against_steps_makes_its_own_runs(tmp_path: Path) -> None:
         ("effect_of_q_s", 1, "0.05"),
         ("entity_categories", 1, "Person"),
         ("audit", 0, "holds is False"),
+        ("why_dpnr_needs_k", 1, "claimed ε 0.5, proven ε 4"),
+        ("representation_tradeoff", 1, "System      federate on adult"),
     ],
 )
 def test_the_other_notebooks_run(tmp_path: Path, name: str, shown: int, said: str) -> None:

@@ -1,4 +1,4 @@
-"""A small Adult of our own: rows whose income and sex can be told from their columns, but not surely."""
+"""Small corpora of our own in the formats of Adult and of DPNR's AG set."""
 
 from __future__ import annotations
 
@@ -7,26 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_sim.representations.toy import write_toy_adult
+
 
 @pytest.fixture(scope="session")
 def small_adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("adult")
-    rng = np.random.default_rng(0)
-    lines = []
-    for _ in range(600):
-        male = rng.random() < 0.6
-        rich = rng.random() < (0.5 if male else 0.3)
-        home = "Husband" if male and rng.random() < 0.8 else "Own-child"
-        years = int(rng.integers(11, 17) if rich else rng.integers(5, 13))
-        cells = [
-            int(rng.integers(20, 60)), "Private", 100, "Bachelors", years, "Never-married", "Sales", home, "White",
-            "Male" if male else "Female", 0, 0, int(rng.integers(20, 60)), "United-States",
-            ">50K" if rich else "<=50K",
-        ]  # fmt: skip
-        lines.append(", ".join(map(str, cells)))
-    (folder / "adult.data").write_text("\n".join(lines[:300]) + "\n")
-    (folder / "adult.test").write_text("\n".join(f"{line}." for line in lines[300:]) + "\n")
-    return folder
+    return write_toy_adult(tmp_path_factory.mktemp("adult"))
 
 
 @pytest.fixture(scope="session")
