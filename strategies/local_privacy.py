@@ -240,10 +240,8 @@ class Mechanism(ABC):
         return self.claimed_sensitivity / (_LARGEST_SCALE * self.grid_width)
 
 
-class MinMax(Mechanism):
-    """DPNR: every vector scaled to [0, 1] by its own least and largest coordinate; Laplace(1/ε)."""
-
-    name = "dpnr"
+class _MinMaxScaled(Mechanism):
+    """Every vector scaled to [0, 1] by its own least and largest coordinate, and Laplace(1/ε)."""
 
     @property
     def sensitivity(self) -> float:
@@ -265,7 +263,13 @@ class MinMax(Mechanism):
         return np.rint(self.normalised(vectors) * self.steps).astype(np.int64)
 
 
-class MinMaxShared(MinMax):
+class MinMax(_MinMaxScaled):
+    """DPNR, as its paper has it: a noise number for each coordinate."""
+
+    name = "dpnr"
+
+
+class MinMaxShared(_MinMaxScaled):
     """DPNR's published code: one Laplace(1/ε) number a text, added to all of its coordinates. It hides nothing: what
     is sent, less its least coordinate, is the normalised vector."""
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.classifier import width_of
+from clients.classifier import Classifier, width_of
+from clients.errors import ModelError
 from clients.examples import Examples
 from clients.features import ensure_features, feature_path, sentence_features
 from clients.models import LanguageModel, load_model
@@ -34,7 +35,10 @@ class FrozenEncoder:
     @property
     def width(self) -> int:
         """h, numbers of a text."""
-        return width_of(self._model.module.body)
+        module = self._model.module
+        if not isinstance(module, Classifier):  # what load_model makes for classification
+            raise ModelError(f"encoder.model {self._model.spec.name!r} is no encoder")
+        return width_of(module.body)
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 (n, h), a row a text; read from the cache where the same texts were read before."""

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 def worst_pair(mechanism: Mechanism) -> Floats:
     """Two encoder outputs (2, k) that are as far apart as any once they are normalised."""
     k = mechanism.dimensions
-    if isinstance(mechanism, MinMax):
+    if isinstance(mechanism, MinMax | MinMaxShared):
         return np.array([[0.0] + [1.0] * (k - 1), [1.0] + [0.0] * (k - 1)])
     if isinstance(mechanism, UnitL2):
         return np.array([[1.0] * k, [-1.0] * k])
