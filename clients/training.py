@@ -35,6 +35,7 @@ _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
 }
+_READ_AT_ONCE = 4096  # sentences
 _COUNTS = ("sentences", "clipped", "nonfinite", "loss_sum")
 
 
@@ -79,14 +80,21 @@ def _sum_of_gradients(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
     users = [part for part in _by_user(selection) if len(part)]
-    pooled = [part for part in users if _cannot_reach(len(part), rule)]
     total = GradientSum(model, mask_seed)
-    total.add(examples.read(np.concatenate(pooled)) if pooled else [], rule.sentence_clip)
+    for pooled in _portions([part for part in users if _cannot_reach(len(part), rule)]):
+        total.add(examples.read(pooled), rule.sentence_clip)
     votes = _sentence_votes(total.tally, rule)
     apart = (examples.read(part) for part in users if not _cannot_reach(len(part), rule))
     sums = user_sums(model, apart, rule.sentence_clip, mask_seed)
     votes += _add_bounded(total, sums, lambda length, tally: _bound_user(length, tally, rule))
     return _reply(total, selection, votes)
+
+
+def _portions(parts: Sequence[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np.int64]]:
+    """All sentences of these parts, so many at a time that those of a length share batches, whatever the cohort."""
+    together = np.concatenate([np.empty(0, np.int64), *parts])
+    for start in range(0, len(together), _READ_AT_ONCE):
+        yield together[start : start + _READ_AT_ONCE]
 
 
 def _add_bounded(total: GradientSum, sums: Iterable[UserSums], bound: Callable[[float, Tally], _Bounded]) -> float:

@@ -66,6 +66,7 @@ def user_sums(
             of_group = {places[i]: window[places[i]] for i in group}
             if (found := _together(model, of_group, clip_norm, mask_seed)) is not None:
                 yield found
+                found.forget()
                 continue
             buffer = buffer or GradientSum(model, mask_seed)
             for place, user in of_group.items():
@@ -100,7 +101,11 @@ class _Together(UserSums):
     ) -> None:
         self.users, self.lengths, self.tallies = users, lengths.tolist(), tallies
         self._model = model
-        self._contributions = contributions
+        self._contributions: Sequence[Contribution] = contributions
+
+    def forget(self) -> None:
+        """Make room for the next pass."""
+        self._contributions = ()
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         views = self._model.parameters.views(total)
@@ -112,7 +117,7 @@ class _Together(UserSums):
 
 def _together(
     model: LanguageModel, users: Mapping[int, Sequence[Example]], clip_norm: float, mask_seed: int | None
-) -> UserSums | None:
+) -> _Together | None:
     """The sums from one pass; ``None`` if it cannot be had, or not well enough."""
     told = [_told(model, user) for user in users.values()]
     sentences, longest = max(_shape(model, user) for user in told)
