@@ -68,23 +68,31 @@ class Contender:
     process: subprocess.Popen[str]
     started: float
     ready: float = 0.0
+    ready_cpu: float = 0.0
     per_cpu: list[float] = field(default_factory=list)
     per_wall: list[float] = field(default_factory=list)
+    round_cpu: list[float] = field(default_factory=list)
+    round_wall: list[float] = field(default_factory=list)
     memory: float = 0.0
 
-    def wait(self) -> None:
-        """Until all rounds asked for are done."""
-        if self.process.stdout is None or self.process.stdout.readline().strip() != "done":
+    def wait(self) -> int | None:
+        """Until all rounds asked for are done; how many users took part, if it was by chance."""
+        done, *users = (self.process.stdout.readline() if self.process.stdout else "").split() or [""]
+        if done != "done":
             sys.exit(f"{self.name} ended early: {self.process.wait()}")
+        return int(users[0]) if users else None
 
     def turn(self, rounds: int, users: int) -> None:
-        """Ask for rounds and measure them."""
-        before, began = self._processor(), time.monotonic()
+        """Ask for rounds of about so many users, and measure them."""
+        before, began = self.processor(), time.monotonic()
         with self._watched_memory():
             print(rounds, file=self.process.stdin, flush=True)
-            self.wait()
-        self.per_wall.append(rounds * users / (time.monotonic() - began))
-        self.per_cpu.append(rounds * users / max(self._processor() - before, 1e-9))
+            done = self.wait() or rounds * users
+        wall, cpu = time.monotonic() - began, max(self.processor() - before, 1e-9)
+        self.per_wall.append(done / wall)
+        self.per_cpu.append(done / cpu)
+        self.round_wall.append(wall / rounds)
+        self.round_cpu.append(cpu / rounds)
 
     def _tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -92,7 +100,8 @@ class Contender:
             return [own, *own.children(recursive=True)]
         return []
 
-    def _processor(self) -> float:
+    def processor(self) -> float:
+        """CPU-seconds of the process and all it started, so far."""
         used = 0.0
         for process in self._tree():
             with contextlib.suppress(psutil.Error):
@@ -143,11 +152,11 @@ def main() -> None:
         names = [name for name in names if name != "pfl"]
     for sentences in args.sentences:
         with tempfile.TemporaryDirectory() as folder:
-            spec = workload(Path(folder), args.users, sentences, args.cohort)
+            spec = workload(Path(folder), args.users, sentences, args.cohort, 1 + args.turns * args.rounds)
             show(sentences, compared(names, spec, args))
 
 
-def workload(folder: Path, users: int, sentences: int, cohort: int) -> dict[str, Any]:
+def workload(folder: Path, users: int, sentences: int, cohort: int, rounds: int) -> dict[str, Any]:
     """Sentences of words without meaning, as tokens and as a corpus with a tokenizer that gives these tokens."""
     words = np.random.default_rng(0).integers(2, VOCABULARY, (users, sentences, LENGTH - 2))
     ends = np.zeros((users, sentences, 1), dtype=words.dtype)
@@ -156,7 +165,7 @@ def workload(folder: Path, users: int, sentences: int, cohort: int) -> dict[str,
     write_corpus(_sentences(words), folder / "corpus", name="synthetic")
     return {
         "tokens": str(folder / "tokens.npy"), "folder": str(folder), "users": users, "sentences": sentences,
-        "cohort": cohort, "length": LENGTH, "vocabulary": VOCABULARY, "workers": 2, "rounds": 5000,
+        "cohort": cohort, "length": LENGTH, "vocabulary": VOCABULARY, "workers": 2, "rounds": rounds,
     }  # fmt: skip
 
 
@@ -206,19 +215,19 @@ def started(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     contender = Contender(name, subprocess.Popen(command, **pipes), began)
     contender.wait()
-    contender.ready = time.monotonic() - began
+    contender.ready, contender.ready_cpu = time.monotonic() - began, contender.processor()
     return contender
 
 
 def show(sentences: int, contenders: list[Contender]) -> None:
     """The table of one workload, and the ratios that matter."""
     print(f"\n{sentences} sentences per user\n")
-    print("| contender | users per CPU-second | users per second | memory, MiB | start and first round, s |")
-    print("|---|---|---|---|---|")
+    print("| contender | users per CPU-second | users per second | memory, MiB | start and first round, s | CPU-s |")
+    print("|---|---|---|---|---|---|")
     cpu = {c.name: statistics.median(c.per_cpu) for c in contenders}
-    wall = {c.name: statistics.median(c.per_wall) for c in contenders}
     for c in contenders:
-        print(f"| {c.name} | {cpu[c.name]:.1f} | {wall[c.name]:.1f} | {c.memory:,.0f} | {c.ready:.1f} |")
+        wall = statistics.median(c.per_wall)
+        print(f"| {c.name} | {cpu[c.name]:.1f} | {wall:.1f} | {c.memory:,.0f} | {c.ready:.1f} | {c.ready_cpu:.1f} |")
     print()
     by_name = {c.name: c for c in contenders}
     for one, other in COMPARED:
@@ -226,9 +235,13 @@ def show(sentences: int, contenders: list[Contender]) -> None:
             ratios = [a / b for a, b in zip(by_name[one].per_cpu, by_name[other].per_cpu, strict=True)]
             print(f"{one} / {other}: {statistics.median(ratios):.2f} of the users per CPU-second "
                   f"({min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
-    if {"ours idle", "ours idle, Ray"} <= wall.keys():
-        more = [u / r - u / i for u, r, i in [(100, wall["ours idle, Ray"], wall["ours idle"])]]
-        print(f"Flower and Ray add {more[0]:.2f} s to a round")
+    if {"ours idle", "ours idle, Ray"} <= cpu.keys():
+        one, other = by_name["ours idle"], by_name["ours idle, Ray"]
+        wall, used = (
+            statistics.median(b - a for a, b in zip(inline, ray, strict=True))
+            for inline, ray in ((one.round_wall, other.round_wall), (one.round_cpu, other.round_cpu))
+        )
+        print(f"Flower and Ray add {wall:.2f} s to a round, and {used:.2f} CPU-seconds")
 
 
 if __name__ == "__main__":

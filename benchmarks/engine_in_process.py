@@ -2,6 +2,7 @@
 `user_level` and `uedp`, taking turns.
 
     python benchmarks/engine_in_process.py
+    python benchmarks/engine_in_process.py --memory 100 1000
 
 No Flower, no Ray, no run folder, no noise: what `benchmarks/engine_comparison.py` finds, but in a minute.
 """
@@ -9,6 +10,7 @@ No Flower, no Ray, no run folder, no noise: what `benchmarks/engine_comparison.p
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -47,12 +49,16 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--memory", type=int, nargs="*", metavar="USERS", help="peak memory of such rounds instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         _save_tokenizer(Path(folder) / "tokenizer")
         sizes = {"hidden": plain.HIDDEN, "layers": plain.LAYERS, "heads": plain.HEADS, "max_tokens": LENGTH}
         model = load_model(ModelSpec(**sizes, tokenizer=str(Path(folder) / "tokenizer")), seed=0)
+    if args.memory:
+        show_memory(model, args.memory, args.sentences)
+        return
     print(f"{model.num_parameters:,} parameters; median users per CPU-second, {args.turns} turns of {args.users} users")
     for sentences in args.sentences:
         tokens = np.random.default_rng(0).integers(2, VOCABULARY, (args.users, sentences, LENGTH))
@@ -110,6 +116,24 @@ def _fused(module: Any, sentences: torch.Tensor) -> None:
     module.zero_grad()
     for batch in sentences.split(51):
         (plain.loss_of(module, batch) * (len(batch) / len(sentences))).backward()
+
+
+def show_memory(model: LanguageModel, cohorts: list[int], sentences: list[int]) -> None:
+    """The most memory that the process had while it did a round of each cohort, each way."""
+    print("| sentences per user | users | contender | peak resident memory, MiB |\n|---|---|---|---|")
+    for count, users in itertools.product(sentences, cohorts):
+        tokens = np.random.default_rng(0).integers(2, VOCABULARY, (users, count, LENGTH), dtype=np.int32)
+        for name, work in contenders(model, tokens).items():
+            if name.startswith("ours"):
+                Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident now
+                work()
+                print(f"| {count} | {users:,} | {name} | {_peak():,.0f} |", flush=True)
+
+
+def _peak() -> float:
+    """MiB of the process at most, since it was last cleared."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def show(sentences: int, found: dict[str, list[float]]) -> None:

@@ -1,9 +1,8 @@
 """Flower as its tutorials have it: one node per user, FedAvg in its wrapper for central differential privacy."""
 
-import functools
+import json
 import sys
 import warnings
-from typing import Any
 
 import plain
 import torch
@@ -17,15 +16,8 @@ SPEC = plain.given()
 client, server = ClientApp(), ServerApp()
 
 
-@functools.cache
-def opened() -> tuple[torch.Tensor, Any]:
-    """What a worker keeps."""
-    torch.set_num_threads(1)
-    return plain.users_of(SPEC), plain.gpt2(SPEC)
-
-
 def train(message: Message, context: Context) -> Message:
-    tokens, module = opened()
+    tokens, module = plain.opened(json.dumps(SPEC))
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(module.parameters(), lr=plain.RATE)
     sentences = tokens[context.node_config["partition-id"]][torch.randperm(SPEC["sentences"])]
@@ -56,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     share = SPEC["cohort"] / SPEC["users"]
     average = FedAvg(fraction_train=share, fraction_evaluate=0.0)
     private = DifferentialPrivacyServerSideFixedClipping(average, 0.01, plain.CLIP, SPEC["cohort"])
-    arrays = ArrayRecord(opened()[1].state_dict())
+    arrays = ArrayRecord(plain.gpt2(SPEC).state_dict())
     private.start(grid, arrays, num_rounds=10**6, evaluate_fn=after)
 
 

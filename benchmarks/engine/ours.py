@@ -27,14 +27,16 @@ def main() -> None:
         "evaluation.max_sentences": 1,
         "checkpoint_every": 10**6,
     }
-    left = [1]
+    left, users = 1, 0
 
     def after(row: Row) -> None:
+        nonlocal left, users
         if row["round"] > 0:
-            left[0] -= 1
-        if left[0] == 0:
-            left[0] = plain.asked()
-            if left[0] == 0:
+            left -= 1
+            users += int(row["cohort_users"])
+        if left == 0:
+            left, users = plain.asked(users), 0
+            if left == 0:
                 raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -42,6 +43,15 @@ def gpt2(spec: dict[str, Any]) -> Any:
     return module
 
 
+@functools.cache
+def opened(spec: str) -> tuple[torch.Tensor, Any]:
+    """Tokens and model, which a process that is told its workload (JSON) again and again keeps. In this module, so that
+    a worker of Ray finds it by name: what is in a script is sent along with every task, and forgets."""
+    torch.set_num_threads(1)
+    given = json.loads(spec)
+    return users_of(given), gpt2(given)
+
+
 def loss_of(module: Any, tokens: torch.Tensor) -> torch.Tensor:
     """The mean cross-entropy of the next word over a batch of sentences (B, T)."""
     scores = module(input_ids=tokens[:, :-1], use_cache=False).logits
@@ -64,9 +74,10 @@ def on_demand(one_round: Callable[[], object]) -> None:
 _OUT = sys.stdout
 
 
-def asked() -> int:
-    """Say that all asked for is done; how many rounds to do next, 0 for none."""
-    print("done", file=_OUT, flush=True)
+def asked(users: int | None = None) -> int:
+    """Say that all asked for is done, with how many users unless it was as many as expected; how many rounds to do
+    next, 0 for none."""
+    print("done" if users is None else f"done {users}", file=_OUT, flush=True)
     return int(sys.stdin.readline() or 0)
 
 
