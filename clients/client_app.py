@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -38,5 +39,7 @@ def train(message: Message, context: Context) -> Message:
     rule = request.rule
     selection = select_for(rule, workspace.ownership, request.users, request.round_seed)
     workspace.model.set_vector(request.vector)
-    reply = bounded_sum(workspace.model, workspace.examples, selection, rule, request.round_seed)
+    taking_part = selection.of_those_with_any()  # the others add nothing
+    found = bounded_sum(workspace.model, workspace.examples, taking_part, rule, request.round_seed)
+    reply = replace(found, users=len(selection.users))
     return Message(content=reply.to_record(request), reply_to=message)

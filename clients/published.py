@@ -6,7 +6,8 @@ sentence without one is an extended entity of its own and takes part if it is sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ class WeightedSelection(Selection):
 
     weights: Floats
     user_weights: Floats
+
+    def of_those_with_any(self) -> Self:
+        return replace(super().of_those_with_any(), user_weights=self.user_weights[self.counts > 0])
 
 
 def select_for(rule: LocalRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:

@@ -6,7 +6,8 @@ proportional to the sampled users' sentences, whatever the size of the corpus.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from data_prep.ownership import Ownership
 from strategies import sampling
 
 IntArray = npt.NDArray[np.int64]
+
+_LONG = 64  # users in a row from which on their sentences' coins are read in a row, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,32 @@ class Selection:
     sentences: IntArray
     counts: IntArray
 
+    def of_those_with_any(self) -> Self:
+        """The same without the users who have no eligible sentence: of a million few may have one."""
+        has = self.counts > 0
+        return replace(self, users=self.users[has], counts=self.counts[has])
+
 
 def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: float, q_s: float) -> Selection:
     """Toss the round's coins for the users of ``user_runs`` (R, 2) and keep what is eligible."""
     users = _expand(user_runs)
+    up, owners = _sentences_up(ownership, users, user_runs, round_seed, q_s)
+    eligible = _entities_active(ownership, up, round_seed, q_e)
+    counts = np.bincount(owners[eligible], minlength=len(users))
+    return Selection(users=users, sentences=up[eligible], counts=counts)
+
+
+def _sentences_up(
+    ownership: Ownership, users: IntArray, user_runs: IntArray, round_seed: int, q_s: float
+) -> tuple[IntArray, IntArray]:
+    """The sentences of ``users`` whose own coin is up (K,), and the places of their owners among the users (K,)."""
+    if ownership.sentence_ids is None and len(users) >= _LONG * len(user_runs) > 0:
+        runs = ownership.user_offsets[user_runs].tolist()
+        up = np.concatenate([sampling.sentences_up(round_seed, first, stop, q_s) for first, stop in runs])
+        return up, np.searchsorted(ownership.user_offsets[users + 1], up, side="right")
     owned, counts = ownership.sentences_of(users)
     up = np.flatnonzero(sampling.active_sentences(round_seed, owned, q_s))
-    kept = up[_entities_active(ownership, owned[up], round_seed, q_e)]
-    owners = np.searchsorted(np.cumsum(counts), kept, side="right")
-    return Selection(users=users, sentences=owned[kept], counts=np.bincount(owners, minlength=len(users)))
+    return owned[up], np.searchsorted(np.cumsum(counts), up, side="right")
 
 
 def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int, q_e: float) -> npt.NDArray[np.bool_]:

@@ -14,6 +14,8 @@ from strategies import streams
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
+_AT_ONCE = 1 << 16  # coins, so that they stay in the processor's cache
+
 
 def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> IntArray:
     """The round's cohort: every user on its own with probability ``q_u`` (Poisson sampling, never a fixed number).
@@ -46,6 +48,17 @@ def active_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: 
 def active_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
     """One coin per sentence and round: the mask (K,) of the ids ``sentences`` whose coin is up."""
     return _active(seed_of_round, "sentence", sentences, q_s)
+
+
+def sentences_up(seed_of_round: int, first: int, stop: int, q_s: float) -> IntArray:
+    """The ids from ``first`` to ``stop - 1`` that :func:`active_sentences` has as active, read in a row."""
+    if _always(q_s):
+        return np.arange(first, stop, dtype=np.int64)
+    found = [np.empty(0, dtype=np.int64)]
+    for start in range(first, stop, _AT_ONCE):
+        coins = streams.coins(seed_of_round, "sentence", start, min(start + _AT_ONCE, stop))
+        found.append(start + np.flatnonzero(coins < _threshold(q_s)))
+    return np.concatenate(found)
 
 
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:

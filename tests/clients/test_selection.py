@@ -52,6 +52,26 @@ def test_selection_is_the_definition(q_e: float, q_s: float, users: list[int]) -
         np.testing.assert_array_equal(np.searchsorted(CORPUS.user_offsets, chosen.sentences, side="right") - 1, owners)
 
 
+@pytest.mark.parametrize(("q_e", "q_s"), [(0.5, 0.5), (1.0, 0.01), (0.3, 1.0)])
+def test_selection_of_many_users_in_a_row_is_the_definition(
+    monkeypatch: pytest.MonkeyPatch, q_e: float, q_s: float
+) -> None:
+    monkeypatch.setattr(sampling, "_AT_ONCE", 7)  # so that the coins are read in several pieces
+    users = [2, 0, 5, 1] * 60
+    corpus = ownership([[s % 3] if s % 2 else [] for s in range(sum(users))], users=users, num_entities=3)
+    runs = np.array([[1, 100], [103, 240]])
+    asked = [*range(1, 100), *range(103, 240)]
+    for seed in map(partial(sampling.round_seed, 0), range(5)):
+        chosen = select(corpus, runs, seed, q_e, q_s)
+        assert chosen.sentences.tolist() == slowly(corpus, asked, seed, q_e, q_s)
+        assert chosen.users.tolist() == asked
+        owners = np.repeat(chosen.users, chosen.counts)
+        np.testing.assert_array_equal(np.searchsorted(corpus.user_offsets, chosen.sentences, side="right") - 1, owners)
+        some = chosen.of_those_with_any()
+        np.testing.assert_array_equal(np.repeat(some.users, some.counts), owners)
+        assert (some.counts > 0).all()
+
+
 def test_selection_in_a_corpus_that_grew_is_the_definition() -> None:
     """Users 0 and 2 own a run of sentences in each of two parts; a sentence's coin belongs to its id."""
     added = ownership([[0, 1], [3], []], users=[1, 0, 1, 0, 1], num_entities=4)
