@@ -193,11 +193,11 @@ def _lost_workers_last() -> Iterator[None]:
     from fl_sim.worker_pool import WorkerPool
 
     before = raybackend.BasicActorPool
-    raybackend.BasicActorPool = WorkerPool
+    raybackend.BasicActorPool = WorkerPool  # type: ignore[misc]
     try:
         yield
     finally:
-        raybackend.BasicActorPool = before
+        raybackend.BasicActorPool = before  # type: ignore[misc]
 
 
 @contextmanager
