@@ -1,8 +1,8 @@
 """From (model, eligible sentences, rule) to the sum of bounded user vectors; no Flower here.
 
 ``gradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ). Where a user has at most ŵ = β/c eligible sentences the outer
-projection cannot act, so the sentences of all such users share batches; only the others get a sum of their own.
-``steps``: v_u = Π_β(θ_u − θ) after several local steps from θ.
+projection cannot act, so the sentences of all such users share batches; the others' sums are bounded one by one.
+``steps``: v_u = Π_β(θ_u − θ) after one or several local steps from θ.
 ``published``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
 
 All are the same for every task: what an example is, and its loss l, is the model's affair.
@@ -20,21 +20,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from clients.examples import Example, Examples
+from clients.examples import Examples
 from clients.gradients import GradientSum, Tally, clipped_gradient_sum
-from clients.models import LanguageModel, sentence_losses
+from clients.local_steps import is_one_step, local_updates, single_steps, told
+from clients.models import LanguageModel
 from clients.published import WeightedSelection
 from clients.selection import Selection
 from clients.user_sums import UserSums, user_sums
 from strategies import clipping, streams
 from strategies.messages import LocalRule, TrainReply
 
-_LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-}
 _READ_AT_ONCE = 4096  # sentences
 _COUNTS = ("sentences", "clipped", "nonfinite", "loss_sum")
 
@@ -191,23 +187,14 @@ def _sum_of_local_training(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
     users = [(u, part) for u, part in zip(selection.users.tolist(), _by_user(selection), strict=True) if len(part)]
-    one_step = ((u, _told(model, examples.read(part))) for u, part in users if _is_one_step(len(part), rule))
-    several = ((u, _told(model, examples.read(part))) for u, part in users if not _is_one_step(len(part), rule))
+    one_step = ((u, told(model, examples.read(part))) for u, part in users if is_one_step(len(part), rule))
+    several = ((u, told(model, examples.read(part))) for u, part in users if not is_one_step(len(part), rule))
     total = GradientSum(model)
-    votes = _add_bounded(
-        total, _gradients(model, one_step, round_seed), lambda length, tally: _bound_step(length, tally, rule)
-    )
-    votes += _add_bounded(
-        total,
-        _local_updates(model, several, rule, round_seed),
-        lambda length, tally: _bound_update(length, tally, rule),
-    )
+    steps = single_steps(model, one_step, round_seed)
+    votes = _add_bounded(total, steps, lambda length, tally: _bound_step(length, tally, rule))
+    updates = local_updates(model, several, rule, round_seed)
+    votes += _add_bounded(total, updates, lambda length, tally: _bound_update(length, tally, rule))
     return _reply(total, selection, votes)
-
-
-def _is_one_step(sentences: int, rule: LocalRule) -> bool:
-    """Whether a user's local training is one step of SGD: its update is the gradient, and the model may stay at θ."""
-    return rule.local_optimizer == "sgd" and rule.local_epochs == 1 and sentences <= rule.batch_size
 
 
 def _bound_step(length: float, tally: Tally, rule: LocalRule) -> _Bounded:
@@ -215,94 +202,6 @@ def _bound_step(length: float, tally: Tally, rule: LocalRule) -> _Bounded:
     rate = rule.learning_rate / max(tally.sentences, 1)
     bounded = _bound_update(math.nan if tally.nonfinite else rate * length, tally, rule)
     return replace(bounded, share=rate * bounded.share)
-
-
-def _gradients(model: LanguageModel, users: Iterable[tuple[int, list[Example]]], round_seed: int) -> Iterator[UserSums]:
-    """Σ_s −∇l(θ, s) of each user. Its dropout masks are those that :func:`local_steps` would draw, so that with dropout
-    no two users share a pass."""
-    if not model.has_dropout:
-        yield from user_sums(model, (sentences for _, sentences in users), math.inf)
-        return
-    for user, sentences in users:
-        rng = streams.generator(round_seed, "local", user)
-        rng.permutation(len(sentences))
-        yield from user_sums(model, [sentences], math.inf, _mask_seed(rng))
-
-
-class _Update(UserSums):
-    """What several local steps made of one user's model, less θ; ``nan`` long if it is not finite."""
-
-    def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally) -> None:
-        self.users, self.lengths, self.tallies = [0], [_norm(change)], [tally]
-        self._model = model
-        self._change = change
-
-    def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
-        if shares[0] != 0:
-            torch._foreach_add_(list(self._model.parameters.views(total).values()), self._change, alpha=shares[0])
-
-
-def _local_updates(
-    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalRule, round_seed: int
-) -> Iterator[UserSums]:
-    """θ_u − θ of each user; the model holds θ again whenever one is handed out."""
-    parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
-    theta = [parameter.detach().clone() for parameter in parameters]
-    for user, sentences in users:
-        loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user))
-        with torch.no_grad():
-            change = list(torch._foreach_sub(parameters, theta))
-            torch._foreach_copy_(parameters, theta)
-        yield _Update(model, change, Tally(sentences=len(sentences), loss_sum=loss))
-
-
-def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    """The L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))
-
-
-def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule, rng: np.random.Generator) -> float:
-    """Local SGD or Adam, from its beginning, over one user's sentences, of each of which there is something to tell,
-    changing ``model`` in place. Dropout masks are fresh at every step.
-
-    Returns:
-        The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
-    """
-    first_pass = 0.0
-    parameters = list(model.parameters.tensors.values())
-    optimizer = _LOCAL_OPTIMIZERS[rule.local_optimizer](parameters, lr=rule.learning_rate)
-    for epoch in range(rule.local_epochs):
-        order = rng.permutation(len(sentences))
-        for start in range(0, len(order), rule.batch_size):
-            batch = [sentences[i] for i in order[start : start + rule.batch_size]]
-            loss, gradients = _batch_step(model, batch, rng)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-            optimizer.zero_grad()
-            if epoch == 0:
-                first_pass += loss
-    return first_pass
-
-
-def _batch_step(
-    model: LanguageModel, batch: list[Example], rng: np.random.Generator
-) -> tuple[float, list[torch.Tensor]]:
-    """The sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
-    parameters = list(model.parameters.tensors.values())
-    losses = sentence_losses(model, batch, _mask_seed(rng) if model.has_dropout else None)
-    found = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
-
-
-def _mask_seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**63))
-
-
-def _told(model: LanguageModel, sentences: list[Example]) -> list[Example]:
-    """Those of which there is something to tell."""
-    return [sentence for sentence in sentences if model.task.size(sentence)]
 
 
 def _by_user(selection: Selection) -> list[npt.NDArray[np.int64]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import clients.gradients
-import clients.training
+import clients.local_steps
 from clients.examples import Example
 from clients.losses import loss_gradients, sentence_losses
 from clients.models import LanguageModel
@@ -58,7 +58,7 @@ def test_what_is_not_finite_counts_as_zero_and_is_reported(
     monkeypatch.setattr(clients.gradients, "covered_layers", lambda model: None)
     healthy = run("healthy")
     monkeypatch.setattr(clients.gradients, "loss_gradients", gradients)
-    monkeypatch.setattr(clients.training, "sentence_losses", losses)
+    monkeypatch.setattr(clients.local_steps, "sentence_losses", losses)
     ill = run("ill")
     assert np.isfinite(model_of(ill)).all()
     sick, well = ill.metrics().iloc[1:], healthy.metrics().iloc[1:]
