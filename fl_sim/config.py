@@ -250,11 +250,11 @@ class RunConfig(_Section):
         Raises:
             ConfigError: names every mistake in one line.
         """
-        nested = _nested(values)
-        _check_leaves(nested)
+        tree = nested(values)
+        _check_leaves(tree)
         try:
             # strict: "30" and true are no numbers
-            return cls.model_validate(nested, strict=True)
+            return cls.model_validate(tree, strict=True)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from error
 
@@ -269,13 +269,13 @@ class RunConfig(_Section):
         """
         values: dict[str, Any] = {}
         if path is not None:
-            values = _nested(read_toml(path))
+            values = nested(read_toml(path))
             try:
                 cls.from_mapping(values)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
-        over = _nested(overrides or {})
-        return cls.from_mapping(_merge(_without_rival(values, over), over))
+        over = nested(overrides or {})
+        return cls.from_mapping(merged(_without_rival(values, over), over))
 
 
 @functools.cache
@@ -344,32 +344,34 @@ def _plain(key: str) -> str:
     return key.strip().replace("-", "_")
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted or nested keys as nested mappings; :class:`ConfigError` where a key is a value and a section at once."""
+    tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = _plain(key).split(".")
-        table = nested
+        table = tree
         for section in sections:
             table = table.setdefault(section, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"'{section}' is {_shown(table)}, so '{key}' cannot be set; allowed: one of them")
-        item = _nested(value) if isinstance(value, Mapping) else _frozen(value)
+        item = nested(value) if isinstance(value, Mapping) else _frozen(value)
         if isinstance(item, dict) and isinstance(table.get(name), dict):
-            item = _merge(table[name], item)
+            item = merged(table[name], item)
         table[name] = item
-    return nested
+    return tree
 
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Nested mappings, those of ``over`` on top."""
+    both = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
+        sections = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = merged(both[key], value) if sections else value
+    return both
 
 
 def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _run_one(args: argparse.Namespace) -> int:
 
     settings = dict(parse_setting(text) for text in args.settings)
     if args.config is None:
-        config: ExperimentConfig = load_mapping(nested(settings))
+        config: ExperimentConfig = load_mapping(settings)
     else:
         config = load_file(args.config).with_values(settings)
     record = experiment.run(
@@ -67,23 +67,6 @@ def _run_one(args: argparse.Namespace) -> int:
         _draw(config, args.picture)
     print(text if args.json else summary(record))
     return 0
-
-
-def nested(settings: dict[str, object]) -> dict[str, object]:
-    """Full names as nested mappings."""
-    tree: dict[str, object] = {}
-    for name, value in settings.items():
-        *sections, key = name.split(".")
-        place = tree
-        for section in sections:
-            inner = place.setdefault(section, {})
-            if not isinstance(inner, dict):
-                from fl_sim.config import ConfigError
-
-                raise ConfigError(f"{name}: {section} is a value already; allowed: a section")
-            place = inner
-        place[key] = value
-    return tree
 
 
 def _draw(config: object, path: Path) -> None:

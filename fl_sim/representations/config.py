@@ -10,13 +10,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clients.representations.encoders import EncoderSpec
 from clients.representations.workspace import ClientSpec, DataSpec
-from fl_sim.config import ConfigError, read_toml
+from fl_sim.config import ConfigError, merged, nested, read_toml
 from fl_sim.representations.heads import AdversaryStyle
 from fl_sim.representations.optimizers import OptimizerSpec
 from fl_sim.representations.schedules import ADAPTIVE, AdaptiveName
@@ -231,22 +231,14 @@ class ExperimentConfig(_Section):
 
     def with_values(self, values: Mapping[str, Any]) -> ExperimentConfig:
         """The same configuration with these values by full name (``server.weight``)."""
-        tree = self.model_dump(mode="json")
-        for name, value in values.items():
-            *sections, key = name.split(".")
-            place = tree
-            for section in sections:
-                if not isinstance(place.get(section), dict):
-                    raise ConfigError(f"{name}: unknown section {section!r}; allowed: {', '.join(_sections())}")
-                place = place[section]
-            place[key] = value
-        return load_mapping(tree)
+        return load_mapping(merged(self.model_dump(mode="json"), nested(values)))
 
 
 def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
-    """A checked configuration; ConfigError names the first key at fault, its value and what is allowed."""
+    """A checked configuration of nested or dotted keys; ConfigError names the first key at fault, its value and what
+    is allowed."""
     try:
-        return ExperimentConfig.model_validate(values)
+        return ExperimentConfig.model_validate(nested(values))
     except ValidationError as error:
         raise ConfigError(_first_problem(error)) from error
 
@@ -278,14 +270,10 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _keys(sections: tuple[int | str, ...]) -> list[str]:
+    """The keys of a section, or of an item of a list of them."""
     model: Any = ExperimentConfig
     for section in sections:
-        model = model.model_fields[str(section)].annotation
+        if isinstance(section, str):
+            annotation = model.model_fields[section].annotation
+            model = next(iter(get_args(annotation)), annotation)
     return list(model.model_fields)
-
-
-def _sections() -> list[str]:
-    fields = ExperimentConfig.model_fields.items()
-    return [
-        name for name, field in fields if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    ]

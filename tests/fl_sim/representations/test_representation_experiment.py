@@ -307,6 +307,10 @@ def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> 
         ({"method": "nois"}, "method is 'nois'"),
         ({"method": "noise", "privacy": {"epsilon": -1}}, "privacy.epsilon is -1"),
         ({"method": "inlp", "training": {"epochs": 2, "stop_after": 3}}, "training.stop_after is 3"),
+        ({"method": "inlp", "releases": [{"epsilon": 1.0}]}, "releases are 1; allowed with a privacy layer"),
+        ({"method": "noise", "privacy.epsilon": 1.0, "nodes": 2, "releases": [{"epsilon": 1.0}]}, "releases are 1"),
+        ({"releases": [{"eps": 1.0}]}, "releases.0.epsilon is {'eps': 1.0}; field required"),
+        ({"releases": [{"epsilon": 1.0, "mu": 1}]}, "releases.0.mu: unknown key; allowed: epsilon, word_dropout"),
     ],
 )
 def test_bad_configurations_are_named(values: dict[str, Any], said: str) -> None:
@@ -324,7 +328,7 @@ def test_settings_and_files(tmp_path: Path) -> None:
     file.write_text("method = ")
     with pytest.raises(ConfigError, match="not TOML"):
         load_file(file)
-    with pytest.raises(ConfigError, match="unknown section 'privat'"):
+    with pytest.raises(ConfigError, match="privat: unknown key; allowed: method"):
         load_mapping({"method": "inlp"}).with_values({"privat.epsilon": 1})
 
 
