@@ -60,6 +60,10 @@ COMPARED = [
 ]  # fmt: skip
 
 
+class EndedError(Exception):
+    """A contender that is no more."""
+
+
 @dataclass
 class Contender:
     """A process that does rounds, and what they cost."""
@@ -79,7 +83,7 @@ class Contender:
         """Until all rounds asked for are done; how many users took part, if it was by chance."""
         done, *users = (self.process.stdout.readline() if self.process.stdout else "").split() or [""]
         if done != "done":
-            sys.exit(f"{self.name} ended early: {self.process.wait()}")
+            raise EndedError(f"{self.name} ended early: {self.process.wait()}")
         return int(users[0]) if users else None
 
     def turn(self, rounds: int, users: int) -> None:
@@ -193,7 +197,10 @@ def compared(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -
     running: list[Contender] = []
     try:
         for name in names:
-            running.append(started(name, spec, args.pfl))
+            try:
+                running.append(started(name, spec, args.pfl))
+            except EndedError as error:  # say, a Ray that a busy machine did not start in time: the others go on
+                print(error, file=sys.stderr)
         for _ in range(args.turns):
             for contender in running:
                 contender.turn(args.rounds, spec["cohort"])

@@ -1,6 +1,7 @@
 """Flower as its tutorials have it: one node per user, FedAvg in its wrapper for central differential privacy."""
 
 import json
+import os
 import sys
 import warnings
 
@@ -55,10 +56,13 @@ def main(grid: Grid, context: Context) -> None:
 if __name__ == "__main__":
     import logging
 
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
     plain.quietly()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": SPEC["workers"]}}
+    ray = {"num_cpus": SPEC["workers"], "include_dashboard": False}
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
     try:
         run_simulation(server, client, SPEC["users"], backend_config=resources)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,16 +75,19 @@ def on_demand(one_round: Callable[[], object]) -> None:
 _OUT = sys.stdout
 
 
+def quietly() -> None:
+    """Whatever this process and those that it starts print goes to stderr; the pipe is for :func:`asked` alone, and
+    ends with this process."""
+    global _OUT
+    _OUT = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+
 def asked(users: int | None = None) -> int:
     """Say that all asked for is done, with how many users unless it was as many as expected; how many rounds to do
     next, 0 for none."""
     print("done" if users is None else f"done {users}", file=_OUT, flush=True)
     return int(sys.stdin.readline() or 0)
-
-
-def quietly() -> None:
-    """Whatever libraries print goes to stderr; the pipe is for :func:`asked`."""
-    sys.stdout = sys.stderr
 
 
 def folder_of(spec: dict[str, Any]) -> Path:
