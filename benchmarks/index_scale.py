@@ -16,10 +16,10 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -112,16 +112,25 @@ def rounds_drawn(ownership: Ownership, q_u: float, q_e: float, q_s: float) -> di
     }
 
 
+class Drawn(NamedTuple):
+    """The incidence of a split.
+
+    Attributes:
+        sentences_per_user: (U,).
+        mentions: how many entities each sentence mentions, repeated ones counted again (S,).
+        entities: which, sentence by sentence.
+        num_entities: of the corpus.
+    """
+
+    sentences_per_user: Ints
+    mentions: Ints
+    entities: Ints
+    num_entities: int
+
+
 def make(folder: Path, num_users: int, num_sentences: int, world: int) -> None:
     """Draw the incidence of a corpus and write it."""
-    rng = np.random.default_rng(0)
-    shares = rng.lognormal(0.0, 1.0, num_users)
-    sentences_per_user = 1 + rng.multinomial(num_sentences - num_users, shares / shares.sum())
-    counts, fame = drawn_mentions(rng, num_sentences, world)
-    _, first, fame = np.unique(fame, return_index=True, return_inverse=True)
-    number_of = np.empty(len(first), dtype=np.int64)
-    number_of[np.argsort(first)] = np.arange(len(first))  # as they are met, like a corpus that is read
-    write_part(folder, sentences_per_user, counts, number_of[fame], len(first), follows=None)
+    drawn_corpus(folder, {SPLIT: drawn_split(np.random.default_rng(0), num_users, num_sentences, world)})
 
 
 def append(folder: Path, num_sentences: int) -> None:
@@ -132,10 +141,19 @@ def append(folder: Path, num_sentences: int) -> None:
     writers = np.concatenate((newcomers, rng.integers(0, known.users, num_sentences - len(newcomers))))
     counts, entities = drawn_mentions(rng, num_sentences, known.entities)
     entities[:2] = known.entities + np.arange(len(entities[:2]))
-    write_part(
-        folder / part_folder(len(corpus.parts)), np.bincount(writers), counts, entities, known.entities + 2,
-        follows=corpus.fingerprint,
-    )  # fmt: skip
+    drawn = Drawn(np.bincount(writers), counts, entities, known.entities + 2)
+    drawn_corpus(folder / part_folder(len(corpus.parts)), {SPLIT: drawn}, follows=corpus.fingerprint)
+
+
+def drawn_split(rng: np.random.Generator, num_users: int, num_sentences: int, world: int) -> Drawn:
+    """Users with at least one sentence each, and entities as popular as Zipf's law has it."""
+    shares = rng.lognormal(0.0, 1.0, num_users)
+    sentences_per_user = 1 + rng.multinomial(num_sentences - num_users, shares / shares.sum())
+    counts, fame = drawn_mentions(rng, num_sentences, world)
+    _, first, fame = np.unique(fame, return_index=True, return_inverse=True)
+    number_of = np.empty(len(first), dtype=np.int64)
+    number_of[np.argsort(first)] = np.arange(len(first))  # as they are met, like a corpus that is read
+    return Drawn(sentences_per_user, counts, number_of[fame], len(first))
 
 
 def drawn_mentions(rng: np.random.Generator, num_sentences: int, world: int) -> tuple[Ints, Ints]:
@@ -144,28 +162,31 @@ def drawn_mentions(rng: np.random.Generator, num_sentences: int, world: int) -> 
     return counts, np.exp(rng.random(int(counts.sum())) * math.log(world)).astype(np.int64) - 1
 
 
-def write_part(
-    folder: Path, sentences_per_user: Ints, mentions: Ints, entities: Ints, num_entities: int, follows: str | None
+def drawn_corpus(
+    folder: Path, splits: Mapping[str, Drawn], follows: str | None = None, compression: str = "zstd"
 ) -> None:
     """Write a part of a corpus with the code that prepare uses, and placeholders for what people wrote."""
-    sentences = len(mentions)
-    pairs = np.unique(np.repeat(np.arange(sentences), mentions) * num_entities + entities)
-    counts = np.bincount(pairs // num_entities, minlength=sentences).astype(np.int32)
-    ids = (pairs % num_entities).astype(np.int32)
-    before_users, before_entities = _known(folder.parent) if follows else (0, 0)
     folder.mkdir(parents=True)
-    ownership = write_index(folder, SPLIT, sentences_per_user, [(counts, ids)], num_entities)
-    ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
-    if follows is None:
-        write_profiles(folder, SPLIT, ownership.entity_profiles())
-    write_tables(folder, ownership)
-    added = SplitCounts(
-        users=len(sentences_per_user) - before_users, sentences=sentences, entities=num_entities - before_entities,
-        mentions=len(ids),
-    )  # fmt: skip
+    added = {}
+    for split, drawn in splits.items():
+        num_entities = drawn.num_entities
+        sentences = len(drawn.mentions)
+        pairs = np.unique(np.repeat(np.arange(sentences), drawn.mentions) * num_entities + drawn.entities)
+        counts = np.bincount(pairs // num_entities, minlength=sentences).astype(np.int32)
+        ids = (pairs % num_entities).astype(np.int32)
+        before_users, before_entities = _known(folder.parent) if follows else (0, 0)
+        ownership = write_index(folder, split, drawn.sentences_per_user, [(counts, ids)], num_entities)
+        ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
+        if follows is None:
+            write_profiles(folder, split, ownership.entity_profiles())
+        write_tables(folder, split, ownership, compression)
+        added[split] = SplitCounts(
+            users=len(drawn.sentences_per_user) - before_users, sentences=sentences,
+            entities=num_entities - before_entities, mentions=len(ids),
+        )  # fmt: skip
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
     Manifest(
-        name="scale", sources={}, settings={}, tagger={"tagger": "drawn"}, tools={}, splits={SPLIT: added}, files=files,
+        name="scale", sources={}, settings={}, tagger={"tagger": "drawn"}, tools={}, splits=added, files=files,
         fingerprint=fingerprint_of(files, follows), follows=follows,
     ).write(folder)  # fmt: skip
 
@@ -175,7 +196,7 @@ def _known(folder: Path) -> tuple[int, int]:
     return counts.users, counts.entities
 
 
-def write_tables(folder: Path, ownership: Ownership) -> None:
+def write_tables(folder: Path, split: str, ownership: Ownership, compression: str) -> None:
     """The three tables of a part; a text is its number, and mentions have no place in it."""
     sentences, reach = ownership.num_sentences, ownership.entity_reach()
     users, entities = np.flatnonzero(ownership.sentences_per_user), np.flatnonzero(reach.users)
@@ -206,7 +227,7 @@ def write_tables(folder: Path, ownership: Ownership) -> None:
     }
     for table, schema in TABLES.items():
         made = pa.Table.from_arrays(columns[table], schema=schema)
-        pq.write_table(made, folder / table_file(SPLIT, table), compression="zstd")
+        pq.write_table(made, folder / table_file(split, table), compression=compression)
 
 
 def memory() -> dict[str, int]:
