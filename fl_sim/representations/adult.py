@@ -16,7 +16,7 @@ from typing import Any
 from fl_sim.representations.config import ExperimentConfig, load_mapping
 from fl_sim.representations.experiment import RECORD_FORMAT
 from fl_sim.representations.selection import Candidate, select
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of
+from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
 
 RELAXATION = 0.01
 METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
@@ -102,7 +102,9 @@ def as_markdown(table: dict[str, Any]) -> str:
     """The table for people: measured ± deviation (published ± deviation), ✓ where they agree within the sum."""
     lines = ["| system | " + " | ".join(METRICS) + " |", "|---|" + "---|" * len(METRICS)]
     for system, row in table["rows"].items():
-        lines.append(f"| {system} | " + " | ".join(_cell(row[metric]) for metric in METRICS) + " |")
+        lines.append(
+            f"| {system} | " + " | ".join(_cell(row[metric], len(table["seeds"])) for metric in METRICS) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -202,9 +204,9 @@ def _summary(system: str, chosen: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _cell(figure: dict[str, Any]) -> str:
-    mean, deviation = figure["measured"]
+def _cell(figure: dict[str, Any], seeds: int) -> str:
+    measured = spread(*figure["measured"], seeds, 2)
     if figure["published"] is None:
-        return f"{mean:.2f} ± {deviation:.2f} (–)"
+        return f"{measured} (–)"
     published = "{:.2f} ± {:.2f}".format(*figure["published"])
-    return f"{mean:.2f} ± {deviation:.2f} ({published}){' ✓' if figure['agrees'] else ''}"
+    return f"{measured} ({published}){' ✓' if figure['agrees'] else ''}"

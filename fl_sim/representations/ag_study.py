@@ -14,7 +14,7 @@ from typing import Any
 
 from fl_sim.representations.config import ExperimentConfig, MethodName, load_mapping
 from fl_sim.representations.experiment import RECORD_FORMAT
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of
+from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
 
 Key = tuple[float, float]
 """ε and μ of a release."""
@@ -99,10 +99,11 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
 def as_markdown(table: dict[str, Any]) -> str:
     """The figures for people: accuracy in percent ± deviation (published), ε claimed and proven."""
     lines: list[str] = []
+    seeds = len(table["seeds"])
     for corpus, width in dict.fromkeys((row["corpus"], row["dimensions"]) for row in table["rows"]):
         rows = [row for row in table["rows"] if (row["corpus"], row["dimensions"]) == (corpus, width)]
         plain = next(row for row in rows if row["system"] == "unconstrained")
-        lines += [f"{corpus}, k = {width}; without a privacy layer {_cell(plain)}:", ""]
+        lines += [f"{corpus}, k = {width}; without a privacy layer {_cell(plain, seeds)}:", ""]
         lines += [
             "| ε | μ | ε' claimed | ε' proven | Non Robust | Robust | Adaptative |",
             "|---|---|---|---|---|---|---|",
@@ -113,7 +114,7 @@ def as_markdown(table: dict[str, Any]) -> str:
                 continue
             some = next(iter(cells.values()))
             told = [f"{key[0]:g}", f"{key[1]:g}", f"{some['epsilon_claimed']:.3g}", f"{some['epsilon_corrected']:.4g}"]
-            told += [_cell(cells[system]) if system in cells else "–" for system in SYSTEMS]
+            told += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
             lines.append(f"| {' | '.join(told)} |")
         lines.append("")
     return "\n".join(lines)
@@ -183,7 +184,6 @@ def _row(place: tuple[str, int, str, Key | None], values: list[tuple[float, dict
     return row | {"published": None if published is None else 100 * published}
 
 
-def _cell(row: dict[str, Any]) -> str:
-    mean, deviation = row["measured"]
+def _cell(row: dict[str, Any], seeds: int) -> str:
     published = "–" if row["published"] is None else f"{row['published']:.0f}"
-    return f"{mean:.1f} ± {deviation:.1f} ({published})"
+    return f"{spread(*row['measured'], seeds, 1)} ({published})"

@@ -15,7 +15,7 @@ from typing import Any
 from data_prep.readers_labelled_text import AG_PERSONS
 from fl_sim.representations.config import ExperimentConfig, load_mapping
 from fl_sim.representations.experiment import RECORD_FORMAT
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of
+from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -103,18 +103,18 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
 
 def as_markdown(table: dict[str, Any]) -> str:
     """The tables for people: measured ± deviation (published)."""
-    rows = table["rows"]
+    rows, seeds = table["rows"], len(table["seeds"])
     lines = ["Tables 2 and 3, accuracy in percent:", ""]
     lines += ["| system | ε | μ | ε' claimed | ε' proven | accuracy |", "|---|---|---|---|---|---|"]
     for row in rows:
         told = [row["system"], *(_number(row[name]) for name in ("epsilon", "word_dropout"))]
         told += [_number(row[name]) for name in ("epsilon_claimed", "epsilon_corrected")]
-        lines.append(f"| {' | '.join(told)} | {_cell(row['accuracy'], row['published'].get('accuracy'))} |")
+        lines.append(f"| {' | '.join(told)} | {_cell(row['accuracy'], row['published'].get('accuracy'), seeds)} |")
     attacked = [row for row in rows if "privacy_f" in row]
     lines += ["", f"Table 4; DPNR with ε = {ATTACKED:g}:", ""]
     lines += ["| system | accuracy | empirical privacy 1 − F |", "|---|---|---|"]
     for row in attacked:
-        cells = (_cell(row[name], row["published"].get(name)) for name in ("accuracy", "privacy_f"))
+        cells = (_cell(row[name], row["published"].get(name), seeds) for name in ("accuracy", "privacy_f"))
         lines.append(f"| {row['system']} | {' | '.join(cells)} |")
     for number, name, title in (
         (5, "attacker", "the attacker's accuracy, absent / present"),
@@ -216,8 +216,8 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}".replace("inf", "∞")
 
 
-def _cell(measured: Sequence[float], published: float | None) -> str:
-    return f"{measured[0]:.1f} ± {measured[1]:.1f} ({'–' if published is None else f'{published:.2f}'})"
+def _cell(measured: Sequence[float], published: float | None, seeds: int) -> str:
+    return f"{spread(*measured, seeds, 1)} ({'–' if published is None else f'{published:.2f}'})"
 
 
 def _pair(measured: Sequence[Sequence[float]], published: Sequence[float] | None) -> str:

@@ -66,6 +66,11 @@ def mean_and_deviation(values: Sequence[float]) -> list[float]:
     return [round(statistics.fmean(values), 4), round(statistics.stdev(values) if len(values) > 1 else 0.0, 4)]
 
 
+def spread(mean: float, deviation: float, seeds: int, digits: int) -> str:
+    """``mean ± deviation``; a single seed has no deviation."""
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if seeds > 1 else "")
+
+
 def _kept(config: ExperimentConfig, work: Path | None) -> dict[str, Any] | None:
     if work is None or not (file := _file(config, work)).exists():
         return None
