@@ -101,13 +101,15 @@ class _Together(UserSums):
     ) -> None:
         self.users, self.lengths, self.tallies = users, lengths.tolist(), tallies
         self._model = model
-        self._contributions: Sequence[Contribution] = contributions
+        self._contributions: Sequence[Contribution] | None = contributions
 
     def forget(self) -> None:
         """Make room for the next pass."""
-        self._contributions = ()
+        self._contributions = None
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
+        if self._contributions is None:
+            raise RuntimeError("these sums are gone: the next ones have been asked for")
         views = self._model.parameters.views(total)
         factors = -torch.tensor(shares, dtype=torch.float32, device=total.device)
         with gradients.full_precision():

@@ -42,7 +42,7 @@ def test_a_round_from_features_is_a_round_from_sentences(model: LanguageModel, s
         found = clipped_gradient_sum(model, kept, clip_norm)
         np.testing.assert_allclose(found.vector, expected.vector, rtol=1e-4, atol=1e-5)
         assert (found.sentences, found.clipped, found.predictions) == (7, expected.clipped, 6)
-    (by_user,) = user_sums(model, [kept[:3], kept[3:]], 0.5)
+    by_user = next(user_sums(model, [kept[:3], kept[3:]], 0.5))
     total = torch.zeros(model.num_parameters)
     by_user.add([2.0 - user for user in by_user.users], total)
     first, second = (clipped_gradient_sum(model, part, 0.5).vector for part in (read[:3], read[3:]))

@@ -109,6 +109,12 @@ def test_a_neighbour_that_is_not_finite_changes_nothing(clip_norm: float) -> Non
     np.testing.assert_allclose(np.delete(after, 2, 0), np.delete(before, 2, 0), rtol=0, atol=1e-5)
 
 
+def test_sums_are_gone_once_the_next_are_asked_for(small: LanguageModel) -> None:
+    (first,) = user_sums(small, users_of([2, 2]), 1.0)
+    with pytest.raises(RuntimeError, match="gone"):
+        first.add([1.0, 1.0], torch.zeros(small.num_parameters))
+
+
 def test_users_with_nothing_to_tell_send_nothing(small: LanguageModel) -> None:
     users = [examples(1), examples(9, 12), []]
     together, sums = sums_of(small, users, 1.0)
