@@ -77,12 +77,20 @@ class Point:
 def draw_tradeoff(points: Sequence[Point]) -> Figure:
     """A panel for each figure against ε, logarithmic; what has no noise is a level line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
 
     names = list(points[0].figures)
+    noisy = [point.epsilon for point in points if math.isfinite(point.epsilon)]
     systems = list(dict.fromkeys(point.system for point in points))
     figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
     for number, name in enumerate(names, start=1):
         axes = figure.add_subplot(1, len(names), number)
+        if noisy:
+            axes.set_xscale("log")
+            axes.set_xlim(min(noisy) / 1.5, max(noisy) * 1.5)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         for place, system in enumerate(systems):
             own = sorted((p for p in points if p.system == system), key=lambda p: p.epsilon)
             colour = f"C{place}"
@@ -92,8 +100,7 @@ def draw_tradeoff(points: Sequence[Point]) -> Figure:
             means, deviations = zip(*(p.figures[name] for p in own), strict=True)
             epsilons = [p.epsilon for p in own]
             axes.errorbar(epsilons, means, deviations, color=colour, marker="o", capsize=3, label=system)
-            axes.set_xscale("log")
         axes.set_xlabel("ε, proven")
         axes.set_ylabel(f"{name}, percent")
-    figure.axes[0].legend(fontsize="small")
+    figure.axes[0].legend(fontsize="x-small")
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 from fl_sim import cli
 from fl_sim.commands import reproduce
+from fl_sim.plots import render
 from fl_sim.representations import ag_study, dpnr_ag, reproductions
+from fl_sim.representations.pictures import Point, draw_tradeoff
 from fl_sim.representations.tables import Options
 from tests.clients.representations.tiny_bert import save_tiny_bert
 
@@ -102,3 +105,17 @@ def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> N
 def test_bad_options_are_named(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["reproduce", "dpnr-ag", *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> None:
+    points = [
+        Point("plain", math.inf, {"accuracy": (84.0, 0.1), "leakage": (83.8, 0.2)}),
+        Point("noise", 20.0, {"accuracy": (81.0, 0.1), "leakage": (65.7, 0.2)}),
+        Point("noise", 4.0, {"accuracy": (75.0, 0.1), "leakage": (60.0, 0.2)}),
+    ]
+    figure = draw_tradeoff(points)
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        assert low < 4 < 20 < high
+    assert len(render(figure, dpi=50)) > 1000
