@@ -205,7 +205,7 @@ def _summary(system: str, chosen: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _cell(figure: dict[str, Any], seeds: int) -> str:
-    measured = spread(*figure["measured"], seeds, 2)
+    measured = spread(figure["measured"], seeds, 2)
     if figure["published"] is None:
         return f"{measured} (–)"
     published = "{:.2f} ± {:.2f}".format(*figure["published"])

@@ -186,4 +186,4 @@ def _row(place: tuple[str, int, str, Key | None], values: list[tuple[float, dict
 
 def _cell(row: dict[str, Any], seeds: int) -> str:
     published = "–" if row["published"] is None else f"{row['published']:.0f}"
-    return f"{spread(*row['measured'], seeds, 1)} ({published})"
+    return f"{spread(row['measured'], seeds, 1)} ({published})"

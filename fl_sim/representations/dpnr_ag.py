@@ -217,7 +217,7 @@ def _number(value: float | None) -> str:
 
 
 def _cell(measured: Sequence[float], published: float | None, seeds: int) -> str:
-    return f"{spread(*measured, seeds, 1)} ({'–' if published is None else f'{published:.2f}'})"
+    return f"{spread(measured, seeds, 1)} ({'–' if published is None else f'{published:.2f}'})"
 
 
 def _pair(measured: Sequence[Sequence[float]], published: Sequence[float] | None) -> str:

@@ -66,8 +66,9 @@ def mean_and_deviation(values: Sequence[float]) -> list[float]:
     return [round(statistics.fmean(values), 4), round(statistics.stdev(values) if len(values) > 1 else 0.0, 4)]
 
 
-def spread(mean: float, deviation: float, seeds: int, digits: int) -> str:
+def spread(measured: Sequence[float], seeds: int, digits: int) -> str:
     """``mean ± deviation``; a single seed has no deviation."""
+    mean, deviation = measured
     return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if seeds > 1 else "")
 
 
