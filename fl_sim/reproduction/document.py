@@ -31,7 +31,7 @@ from fl_sim.results import replace_file
 
 README = "README.md"
 _DPI = 100
-_ORDER = ("table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig9")
+_ORDER = ("table2", "fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig9")
 
 _HEAD = """\
 # Results

@@ -140,7 +140,7 @@ def _range(values: Sequence[float]) -> str:
 def _draw_curve(record: TrainingRecord, axes: Axes, curve: CurveRecord, look: _Style, column: str) -> None:
     places, means, spreads = _line(record, curve, column)
     style: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.6}
-    if places is None:  # nothing is promised: a level line at its end
+    if places is None:  # nothing is promised, or nothing of entities: a level line at its end
         axes.axhline(means[-1], **(style | {"linestyle": "--"}))
         return
     drawn = np.isfinite(places)
@@ -150,13 +150,15 @@ def _draw_curve(record: TrainingRecord, axes: Axes, curve: CurveRecord, look: _S
 
 
 def _line(record: TrainingRecord, curve: CurveRecord, column: str) -> tuple[Any, Any, Any]:
-    """Where a curve goes: places (None for no ε at all), means, deviations."""
+    """Where a curve goes: places (None for no ε of the column's kind), means, deviations."""
     trace = curve.points[0].trace
+    promised = curve.points[0].epsilon
+    none = promised.claimed is None or (column == _PROVEN and promised.user_entity_p95 is None)
     if trace is not None:
         means, spreads = np.array(trace.mean), _numbers(trace.std)
         if record.x == "rounds":
             return np.array(trace.rounds, dtype=float), means, spreads
-        if trace.claimed is None:
+        if none or trace.claimed is None:
             return None, means, spreads
         # before the first round nothing was released: ε is 0, which a logarithm cannot show
         places = np.array(trace.claimed if column == _CLAIMED else trace.proven)
@@ -165,7 +167,7 @@ def _line(record: TrainingRecord, curve: CurveRecord, column: str) -> tuple[Any,
     spreads = _numbers([point.utility.std for point in curve.points])
     if record.x == "value":
         return np.array([point.x for point in curve.points], dtype=float), means, spreads
-    if curve.points[0].epsilon.claimed is None:
+    if none:
         return None, means, spreads
     claimed = [point.epsilon.claimed or math.nan for point in curve.points]
     return np.array(claimed if column == _CLAIMED else [proven(p) for p in curve.points]), means, spreads
