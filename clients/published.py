@@ -33,7 +33,9 @@ class WeightedSelection(Selection):
     user_weights: Floats
 
     def of_those_with_any(self) -> Self:
-        return replace(super().of_those_with_any(), user_weights=self.user_weights[self.counts > 0])
+        """The same without the users who have no eligible sentence, and without their weights."""
+        # not super(): a dataclass with slots is another class than the one this method was written in
+        return replace(Selection.of_those_with_any(self), user_weights=self.user_weights[self.counts > 0])
 
 
 def select_for(rule: LocalRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
