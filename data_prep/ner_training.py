@@ -111,8 +111,8 @@ def train_pipeline(
     if not 0 <= seed < 2**32:
         raise CorpusError(f"--seed {seed} must be at least 0 and less than 2**32")
     config, recipe = _read_config(config_file, seed)
-    words = word_vectors(teacher or installed_encoder()) if recipe.columns else None
     parts, records = read_open_sets(source)
+    words = word_vectors(teacher or installed_encoder()) if recipe.columns else None
     if recipe.repeats.get(SYNTHETIC, 0):
         parts.extend(synthetic_parts())
     training = training_sentences(parts, recipe, seed)

@@ -379,5 +379,5 @@ def test_impossible_parameters_are_named(make: Callable[[], object], said: str) 
 
 
 def test_all_mechanisms_are_listed() -> None:
-    assert list(MECHANISMS) == ["dpnr", "l1", "l2"]
+    assert list(MECHANISMS) == ["dpnr", "dpnr-shared", "l1", "l2"]
     assert build_mechanism("none", 3, None) is None
