@@ -115,8 +115,3 @@ def _batch_step(
 
 def _mask_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**63))
-
-
-def told(model: LanguageModel, sentences: list[Example]) -> list[Example]:
-    """Those of which there is something to tell."""
-    return [sentence for sentence in sentences if model.task.size(sentence)]

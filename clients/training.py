@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from clients.examples import Examples
 from clients.gradients import GradientSum, Tally, clipped_gradient_sum
-from clients.local_steps import is_one_step, local_updates, single_steps, told
+from clients.local_steps import is_one_step, local_updates, single_steps
 from clients.models import LanguageModel
 from clients.published import WeightedSelection
 from clients.selection import Selection
-from clients.user_sums import UserSums, user_sums
+from clients.user_sums import UserSums, told, user_sums
 from strategies import clipping, streams
 from strategies.messages import LocalRule, TrainReply
 

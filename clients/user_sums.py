@@ -121,14 +121,14 @@ def _together(
     model: LanguageModel, users: Mapping[int, Sequence[Example]], clip_norm: float, mask_seed: int | None
 ) -> _Together | None:
     """The sums from one pass; ``None`` if it cannot be had, or not well enough."""
-    told = [_told(model, user) for user in users.values()]
-    sentences, longest = max(_shape(model, user) for user in told)
+    to_tell = [told(model, user) for user in users.values()]
+    sentences, longest = max(_shape(model, user) for user in to_tell)
     layers = gradients.covered_layers(model)
     if layers is None or not 0 < sentences * longest <= _LONGEST:
         return None
     try:
         with gradients.full_precision():
-            seen = ghost_pass(model, layers, _rectangle(model, told, mask_seed))
+            seen = ghost_pass(model, layers, _rectangle(model, to_tell, mask_seed))
             factors, clipped = _sentence_clips(seen, clip_norm)
             contributions = seen.of_users(len(users), factors)
             lengths = gradients.sure_norms(contributions, 0.0)
@@ -162,7 +162,7 @@ def _by_user(users: int, *of_sentences: torch.Tensor) -> Iterator[tuple[float, .
     return zip(*(v.view(users, -1).sum(dim=1, dtype=torch.float64).tolist() for v in of_sentences), strict=True)
 
 
-def _told(model: LanguageModel, user: Sequence[Example]) -> list[Example]:
+def told(model: LanguageModel, user: Sequence[Example]) -> list[Example]:
     """Those of which there is something to tell."""
     return [example for example in user if model.task.size(example)]
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.representations.config import ExperimentConfig, load_mapping
-from fl_sim.representations.experiment import RECORD_FORMAT
 from fl_sim.representations.selection import Candidate, select
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
+from fl_sim.representations.tables import Options, heading, mean_and_deviation, records_of, spread
 
 RELAXATION = 0.01
 METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
@@ -86,13 +85,9 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
             chosen.append(_row(system, record))
             say(f"seed {seed}: {system}: {chosen[-1]['figures']}")
     return {
-        "format": RECORD_FORMAT,
-        "name": "adult",
-        "paper": "FEDERATE (Maheshwari et al. 2022), table 3",
-        "grid": "full" if options.full else "thin",
+        **heading("adult", "FEDERATE (Maheshwari et al. 2022), table 3", options),
         "layer": options.layer,
         "relaxation": RELAXATION,
-        "seeds": list(options.seeds),
         "rows": {system: _summary(system, chosen) for system in PUBLISHED},
         "chosen": chosen,
     }

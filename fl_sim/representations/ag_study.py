@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.representations.config import ExperimentConfig, MethodName, load_mapping
-from fl_sim.representations.experiment import RECORD_FORMAT
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
+from fl_sim.representations.tables import Options, heading, mean_and_deviation, records_of, spread
 
 Key = tuple[float, float]
 """ε and μ of a release."""
@@ -85,11 +84,7 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
                 place = (config.data.name, config.encoder.width, config.method, key)
                 found.setdefault(place, []).append((accuracy, privacy))
     return {
-        "format": RECORD_FORMAT,
-        "name": "ag-study",
-        "paper": "Study of DPNR (Zouhri and Abecidan 2021), figures 7 and 8",
-        "grid": "full" if options.full else "thin",
-        "seeds": list(options.seeds),
+        **heading("ag-study", "Study of DPNR (Zouhri and Abecidan 2021), figures 7 and 8", options),
         "texts": grid.rows,
         "epochs": grid.epochs,
         "rows": [_row(place, values) for place, values in found.items()],

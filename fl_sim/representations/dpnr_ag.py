@@ -14,8 +14,7 @@ from typing import Any
 
 from data_prep.readers_labelled_text import AG_PERSONS
 from fl_sim.representations.config import ExperimentConfig, load_mapping
-from fl_sim.representations.experiment import RECORD_FORMAT
-from fl_sim.representations.tables import Options, mean_and_deviation, records_of, spread
+from fl_sim.representations.tables import Options, heading, mean_and_deviation, records_of, spread
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -90,11 +89,7 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
             for place, figures in _figures(system, record):
                 found.setdefault(place, []).append(figures)
     return {
-        "format": RECORD_FORMAT,
-        "name": "dpnr-ag",
-        "paper": "DPNR (Lyu, He and Li 2020), tables 2 to 5 and 7, the AG set",
-        "grid": "full" if options.full else "thin",
-        "seeds": list(options.seeds),
+        **heading("dpnr-ag", "DPNR (Lyu, He and Li 2020), tables 2 to 5 and 7, the AG set", options),
         "model": grid.model,
         "attacker_epochs": grid.attacker_epochs,
         "rows": [_row(place, values) for place, values in found.items()],

@@ -61,6 +61,12 @@ def records_of(configs: Sequence[ExperimentConfig], options: Options, say: Say) 
     return [record for record in found if record is not None]
 
 
+def heading(name: str, paper: str, options: Options) -> dict[str, Any]:
+    """How the mapping of every table begins: what it is, and what it was made with."""
+    grid = "full" if options.full else "thin"
+    return {"format": RECORD_FORMAT, "name": name, "paper": paper, "grid": grid, "seeds": list(options.seeds)}
+
+
 def mean_and_deviation(values: Sequence[float]) -> list[float]:
     """The mean and the sample deviation (0 of a single value), rounded to four digits."""
     return [round(statistics.fmean(values), 4), round(statistics.stdev(values) if len(values) > 1 else 0.0, 4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from data_prep.corpus import Corpus
 from fl_sim import simulate
 from fl_sim.results import ResultsError, RunFolder
 from strategies import sampling
-from tests.e2e.processes import end_all_in
 from tests.e2e.small_runs import (
     SAME_MODEL,
     USERS,
@@ -28,6 +27,8 @@ from tests.e2e.small_runs import (
     settings,
     small_corpus,
 )
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
@@ -44,25 +45,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs do, and is tested elsewhere."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
-
-
 @pytest.fixture
 def run(corpus: Path, tmp_path: Path) -> Run:
     """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
     return lambda name, **changes: simulate.run(configuration(corpus, tmp_path / name, **changes))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A working folder for commands; whatever process a failed test leaves in it is ended."""
-    folder = tmp_path / "place"
-    folder.mkdir()
-    yield folder
-    end_all_in(folder)
 
 
 # --- the same model whatever the number of nodes ---------------------------------------------------------------------

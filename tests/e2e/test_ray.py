@@ -23,7 +23,7 @@ from fl_sim.config import EngineConfig
 from fl_sim.engines import run_on_ray
 from fl_sim.grids import GridError
 from fl_sim.results import RunFolder
-from tests.e2e.processes import end_all_in, needs_proc, processes_in, wait_until_none_in
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
 from tests.e2e.small_runs import (
     QUICK_TO_LOAD,
     SAME_MODEL,
@@ -69,15 +69,6 @@ def train(message, context):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A working folder for commands; whatever process a failed test leaves in it is ended."""
-    folder = tmp_path / "place"
-    folder.mkdir()
-    yield folder
-    end_all_in(folder)
 
 
 def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(

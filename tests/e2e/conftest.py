@@ -1,0 +1,19 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import end_all_in
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A working folder for commands; whatever process a failed test leaves in it is ended."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    yield folder
+    end_all_in(folder)
