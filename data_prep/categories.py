@@ -96,14 +96,19 @@ GROUPS: Mapping[str, frozenset[Category]] = {
 }
 """What ``--entities`` can name: the paper's choices. Every other category goes by its own name (``date``, ``norp``)."""
 
+_IDENTIFIERS = """
+EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP_ADDRESS
+MAC_ADDRESS CRYPTO"""
+IDENTIFIERS = frozenset(_IDENTIFIERS.split())
+"""Labels of what reaches or identifies a person and is told by its form alone."""
+
 _SPELLINGS: Mapping[Category, str] = {
     Category.PERSON: "PER PEOPLE",
     Category.LOC: "LOCATION",
     Category.ORG: "ORGANIZATION ORGANISATION CORPORATION GROUP COMPANY",
     Category.MISC: "MISCELLANEOUS OTHER",
-    Category.PII: """
-        EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP_ADDRESS
-        MAC_ADDRESS CRYPTO ID ADDRESS US_BANK_NUMBER US_DRIVER_LICENSE US_ITIN US_PASSPORT MEDICAL_LICENSE UK_NHS""",
+    Category.PII: f"""{_IDENTIFIERS}
+        ID ADDRESS US_BANK_NUMBER US_DRIVER_LICENSE US_ITIN US_PASSPORT MEDICAL_LICENSE UK_NHS""",
     Category.DATE: "DATE_TIME",
     Category.NORP: "NRP",
     Category.FAC: "FACILITY",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from data_prep.tagger_presidio import Recognisers
 
-RULES_VERSION = "1"
+RULES_VERSION = "2"
 _MOST_WORDS = 500_000
 """Words after which the vocabulary starts afresh, so that memory does not grow with the corpus (0.4 kB a word)."""
 

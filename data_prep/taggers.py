@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from data_prep.categories import Selection
+from data_prep.categories import IDENTIFIERS, Selection
 from data_prep.records import CorpusError, Mention, Sentence
 from data_prep.spans import united
 
@@ -180,7 +180,7 @@ class UnitedTagger:
             _kept(member, self.selection, copy) for member, copy in zip(self.members.values(), copies, strict=True)
         )
         for groups in zip(*found, strict=True):
-            yield united(groups)
+            yield united([_certain(groups), *groups])
 
     def describe(self) -> dict[str, str]:
         """A single member's description as it is; of several, each figure with the member's number before it."""
@@ -191,6 +191,11 @@ class UnitedTagger:
             f"{number}.{key}": value for number, one in enumerate(described, start=1) for key, value in one.items()
         }
         return {"tagger": "+".join(one["tagger"] for one in described)} | numbered | _entities(self.selection)
+
+
+def _certain(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
+    """What is known by its form: an e-mail address is one, whatever a model of names takes it for."""
+    return [mention for group in groups for mention in group if mention.label in IDENTIFIERS]
 
 
 def _united(names: Sequence[str], selection: Selection, batch_size: int | None) -> UnitedTagger:

@@ -119,6 +119,8 @@ def found(text: str, tagger: Tagger = RULES) -> list[tuple[str, str]]:
         ("write to a.b@c.example or see www.c.example/x", [("a.b@c.example", "EMAIL"), ("www.c.example/x", "URL")]),
         ("call +44 (0)20 7496 0353 now", [("+44 (0)20 7496 0353", "PHONE")]),
         ("call 07700 900 777.", [("07700 900 777", "PHONE")]),
+        ("ssn 536-90-4399", [("536-90-4399", "US_SSN")]),
+        ("no ssn: 000-90-4399", [("000-90-4399", "PHONE")]),
         ("on 12 March 2024", [("12 March 2024", "DATE")]),
         ("on March 12, 2024", [("March 12, 2024", "DATE")]),
         ("on 2024-03-12 at 14:30", [("2024-03-12", "DATE"), ("14:30", "TIME")]),
@@ -515,6 +517,15 @@ def test_a_union_keeps_every_span_of_every_member() -> None:
         "2.labels": "ORG",
         "entities": "all",
     }
+
+
+def test_what_has_a_form_keeps_its_label_in_a_union() -> None:
+    names, forms = (
+        Words(**{"ada@byron.example": "LOC", "Ada": "PER"}),
+        Words(**{"ada@byron.example": "EMAIL", "Ada": "NAME"}),
+    )
+    tagger = UnitedTagger({"names": names, "forms": forms})
+    assert found("Ada is ada@byron.example", tagger) == [("Ada", "PER"), ("ada@byron.example", "EMAIL")]
 
 
 def test_the_union_of_real_taggers_loses_nothing(taggers: dict[str, Tagger], texts: list[str]) -> None:
