@@ -36,7 +36,7 @@ def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
     ``split`` by default is test, else validation; all sentences of tagged files whose names tell no splits.
 
     Raises:
-        CorpusError: there is no such corpus or split, or its marks come from a tagger.
+        CorpusError: there is no such corpus or split, its marks come from a tagger, or its text was preprocessed.
     """
     if str(source) == BUNDLED or (Path(source) / MANIFEST_FILE).is_file():
         return _prepared_gold(Corpus.open(source), split)
@@ -108,6 +108,11 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
     made_by = corpus.manifest.tagger.get("tagger", "unknown")
     if made_by != GOLD:
         raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; --gold needs gold marks")
+    if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
+        raise CorpusError(
+            f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
+            "corpus without --preprocess, --lower-case and --strip-punctuation"
+        )
     chosen = _chosen(split, corpus.splits, corpus.path)
     return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_corpus(corpus, chosen))
 

@@ -106,6 +106,13 @@ def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, capsy
     assert "its entities were found by tagger 'rules'; --gold needs gold marks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("done", ["lower_case", "strip_punctuation"])
+def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, capsys: Capture) -> None:
+    gold = corpus_at(tmp_path / "gold", settings={"lower_case": False, "strip_punctuation": False, done: True})
+    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 2
+    assert "its text was preprocessed; a tagger sees text as it was written" in capsys.readouterr().err
+
+
 def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
     gold: Corpus, marked_by_rules: Corpus, capsys: Capture
 ) -> None:
