@@ -22,17 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.examples import Examples
-from clients.gradients import GradientSum, Tally, clipped_gradient_sum
+from clients.gradients import GradientSum, Tally
 from clients.local_steps import is_one_step, local_updates, single_steps
 from clients.models import LanguageModel
 from clients.published import WeightedSelection
 from clients.selection import Selection
 from clients.user_sums import UserSums, told, user_sums
-from strategies import clipping, streams
+from strategies import streams
 from strategies.messages import LocalRule, TrainReply
 
 _READ_AT_ONCE = 4096  # sentences
-_COUNTS = ("sentences", "clipped", "nonfinite", "loss_sum")
 
 
 def bounded_sum(
@@ -93,12 +92,19 @@ def _portions(parts: Sequence[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np
         yield together[start : start + _READ_AT_ONCE]
 
 
-def _add_bounded(total: GradientSum, sums: Iterable[UserSums], bound: Callable[[float, Tally], _Bounded]) -> float:
-    """Add Σ_u Π_β(sum_u); ``bound`` is given the norm of a user's sum and what went into it. Returns the votes."""
+def _add_bounded(
+    total: GradientSum,
+    sums: Iterable[UserSums],
+    bound: Callable[[float, Tally], _Bounded],
+    weights: npt.NDArray[np.float64] | None = None,
+) -> float:
+    """Add Σ_u w_u·Π_β(sum_u), w_u 1 without ``weights``; ``bound`` is given the norm of a user's sum and what went into
+    it. Returns the votes."""
     votes = 0.0
     for found in sums:
         users = [bound(length, tally) for length, tally in zip(found.lengths, found.tallies, strict=True)]
-        found.add([user.share for user in users], total.flat)
+        w = np.ones(len(users)) if weights is None else weights[list(found.users)]
+        found.add([float(w_u) * user.share for w_u, user in zip(w, users, strict=True)], total.flat)
         for user, tally in zip(users, found.tallies, strict=True):
             total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))
             votes += user.votes
@@ -161,21 +167,12 @@ def _published_sum(
     model: LanguageModel, examples: Examples, selection: WeightedSelection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
     """Σ_u w_u·Π_β(Σ_s m_s·(−∇l(θ, s))), m_s the weight of the sampled entities that the sentence mentions."""
-    reply = TrainReply(np.zeros(model.num_parameters, np.float32), len(selection.users), 0, 0, 0, 0.0)
-    counts = {name: getattr(reply, name) for name in _COUNTS}
-    ends = np.cumsum(selection.counts)
-    for end, count, user_weight in zip(ends, selection.counts, selection.user_weights, strict=True):
-        part, weights = (array[end - count : end] for array in (selection.sentences, selection.weights))
-        update = np.zeros(model.num_parameters, dtype=np.float32)
-        for weight in np.unique(weights):
-            alike = examples.read(part[weights == weight])
-            same = clipped_gradient_sum(model, alike, math.inf, mask_seed=mask_seed)
-            update += np.float32(weight) * same.vector
-            counts = {name: value + getattr(same, name) for name, value in counts.items()}
-        if clipping.project(update, rule.user_clip) > rule.user_clip:
-            counts["clipped"] += int(count)
-        reply.vector[:] += np.float32(user_weight) * update
-    return replace(reply, **counts)
+    those = selection.of_those_with_any()
+    weights = np.split(those.weights, np.cumsum(those.counts)[:-1])
+    total = GradientSum(model, mask_seed)
+    sums = user_sums(model, map(examples.read, _by_user(those)), math.inf, mask_seed, weights)
+    _add_bounded(total, sums, lambda length, tally: _bound_user(length, tally, rule), those.user_weights)
+    return _reply(total, selection, 0.0)
 
 
 def _cannot_reach(sentences: int, rule: LocalRule) -> bool:

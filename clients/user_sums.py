@@ -1,4 +1,4 @@
-"""Each user's Σ_s Π_c(g_s) and its norm, to be shortened by whoever asked for it before it is added to anything.
+"""Each user's Σ_s m_s·Π_c(g_s) and its norm, to be shortened by whoever asked for it before it is added to anything.
 
 Users of about as many sentences share a forward and a backward pass: a user is to `clients.ghost` one long sentence,
 made of its own side by side. So its norm is a ghost norm as well, and none of these sums is ever stored. A user who
@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from clients import gradients
@@ -22,6 +24,8 @@ from clients.ghost import Contribution, NotCovered
 from clients.ghost_pass import Pass, ghost_pass
 from clients.gradients import GradientSum, Tally
 from clients.models import LanguageModel
+
+Floats = npt.NDArray[np.float64]
 
 _LONGEST = 1024  # tokens of a user who shares a pass: the Gram matrices have as many rows and columns
 _WINDOW = 32  # micro-batches of users that are sorted at a time
@@ -46,14 +50,19 @@ class UserSums(ABC):
 
 
 def user_sums(
-    model: LanguageModel, users: Iterable[Sequence[Example]], clip_norm: float, mask_seed: int | None = None
+    model: LanguageModel,
+    users: Iterable[Sequence[Example]],
+    clip_norm: float,
+    mask_seed: int | None = None,
+    weights: Sequence[Floats] | None = None,
 ) -> Iterator[UserSums]:
-    """Σ_s Π_c(-∇ l(θ, s)) of every user, in an order of its own; each to be used before the next is asked for.
+    """Σ_s m_s·Π_c(-∇ l(θ, s)) of every user, in an order of its own; each to be used before the next is asked for.
 
     Args:
         users: the sentences of each, read as they are needed.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         mask_seed: of the dropout masks, where the model has dropout; ``None`` switches it off.
+        weights: m_s > 0 of each user's sentences; 1 if left out.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -64,21 +73,27 @@ def user_sums(
         places = list(window)
         for group in user_groups([_shape(model, user) for user in window.values()], at_once):
             of_group = {places[i]: window[places[i]] for i in group}
-            if (found := _together(model, of_group, clip_norm, mask_seed)) is not None:
+            told_of = None if weights is None else {place: weights[place] for place in of_group}
+            if (found := _together(model, of_group, clip_norm, mask_seed, told_of)) is not None:
                 yield found
                 found.forget()
                 continue
             buffer = buffer or GradientSum(model, mask_seed)
             for place, user in of_group.items():
-                yield _Alone(place, user, clip_norm, buffer)
+                yield _Alone(place, user, clip_norm, buffer, None if weights is None else weights[place])
 
 
 class _Alone(UserSums):
     """One user, in a buffer that the next one takes over."""
 
-    def __init__(self, place: int, user: Sequence[Example], clip_norm: float, buffer: GradientSum) -> None:
+    def __init__(
+        self, place: int, user: Sequence[Example], clip_norm: float, buffer: GradientSum, weights: Floats | None
+    ) -> None:
         buffer.reset()
-        buffer.add(user, clip_norm)
+        if weights is None:
+            buffer.add(user, clip_norm)
+        else:
+            _add_weighted(buffer, user, clip_norm, weights)
         self.users, self.tallies = [place], [buffer.tally]
         self.lengths = [float(torch.linalg.vector_norm(buffer.flat, dtype=torch.float64))]
         self._sum = buffer.flat
@@ -86,6 +101,14 @@ class _Alone(UserSums):
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         if shares[0] != 0:
             total.add_(self._sum, alpha=shares[0])
+
+
+def _add_weighted(buffer: GradientSum, user: Sequence[Example], clip_norm: float, weights: Floats) -> None:
+    """Σ_s m_s·Π_c(g_s) of one user from an empty buffer: those of a weight m after what was there is divided by m."""
+    for weight in np.unique(weights):
+        buffer.flat /= float(weight)
+        buffer.add([example for example, own in zip(user, weights, strict=True) if own == weight], clip_norm)
+        buffer.flat *= float(weight)
 
 
 class _Together(UserSums):
@@ -118,7 +141,11 @@ class _Together(UserSums):
 
 
 def _together(
-    model: LanguageModel, users: Mapping[int, Sequence[Example]], clip_norm: float, mask_seed: int | None
+    model: LanguageModel,
+    users: Mapping[int, Sequence[Example]],
+    clip_norm: float,
+    mask_seed: int | None,
+    weights: Mapping[int, Floats] | None,
 ) -> _Together | None:
     """The sums from one pass; ``None`` if it cannot be had, or not well enough."""
     to_tell = [told(model, user) for user in users.values()]
@@ -130,6 +157,9 @@ def _together(
         with gradients.full_precision():
             seen = ghost_pass(model, layers, _rectangle(model, to_tell, mask_seed))
             factors, clipped = _sentence_clips(seen, clip_norm)
+            if weights is not None:
+                by_row = _weight_rows(model, users, weights).to(seen.losses)
+                factors = by_row if factors is None else factors * by_row
             contributions = seen.of_users(len(users), factors)
             lengths = gradients.sure_norms(contributions, 0.0)
     except NotCovered:
@@ -147,6 +177,15 @@ def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_se
     filled = torch.tensor([i >= len(user) for user in users for i in range(most)], device=model.device)
     batch = model.batch(rows, mask_seed)
     return replace(batch, targets=batch.targets.masked_fill(filled.unsqueeze(1), NO_TARGET))
+
+
+def _weight_rows(
+    model: LanguageModel, users: Mapping[int, Sequence[Example]], weights: Mapping[int, Floats]
+) -> torch.Tensor:
+    """m_s of each row of the rectangle; 1 in those that tell nothing."""
+    of_told = [weights[place][[bool(model.task.size(example)) for example in user]] for place, user in users.items()]
+    most = max(map(len, of_told))
+    return torch.from_numpy(np.concatenate([np.pad(w, (0, most - len(w)), constant_values=1.0) for w in of_told]))
 
 
 def _sentence_clips(seen: Pass, clip_norm: float) -> tuple[torch.Tensor | None, torch.Tensor]:

@@ -71,6 +71,26 @@ def test_users_share_passes_and_nobody_notices(small: LanguageModel, monkeypatch
         np.testing.assert_allclose(again, sums, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("longest", [1024, 1])
+def test_weights_multiply_what_was_clipped(small: LanguageModel, monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    monkeypatch.setattr(module, "_LONGEST", longest)
+    users = users_of(COUNTS)
+    users[0].insert(0, *examples(1))  # tells nothing, and has a weight nevertheless
+    draws = np.random.default_rng(3)
+    weights = [draws.choice([0.25, 1.0, 3.0], len(user)) for user in users]
+    for found in user_sums(small, users, 0.5, weights=weights):
+        assert len(found.users) == 1 or longest > 1
+        for row, place in enumerate(found.users):
+            total = torch.zeros(small.num_parameters)
+            found.add([float(row == other) for other in range(len(found.users))], total)
+            alone = [
+                w * clipped_gradient_sum(small, [s], 0.5).vector
+                for s, w in zip(users[place], weights[place], strict=True)
+            ]
+            np.testing.assert_allclose(total.numpy(), sum(alone), rtol=0, atol=2e-5)
+            assert found.lengths[row] == pytest.approx(np.linalg.norm(sum(alone)), rel=1e-2)
+
+
 def test_a_norm_is_never_short_where_a_users_sentences_nearly_cancel() -> None:
     """Two classes told of nearly the same features: float32 products of tokens lose what is left of the sum."""
     model = models_to_try.bert(tune="head")
