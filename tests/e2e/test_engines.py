@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from clients import client_app
 from clients.selection import select
 from data_prep.corpus import Corpus
 from fl_sim import simulate
 from fl_sim.results import ResultsError, RunFolder
 from strategies import sampling
+from strategies.messages import TrainReply
+from tests.e2e.processes import forked
 from tests.e2e.small_runs import (
     SAME_MODEL,
     USERS,
     apart,
-    command_line,
     configuration,
     measured,
     model_of,
-    settings,
     small_corpus,
 )
 
@@ -147,34 +148,27 @@ def test_a_run_refuses_to_go_on_with_another_corpus(tmp_path: Path) -> None:
         simulate.resume(tmp_path / "run")
 
 
-# Kills its own process while the second of two nodes is at work in round 2: the third and fourth call of four.
-_KILLED_IN_ROUND_2 = """
-import os, signal, sys
-import clients.client_app as node
-from fl_sim.cli import main
-
-work, calls = node.bounded_sum, []
-
-def work_or_die(*arguments):
-    calls.append(arguments)
-    if len(calls) == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return work(*arguments)
-
-node.bounded_sum = work_or_die
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
 def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
-    run: Run, corpus: Path, tmp_path: Path, place: Path
+    run: Run, corpus: Path, tmp_path: Path
 ) -> None:
+    """While the second of two nodes is at work in round 2, which is the fourth piece of work."""
     changes = {"rounds": 3, "engine__nodes": 2, **STRATEGIES["uedp"]}
-    words = command_line(settings(corpus, tmp_path / "killed", **changes))
-    command = [sys.executable, "-c", _KILLED_IN_ROUND_2, "run", "--quiet", *words]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def run_and_die() -> int:
+        work, calls = client_app.bounded_sum, list[None]()
+
+        def work_or_die(*arguments: Any) -> TrainReply:
+            calls.append(None)
+            if len(calls) == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*arguments)
+
+        client_app.bounded_sum = work_or_die
+        run("killed", **changes)
+        return 0
+
+    code, said = forked(run_and_die, tmp_path / "said")
+    assert code == -signal.SIGKILL, said
     assert RunFolder.open(tmp_path / "killed").last_round == 1
     resumed, whole = simulate.resume(tmp_path / "killed"), run("whole", **changes)
     assert np.array_equal(model_of(whole), model_of(resumed))

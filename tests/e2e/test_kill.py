@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fl_sim.checkpoint import Checkpoint
 from fl_sim.cli import main
 from fl_sim.results import RunFolder
 from strategies.ledger import Ledger, LedgerError
+from tests.e2e.processes import forked
 from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -51,19 +51,12 @@ def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
 
 def limited(words: list[str], folder: Path, take: Callable[[], None]) -> tuple[int, str]:
     """Exit code and stderr of ``fl-sim`` in a process that ``take`` has taken something from."""
-    said = folder / "said"
-    process = os.fork()
-    if process == 0:
-        code = 70
-        try:
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o666), 2)
-            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-            take()
-            code = main(words)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), said.read_text()
+
+    def work() -> int:
+        take()
+        return main(words)
+
+    return forked(work, folder / "said")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -15,7 +15,11 @@ from fl_sim.config import ConfigError
 from fl_sim.results import ResultsError, RunFolder
 from fl_sim.sweep import read_table, run_sweep
 from fl_sim.sweep_points import Sweep
-from tests.e2e.small_runs import MODEL, small_corpus
+from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+SMALL = {**MODEL, **{key.replace("__", "."): value for key, value in QUICK_TO_LOAD.items()}}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +29,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(folder: Path, corpus: Path, body: str) -> Path:
     """A sweep's file: ``body`` and settings that make every run small."""
-    fixed = {"corpus.path": str(corpus), "rounds": 2, **MODEL}
+    fixed = {"corpus.path": str(corpus), "rounds": 2, **SMALL}
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in fixed.items()]
     path = folder / "sweep.toml"
     path.write_text("\n".join([body, "[set]", *lines]), encoding="utf-8")
@@ -33,6 +37,16 @@ def written(folder: Path, corpus: Path, body: str) -> Path:
 
 
 GRID = 'seeds = [0, 1]\n[grid]\n"privacy.user_cap" = [1.0, 2.0]\n'
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """The folder of a sweep over :data:`GRID`, whose runs were made one after the other."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+        run_sweep(Sweep.load(written(folder, corpus, GRID)), folder / "out")
+    return folder / "out"
 
 
 def test_a_grid_tries_every_combination_with_every_seed(tmp_path: Path, corpus: Path) -> None:
@@ -108,9 +122,8 @@ def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
-def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, corpus: Path) -> None:
-    sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), tmp_path / "out"
-    run_sweep(sweep, out)
+def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, corpus: Path, finished: Path) -> None:
+    sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), shutil.copytree(finished, tmp_path / "out")
     whole = read_table(out)
 
     for path in (out / "table.json", out / "table.md", out / "runs" / sweep.points()[3].name):
@@ -130,11 +143,9 @@ def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path: Path, corpus: Pat
 
 
 @pytest.mark.slow
-def test_the_runs_are_the_same_whatever_the_number_of_jobs(tmp_path: Path, corpus: Path) -> None:
-    sweep = Sweep.load(written(tmp_path, corpus, GRID))
-    run_sweep(sweep, tmp_path / "one")
-    run_sweep(sweep, tmp_path / "two", jobs=2)
-    one, two = read_table(tmp_path / "one"), read_table(tmp_path / "two")
+def test_the_runs_are_the_same_whatever_the_number_of_jobs(tmp_path: Path, corpus: Path, finished: Path) -> None:
+    run_sweep(Sweep.load(written(tmp_path, corpus, GRID)), tmp_path / "two", jobs=2)
+    one, two = read_table(finished), read_table(tmp_path / "two")
     assert [row["values"] for row in one["rows"]] == [row["values"] for row in two["rows"]]
 
 
