@@ -280,32 +280,6 @@ def test_a_node_that_fails_by_itself_is_not_asked_again() -> None:
     assert calls == [2, 3]
 
 
-def test_a_lost_worker_is_given_work_only_when_no_other_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fl_sim.worker_pool import WorkerPool
-
-    def answer(future: tuple[str, int]) -> tuple[str, str, str]:
-        if future[0] == "lost":
-            raise OSError("gone")
-        return future[0], "reply", "context"
-
-    monkeypatch.setattr("fl_sim.worker_pool.ray.get", answer)
-    pool = WorkerPool.__new__(WorkerPool)
-    pool.pool, pool._future_to_actor = ["good", "lost"], {}
-    numbers = iter(range(9))
-
-    def work() -> str:
-        """As Flower's backend does."""
-        future = pool.submit(lambda worker, *job: (worker, next(numbers)), (None, None, "0", None))
-        try:
-            pool.fetch_result_and_return_actor_to_pool(future)
-        except OSError:
-            pool.add_actor_back_to_pool(future)
-        return future[0]
-
-    assert [work() for _ in range(4)] == ["lost", "good", "good", "good"]
-    assert pool._future_to_actor == {}
-
-
 def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
     stop = threading.Event()
     grid = AttendedGrid(SlowGrid(nodes_that_fail(), 1, silent=[2]), stop=stop)
