@@ -6,12 +6,11 @@ import collections
 import itertools
 import multiprocessing
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
-from data_prep.categories import Selection
 from data_prep.records import CorpusError, Mention
 
 if TYPE_CHECKING:
@@ -21,18 +20,18 @@ _TEXTS = 256
 _AHEAD = 3
 """Batches per process that are read before they are asked for; the corpus is never read as a whole."""
 
-Recipe = tuple[tuple[str, ...], Selection, int | None]
-"""Names, selection and batch size, from which :func:`data_prep.taggers.make_tagger` makes a tagger."""
-
 _tagger: Tagger
 
 
 class ParallelTagger:
-    """``tagger`` in ``processes`` processes, which start at the first text and stay until :meth:`close`."""
+    """``tagger`` in ``processes`` processes, which start at the first text and stay until :meth:`close`.
 
-    def __init__(self, tagger: Tagger, recipe: Recipe, processes: int) -> None:
+    ``make`` makes it once more in each of them.
+    """
+
+    def __init__(self, tagger: Tagger, make: Callable[[], Tagger], processes: int) -> None:
         self._described = tagger
-        self._recipe = recipe
+        self._make = make
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
 
@@ -69,17 +68,14 @@ class ParallelTagger:
         if self._pool is None:
             # Not by fork: a copy of a process that has threads, as torch's and progress bars', may wait for ever.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._recipe,))
+            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
             weakref.finalize(self, self._pool.shutdown, cancel_futures=True)
         return self._pool
 
 
-def _start(recipe: Recipe) -> None:
+def _start(make: Callable[[], Tagger]) -> None:
     global _tagger
-    from data_prep.taggers import make_tagger
-
-    names, selection, batch_size = recipe
-    _tagger = make_tagger(names, selection=selection, batch_size=batch_size)
+    _tagger = make()
 
 
 def _tag(texts: list[str]) -> list[list[tuple[int, int, str]]]:

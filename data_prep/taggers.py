@@ -7,6 +7,7 @@ itself, whatever it is given together with it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,12 +122,12 @@ def make_tagger(
         raise CorpusError("the gold tagger marks the sentences of a corpus; it finds nothing in a text")
     if processes < 1:
         raise CorpusError(f"tagging processes must be at least 1, not {processes}")
-    tagger = _united(parsed, selection, batch_size)
+    make = functools.partial(_united, parsed, selection, batch_size)
     if processes == 1:
-        return tagger
+        return make()
     from data_prep.tagger_processes import ParallelTagger
 
-    return ParallelTagger(tagger, (parsed, selection, batch_size), processes)
+    return ParallelTagger(make(), make, processes)
 
 
 def parse_names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -231,25 +231,26 @@ class Experiment:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
         self._model.save(self.folder.model_dir)
-        self.folder.finish(
-            {
-                "stopped": self._why_stopped(rounds),
-                "rounds": rounds,
-                "plan": asdict(self.planned.plan),
-                "corpus": {
-                    "name": self.corpus.manifest.name,
-                    "users": self._strategy.federation.num_users,
-                    "sentences": len(self._train),
-                    "coverage": self._coverage and self._coverage.summary(),
-                },
-                "task": self.config.task,
-                **self._utility(metrics),
-                **self._charges.altogether(),
-                "ledger": self._charges.seal(),
-                **self.planned.protected.record(),
-                "warnings": list(self.planned.warnings),
-            }
-        )
+        from fl_sim.presentation import present  # not above: matplotlib is slow to load
+
+        result = {
+            "stopped": self._why_stopped(rounds),
+            "rounds": rounds,
+            "plan": asdict(self.planned.plan),
+            "corpus": {
+                "name": self.corpus.manifest.name,
+                "users": self._strategy.federation.num_users,
+                "sentences": len(self._train),
+                "coverage": self._coverage and self._coverage.summary(),
+            },
+            "task": self.config.task,
+            **self._utility(metrics),
+            **self._charges.altogether(),
+            "ledger": self._charges.seal(),
+            **self.planned.protected.record(),
+            "warnings": list(self.planned.warnings),
+        }
+        self.folder.finish(result, present)
 
     def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
         """The task's figures at the start and at the end, and without a model."""

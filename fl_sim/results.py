@@ -43,7 +43,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
@@ -232,14 +232,15 @@ class RunFolder:
             if _digest(content) != seal.get(name):
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Close the run: metrics.parquet, summary.txt, plots, and last of all result.json, which makes it finished.
+    def finish(self, result: Mapping[str, Any], present: Callable[[RunFolder], None] | None = None) -> None:
+        """Close the run: metrics.parquet, what ``present`` writes, and last of all result.json: now it is finished.
 
         A resumed run calls it again, and so does one that was killed in here.
-        """
-        # Here and not above: both modules read run folders, and matplotlib is slow to load.
-        from fl_sim import plots, report
 
+        Args:
+            result: the content of result.json.
+            present: writes what a reader gets besides (`fl_sim.presentation`); it sees ``result`` already.
+        """
         self._closing = {"format": RESULT_FORMAT, **result}
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
         self._closing = decode(json.loads(content))
@@ -247,8 +248,8 @@ class RunFolder:
             buffer = io.BytesIO()
             self.metrics().to_parquet(buffer, index=False)
             replace_file(self.metrics_parquet, buffer.getvalue())
-            replace_file(self.summary_file, report.summary(self).encode())
-            plots.write_run_plots(self)
+            if present is not None:
+                present(self)
             replace_file(self.result_file, content)
         finally:
             self._closing = None

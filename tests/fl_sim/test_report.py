@@ -14,6 +14,7 @@ import pytest
 
 from fl_sim import report
 from fl_sim.cli import main
+from fl_sim.presentation import present
 from fl_sim.results import RunFolder
 
 MakeRun = Callable[..., RunFolder]
@@ -91,7 +92,7 @@ def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> N
 
 def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "empty", config={}, environment={})
-    run.finish({"stopped": "interrupted"})
+    run.finish({"stopped": "interrupted"}, present)
     text = run.summary_file.read_text()
     assert "no round is recorded" in text
     assert "no perplexity is recorded" in text
@@ -100,9 +101,9 @@ def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
 
 def test_finish_writes_every_file_and_may_be_repeated_after_a_resume(make_run: MakeRun) -> None:
     run = make_run("uedp", finish=False)
-    run.finish({"stopped": "interrupted"})
+    run.finish({"stopped": "interrupted"}, present)
     run.append_metrics({"round": 31, "epsilon_user": math.inf, "perplexity": 600.0})
-    run.finish({"stopped": "rounds"})
+    run.finish({"stopped": "rounds"}, present)
     assert run.result is not None
     assert run.result["stopped"] == "rounds"
     assert run.summary_file.read_text() == report.summary(run)
