@@ -166,26 +166,24 @@ def linear_stack(widths: list[int]) -> nn.ModuleList:
 
 
 class _Masked(Function):
-    """state·mask/share without a copy of the state for the gradient."""
+    """state·mask without a copy of the state for the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, state: torch.Tensor, mask: torch.Tensor, share: float) -> torch.Tensor:
+    def forward(ctx: Any, state: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(mask)
-        ctx.share = share
-        return torch.mul(state, mask).div_(share)
+        return state * mask
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return (gradients[0] / ctx.share).mul_(mask), None, None
+        return gradients[0] * mask, None
 
 
 def dropped(state: torch.Tensor, rate: float, draw: Draw | None, purpose: str) -> torch.Tensor:
     """Dropout with the mask of the step; none in evaluation."""
     if draw is None or rate == 0:
         return state
-    kept = (draw.uniform(purpose, state.shape[1]) >= rate).to(state.dtype)
-    return cast(torch.Tensor, _Masked.apply(state, kept, 1 - rate))
+    return cast(torch.Tensor, _Masked.apply(state, draw.kept(purpose, state.shape[1], rate)))
 
 
 def padded_batch(batch: Ragged) -> Batch:

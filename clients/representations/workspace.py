@@ -23,7 +23,7 @@ from clients.tokenizers import boundary_ids, load_tokenizer
 from data_prep.corpus import Corpus
 from data_prep.entity_words import entity_words
 from data_prep.labelled import SPLITS, TRAIN, LabelledData
-from data_prep.readers_adult import AdultColumns, read_adult
+from data_prep.readers_adult import AdultColumns, AdultSplit, read_adult
 from data_prep.readers_labelled_text import TEXT_READERS, read_dpnr_ag
 from strategies import streams
 from strategies.local_privacy import NO_DROPOUT, LayerName, LocalGuarantee, WordDropout, build_mechanism
@@ -45,12 +45,14 @@ class DataSpec(_Spec):
         name: of the corpus. source: the folder that it lies in.
         rows: training rows to draw, validation included; left out, all (ag-news, sst2, sentence-polarity).
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
+        split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
     """
 
     name: DataName = "adult"
     source: str = Field(default="", description="the folder that the corpus lies in")
     rows: int | None = Field(default=None, ge=2)
     columns: AdultColumns = "nine"
+    split: AdultSplit = "paper"
 
 
 class ClientSpec(_Spec):
@@ -164,7 +166,7 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
         return TEXT_READERS[spec.name](source, seed, spec.rows)
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
-    return read_adult(source, seed, spec.columns) if spec.name == "adult" else _dpnr_ag(source)
+    return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
 
 
 @functools.lru_cache(maxsize=1)

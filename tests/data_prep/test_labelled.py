@@ -55,6 +55,9 @@ def test_adult_splits_are_complete_standardised_and_a_function_of_the_seed(tmp_p
     assert data.fingerprint == read_adult(source, 0).fingerprint
     assert data.fingerprint != read_adult(source, 1).fingerprint
     assert read_adult(source, 0, "code").train.table.shape[1] != data.train.table.shape[1]
+    code = read_adult(source, 0, split="code")
+    whole = len(data.train) + len(data.validation) + len(data.test)
+    assert [len(code.train), len(code.validation)] == [round(0.72 * whole), round(0.8 * whole) - round(0.72 * whole)]
 
 
 def test_adult_labels_and_sexes_stay_with_their_rows(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_l1_gradients_are_those_of_the_quotient() -> None:
     assert torch.autograd.gradcheck(lambda x: layer(x), (rows,))
 
 
+def test_a_mask_keeps_the_share_and_the_mean() -> None:
+    mask = Draw.whole(1, 4000).kept("m", 25, 0.1)
+    assert mask.dtype == torch.float32
+    assert (mask == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)  # five standard deviations
+    assert mask[mask > 0].unique().tolist() == [pytest.approx(1 / 0.9, rel=1e-4)]
+    assert Draw.whole(1, 3).kept("m", 3, 0.0).unique().tolist() == [1.0]
+
+
 def test_training_noise_is_laplace_of_the_scale_asked_for() -> None:
     layer = PrivacyLayer(UnitL1(8, 4.0))
     rows = torch.ones(5000, 8)
@@ -73,6 +81,7 @@ def test_a_step_s_numbers_do_not_depend_on_who_has_which_rows() -> None:
     for name in ("a", "b"):
         assert torch.equal(whole.uniform(name, 3)[[8, 1]], some.uniform(name, 3))
         assert torch.equal(whole.laplace(name, 3, 2.0)[[8, 1]], some.laplace(name, 3, 2.0))
+        assert torch.equal(whole.kept(name, 3, 0.5)[[8, 1]], some.kept(name, 3, 0.5))
     assert not torch.equal(whole.uniform("a", 3), whole.uniform("b", 3))
     assert not torch.equal(whole.uniform("a", 3), Draw.whole(8, 10).uniform("a", 3))
     assert torch.equal(whole.uniform("a", 3), Draw.whole(7, 10).uniform("a", 3))

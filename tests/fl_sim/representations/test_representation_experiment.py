@@ -352,7 +352,7 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
 def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = adult.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), 8, (6,), epochs=2, noisy_epochs=2)
+    tiny = adult.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
     monkeypatch.setattr(adult, "THIN", tiny)
     said: list[str] = []
     options = Options(small_adult, (0, 1), work=tmp_path)
