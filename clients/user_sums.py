@@ -149,7 +149,7 @@ def _together(
 ) -> _Together | None:
     """The sums from one pass; ``None`` if it cannot be had, or not well enough."""
     to_tell = [told(model, user) for user in users.values()]
-    sentences, longest = max(_shape(model, user) for user in to_tell)
+    sentences, longest = map(max, zip(*(_shape(model, user) for user in to_tell), strict=True))
     layers = gradients.covered_layers(model)
     if layers is None or not 0 < sentences * longest <= _LONGEST:
         return None
