@@ -24,7 +24,7 @@ from clients.workspace import WorkspaceSpec
 from data_prep.corpus import Corpus
 from data_prep.encode import encode_split
 from data_prep.ner_coverage import read_coverage
-from fl_sim import environment, evaluate, record
+from fl_sim import environment, evaluate, model_files, record
 from fl_sim.charges import Charges
 from fl_sim.checkpoint import Checkpoint
 from fl_sim.config import RunConfig
@@ -247,6 +247,7 @@ class Experiment:
             **self._utility(metrics),
             **self._charges.altogether(),
             "ledger": self._charges.seal(),
+            model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.protected.record(),
             "warnings": list(self.planned.warnings),
         }

@@ -25,7 +25,8 @@ of ``published`` also has ``epsilon_as_published``: its paper's claim, which is 
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
 ``strategies.plan.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
-``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``reach``
+``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``model_files``
+(the checksum of each file of the model), ``reach``
 (median, p95 and max, each with the fields of ``strategies.units.Reach``), ``task``, the held-out figures at the end and
 (``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
 of texts). Readers do without what is missing.
@@ -56,6 +57,9 @@ RESULT_FORMAT = 1
 
 AS_PUBLISHED = "epsilon_as_published"
 """The metric that is what the published algorithm's paper would claim, and no guarantee."""
+
+MODEL_FOLDER = "model"
+"""Where a run keeps its model."""
 
 _SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -139,7 +143,7 @@ class RunFolder:
 
     @property
     def model_dir(self) -> Path:
-        return self.path / "model"
+        return self.path / MODEL_FOLDER
 
     @property
     def checkpoint_dir(self) -> Path:

@@ -20,8 +20,8 @@ from fl_sim.config import ConfigError, merged, nested, read_toml
 from fl_sim.representations.heads import AdversaryStyle
 from fl_sim.representations.optimizers import OptimizerSpec
 from fl_sim.representations.schedules import ADAPTIVE, AdaptiveName
-from fl_sim.representations.trained_run import model_folder
 from fl_sim.representations.training import NoiseInTraining, TrainingPlan
+from fl_sim.results import MODEL_FOLDER
 from strategies.local_privacy import LayerName, Mechanism, build_mechanism
 
 MethodName = Literal[
@@ -206,7 +206,7 @@ class ExperimentConfig(_Section):
         """The encoder as clients know it: a run's model is a folder like any other."""
         values = self.encoder.model_dump(exclude={"run"})
         if self.encoder.run is not None:
-            values["model"] = str(model_folder(Path(self.encoder.run).expanduser()))
+            values["model"] = str(Path(self.encoder.run).expanduser() / MODEL_FOLDER)
         return EncoderSpec(**values)
 
     def mechanism(self, width: int) -> Mechanism | None:

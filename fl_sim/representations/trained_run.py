@@ -10,19 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fl_sim import model_files
 from fl_sim.config import ConfigError
 from fl_sim.ledger_account import account_for, read_ledgers
-from fl_sim.results import RunFolder
+from fl_sim.results import MODEL_FOLDER, RunFolder
 from strategies.ledger import LedgerError
 from strategies.units import Adjacency, Reach
 
-MODEL = "model"
 _REACHES = ("median", "p95", "max")
-
-
-def model_folder(run: Path) -> Path:
-    """Where a run keeps its model."""
-    return run / MODEL
 
 
 def guarantee_of_run(folder: Path) -> dict[str, Any]:
@@ -33,18 +28,21 @@ def guarantee_of_run(folder: Path) -> dict[str, Any]:
 
     Raises:
         LedgerError: the ledger is missing or changed, or is not that of the run's result.
+        ResultsError: the model's files are not those that the run left.
         ConfigError: the run is not finished, or has no model.
     """
     (ledger,) = read_ledgers([folder])
-    result = RunFolder.open(folder).result
+    run = RunFolder.open(folder)
+    result = run.result
     if result is None:
         raise ConfigError(f"encoder.run: {folder} has no result.json; allowed: a finished run")
     if result["rounds"] != ledger.last_round:
         raise LedgerError(
             f"{folder}: the model is that of round {result['rounds']}, the ledger ends with {ledger.last_round}"
         )
-    if not model_folder(folder).is_dir():
-        raise ConfigError(f"encoder.run: {folder} has no folder {MODEL}; allowed: a run that kept its model")
+    if not run.model_dir.is_dir():
+        raise ConfigError(f"encoder.run: {folder} has no folder {MODEL_FOLDER}; allowed: a run that kept its model")
+    model_files.check(run.model_dir, result)
     bound, delta = result["user_sentences"], result["plan"]["delta"]
     reaches = {name: Reach(**result["reach"][name]) for name in _REACHES}
     found = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fl_sim.ledger_account import account_for, read_ledgers
 from fl_sim.representations.config import load_mapping
 from fl_sim.representations.experiment import run
 from fl_sim.representations.summary import summary
+from fl_sim.results import ResultsError
 from strategies.ledger import LEDGER_FILE, LedgerError
 from strategies.units import Adjacency
 from tests.e2e.small_runs import configuration, small_corpus
@@ -91,6 +93,31 @@ def test_a_run_without_its_own_ledger_is_refused(trained: Path, small_persons: P
     (other / "result.json").write_text(json.dumps({**result, "rounds": 1}))
     with pytest.raises(LedgerError, match="the model is that of round 1, the ledger ends with 2"):
         run(load_mapping(values(other, small_persons)))
+
+
+def test_weights_that_the_run_did_not_leave_are_refused(trained: Path, small_persons: Path, tmp_path: Path) -> None:
+    def refusal(name: str, change: Callable[[Path], object]) -> str:
+        copy = shutil.copytree(trained, tmp_path / name)
+        change(copy)
+        with pytest.raises(ResultsError) as caught:
+            run(load_mapping(values(copy, small_persons)))
+        return str(caught.value)
+
+    def flip(folder: Path) -> None:
+        weights = folder / "model" / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+
+    def forget(folder: Path) -> None:
+        result = json.loads((folder / "result.json").read_text())
+        del result["model_files"]
+        (folder / "result.json").write_text(json.dumps(result))
+
+    assert refusal("flipped", flip).endswith("is not the file that the run left; no ε of the run covers this model")
+    assert "spec.json: is not" in refusal("removed", lambda folder: (folder / "model" / "spec.json").unlink())
+    assert "adapter: is not" in refusal("added", lambda folder: (folder / "model" / "adapter").write_text("x"))
+    assert "has no model_files" in refusal("older", forget)
 
 
 def test_a_run_and_a_model_exclude_each_other(
