@@ -28,7 +28,8 @@ import plain
 from engine_comparison import LENGTH, VOCABULARY, _save_tokenizer
 
 from clients.examples import Example
-from clients.models import LanguageModel, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, load_model
 from clients.selection import Selection
 from clients.training import bounded_sum
 from strategies.messages import LocalRule

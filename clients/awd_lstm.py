@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,8 +28,11 @@ from torch.nn import functional
 from clients.batches import Batch
 from clients.errors import ModelError
 from clients.examples import Example
-from clients.model_spec import AWD_LSTM, ModelSpec
+from clients.model_names import AWD_LSTM
 from strategies import streams
+
+if TYPE_CHECKING:
+    from clients.model_spec import ModelSpec
 
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"

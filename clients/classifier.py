@@ -7,7 +7,7 @@ The head reads one state of each sentence and is linear, so that a frozen body n
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,8 +15,11 @@ from torch.nn import functional
 
 from clients.awd_lstm import AwdLstm
 from clients.batches import Batch
-from clients.model_spec import ModelSpec, Pooling
+from clients.model_names import Pooling
 from clients.pretrained import counts_positions_itself, is_two_way
+
+if TYPE_CHECKING:
+    from clients.model_spec import ModelSpec
 
 
 class Classifier(nn.Module):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.encode import EncodedSplit
+if TYPE_CHECKING:  # it reads Parquet, which the arithmetic does not need
+    from data_prep.encode import EncodedSplit
 
 NO_CLASS = -1
 

@@ -6,15 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from clients.model_names import AWD_LSTM, BUILT, SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 from clients.tokenizers import BUNDLED
-
-SMALL_GPT2 = "small-gpt2"
-SMALL_GPT2_PUBLIC = "small-gpt2-public"
-AWD_LSTM = "awd-lstm"
-BUILT = (SMALL_GPT2, AWD_LSTM)
-"""Names of what is built from sizes, with random initial weights."""
-
-Pooling = Literal["mean", "cls", "last"]
 
 
 class ModelSpec(BaseModel):

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,11 +25,14 @@ from clients.classifier import Classifier, core_of
 from clients.errors import ModelError
 from clients.examples import NO_CLASS, Example
 from clients.losses import held_out, sentence_losses
-from clients.model_spec import AWD_LSTM, SMALL_GPT2, SMALL_GPT2_PUBLIC, ModelSpec
+from clients.model_names import AWD_LSTM, SMALL_GPT2, SMALL_GPT2_PUBLIC
 from clients.parameters import TrainableParameters
 from clients.pretrained import PUBLIC_FOLDER, build_small_gpt2, load_body, load_causal, own_context
 from clients.tasks import Classification, NextWord, Task
 from clients.tokenizers import boundary_ids, load_tokenizer
+
+if TYPE_CHECKING:
+    from clients.model_spec import ModelSpec
 
 __all__ = [
     "PUBLIC_FOLDER",
@@ -37,7 +40,6 @@ __all__ = [
     "SMALL_GPT2_PUBLIC",
     "LanguageModel",
     "ModelError",
-    "ModelSpec",
     "held_out",
     "load_model",
     "sentence_losses",

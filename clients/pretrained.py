@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from clients.errors import ModelError
 from clients.hub import describe_failure, locate
-from clients.model_spec import SMALL_GPT2_PUBLIC, ModelSpec
+from clients.model_names import SMALL_GPT2_PUBLIC
 from clients.tokenizers import boundary_ids
+
+if TYPE_CHECKING:
+    from clients.model_spec import ModelSpec
 
 PUBLIC_FOLDER = Path(__file__).resolve().parent / "assets" / SMALL_GPT2_PUBLIC
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)

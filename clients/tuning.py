@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from clients.errors import ModelError
 from clients.hub import first_line
-from clients.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from clients.model_spec import ModelSpec
 
 
 def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from clients.examples import Examples
 from clients.features import open_features
-from clients.models import LanguageModel, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, load_model
 from clients.tasks import TaskName, make_task
 from data_prep.corpus import Corpus
 from data_prep.encode import open_encoded

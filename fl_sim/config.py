@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from clients.models import ModelSpec
+from clients.model_spec import ModelSpec
 from clients.tasks import TaskName
 from fl_sim import config_keys
 from fl_sim.config_keys import Key

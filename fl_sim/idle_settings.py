@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from clients.model_spec import AWD_LSTM, BUILT, SMALL_GPT2
+from clients.model_names import AWD_LSTM, BUILT, SMALL_GPT2
 from fl_sim.config import RunConfig
 
 _STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")

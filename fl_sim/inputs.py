@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clients.hub import MINILM
-from clients.model_spec import AWD_LSTM
+from clients.model_names import AWD_LSTM
 from clients.models import SMALL_GPT2, SMALL_GPT2_PUBLIC, LanguageModel, ModelError, load_model
 from clients.tasks import Task, make_task
 from clients.tokenizers import BUNDLED as BUNDLED_TOKENIZER

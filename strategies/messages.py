@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Message, RecordDict
 
 TRAIN_MESSAGE = "train.bounded_sum"
 TRAIN_ACTION = "bounded_sum"
@@ -106,6 +108,8 @@ class TrainRequest:
 
     def to_record(self) -> RecordDict:
         """The record of a Flower message."""
+        from flwr.app import ConfigRecord, RecordDict
+
         config = ConfigRecord(
             {
                 "server_round": self.server_round,
@@ -157,6 +161,8 @@ class TrainReply:
 
     def to_record(self, request: TrainRequest) -> RecordDict:
         """The record of a Flower message that answers ``request``."""
+        from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
         counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_SUMS)}
         answers = ConfigRecord({_ANSWERS: request.identity})
         return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts), _CONFIG: answers})
@@ -189,6 +195,8 @@ def _check_numbers(metrics: Mapping[str, Any]) -> None:
 
 def vector_to_arrays(vector: Vector) -> ArrayRecord:
     """The flat trainable parameters as Flower arrays."""
+    from flwr.app import Array, ArrayRecord
+
     return ArrayRecord({_VECTOR: Array(vector)})
 
 

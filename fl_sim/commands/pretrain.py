@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Train, save the model folder with a record of how it was made, print the held-out perplexity."""
     import json
 
-    from clients.models import ModelSpec, load_model
+    from clients.model_spec import ModelSpec
+    from clients.models import load_model
     from clients.pretraining import PretrainingConfig, split_held_out
     from fl_sim.config import ConfigError
     from fl_sim.results import replace_file

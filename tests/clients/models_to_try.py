@@ -12,7 +12,8 @@ import transformers
 from clients import tuning
 from clients.classifier import Classifier
 from clients.examples import NO_CLASS, Example
-from clients.models import LanguageModel, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, load_model
 from clients.pretrained import without_pooler
 from clients.tasks import Classification, NextWord, Task
 from clients.tokenizers import load_tokenizer

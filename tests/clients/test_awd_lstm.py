@@ -14,7 +14,8 @@ from torch import nn
 from clients.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
 from clients.gradients import clipped_gradient_sum
 from clients.losses import held_out, sentence_losses
-from clients.models import LanguageModel, ModelError, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, ModelError, load_model
 from tests.clients import models_to_try
 from tests.clients.models_to_try import AWD, CLASSES, VOCABULARY, examples
 

@@ -12,7 +12,8 @@ import torch
 import transformers
 
 from clients.losses import sentence_losses
-from clients.models import LanguageModel, ModelError, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, ModelError, load_model
 from clients.tasks import Classification
 from clients.tokenizers import boundary_ids, load_tokenizer
 from tests.clients import models_to_try

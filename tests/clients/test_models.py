@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from clients import hub
-from clients.models import LanguageModel, ModelError, ModelSpec, held_out, load_model, sentence_losses
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, ModelError, held_out, load_model, sentence_losses
 from tests.clients import models_to_try
 from tests.clients.models_to_try import SMALL, examples
 

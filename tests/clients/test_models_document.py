@@ -13,7 +13,8 @@ import transformers
 
 from clients.ghost_pass import covered_layers
 from clients.gradients import clipped_gradient_sum
-from clients.models import ModelError, ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import ModelError, load_model
 from clients.tasks import NextWord, Task
 from clients.tokenizers import load_tokenizer
 from tests.clients import models_to_try

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from clients.examples import Example
-from clients.models import ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import load_model
 from clients.pretraining import PretrainingConfig, pretrain, split_held_out
 from fl_sim.cli import main
 

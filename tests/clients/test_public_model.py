@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 
-from clients.models import PUBLIC_FOLDER, SMALL_GPT2, SMALL_GPT2_PUBLIC, ModelSpec, held_out, load_model
+from clients.model_spec import ModelSpec
+from clients.models import PUBLIC_FOLDER, SMALL_GPT2, SMALL_GPT2_PUBLIC, held_out, load_model
 from clients.tokenizers import BUNDLED_FOLDER
 
 

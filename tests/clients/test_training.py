@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from clients.examples import Examples
-from clients.models import LanguageModel, ModelSpec, load_model, sentence_losses
+from clients.model_spec import ModelSpec
+from clients.models import LanguageModel, load_model, sentence_losses
 from clients.selection import Selection
 from clients.training import bounded_sum
 from data_prep.encode import EncodedSplit

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clients.models import ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import load_model
 from data_prep.corpus import Corpus
 from fl_sim.checkpoint import Checkpoint
 from fl_sim.cli import main

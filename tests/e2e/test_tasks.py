@@ -14,7 +14,8 @@ import pytest
 import torch
 import transformers
 
-from clients.models import ModelSpec, load_model
+from clients.model_spec import ModelSpec
+from clients.models import load_model
 from clients.tasks import Classification
 from clients.tokenizers import load_tokenizer
 from data_prep.prepare import write_corpus
