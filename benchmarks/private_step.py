@@ -1,0 +1,175 @@
+"""One private gradient beside one that is not, on one batch and one device: tokens per second, and of a GPU's peak.
+
+    python benchmarks/private_step.py --device cuda                       # GPT-2 of 124 M parameters, random weights
+    python benchmarks/private_step.py --device cuda --workers 4           # so many processes share the GPU
+    python benchmarks/private_step.py --layers 2 --hidden 128 --heads 4 --vocabulary 5000 --sentences 64 --turns 3
+
+``uedp`` clips every sentence exactly; ``uedp, ŵ 1`` bounds every user's sum of two sentences on its own as well;
+``fused batch`` is the gradient of all sentences, of nobody's privacy. They take turns. Only torch and transformers
+are needed, and no tokenizer: the tokens are random. A step is counted as 6 operations per parameter and token, whatever
+more the private one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from clients.examples import Example
+from clients.models import LanguageModel, sentence_losses
+from clients.selection import Selection
+from clients.training import bounded_sum
+from strategies.messages import LocalRule
+
+SENTENCES_OF_A_USER = 2
+PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
+"""Dense bf16 operations per second, as their maker states them."""
+
+
+class NoTokenizer:
+    """What a model asks of a tokenizer where all tokens are given."""
+
+    bos_token_id = eos_token_id = 0
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+class Sentences:
+    """Random sentences in memory."""
+
+    def __init__(self, count: int, length: int, vocabulary: int) -> None:
+        self._tokens = np.random.default_rng(0).integers(1, vocabulary, (count, length)).astype(np.int32)
+
+    def read(self, ids: np.ndarray) -> list[Example]:
+        return [Example(self._tokens[number], number=int(number)) for number in ids]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--vocabulary", type=int, default=50257)
+    parser.add_argument("--sentences", type=int, default=256, help="a step")
+    parser.add_argument("--tokens", type=int, default=64, help="a sentence")
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=1, help="processes on the same device")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("spawn")
+    together = context.Barrier(args.workers)
+    with context.Pool(args.workers, initializer=_hold, initargs=(together,)) as pool:
+        found = pool.map(measure, [args] * args.workers, chunksize=1)
+    show(args, found)
+
+
+_together: object
+
+
+def _hold(together: object) -> None:
+    global _together
+    _together = together
+
+
+def measure(args: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of each step, turn by turn, all workers at once; memory in MiB."""
+    torch.set_num_threads(1)
+    model = random_gpt2(args)
+    works = steps(model, Sentences(args.sentences, args.tokens, args.vocabulary), args.sentences)
+    for work in works.values():
+        work()
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(args.turns):
+        for name, work in works.items():
+            _together.wait()  # type: ignore[attr-defined]
+            found[name].append(_seconds(work, model.device))
+    if model.device.type == "cuda":
+        found["memory"] = [torch.cuda.max_memory_allocated() / 2**20]
+    found["parameters"] = [model.num_parameters]
+    return found
+
+
+def random_gpt2(args: argparse.Namespace) -> LanguageModel:
+    """A GPT-2 of the given sizes with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.heads, "n_positions": args.tokens}
+    config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
+    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, tokenizer_name="none")
+    return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
+
+
+def steps(model: LanguageModel, sentences: Sentences, count: int) -> dict[str, Callable[[], object]]:
+    """The three contenders; each leaves the model as it was."""
+    users = count // SENTENCES_OF_A_USER
+    selection = Selection(np.arange(users), np.arange(users * SENTENCES_OF_A_USER), np.full(users, SENTENCES_OF_A_USER))
+
+    def private(cap: int) -> Callable[[], object]:
+        rule = LocalRule("gradients", q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=float(cap))
+        return lambda: bounded_sum(model, sentences, selection, rule, 0)  # type: ignore[arg-type]
+
+    return {
+        "fused batch": lambda: fused(model, sentences.read(selection.sentences)),
+        "uedp": private(SENTENCES_OF_A_USER),
+        "uedp, ŵ 1": private(1),
+    }
+
+
+def fused(model: LanguageModel, examples: list[Example]) -> list[torch.Tensor]:
+    """The gradient of the mean loss, in micro-batches as large as the private step's."""
+    parameters = list(model.parameters.tensors.values())
+    at_once = max(1, (1024 if model.device.type == "cpu" else 8192) // len(examples[0]))
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    for start in range(0, len(examples), at_once):
+        loss = sentence_losses(model, examples[start : start + at_once]).sum() / len(examples)
+        torch._foreach_add_(total, list(torch.autograd.grad(loss, parameters)))
+    return total
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    before = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - before
+
+
+def show(args: argparse.Namespace, found: list[dict[str, list[float]]]) -> None:
+    """A line for each contender: all workers together, medians over the turns."""
+    parameters = int(found[0]["parameters"][0])
+    chip = torch.cuda.get_device_name() if args.device.startswith("cuda") else "CPU"
+    peak = next((value for name, value in PEAKS.items() if name in chip), None)
+    print(f"{parameters:,} parameters, {args.sentences} sentences of {args.tokens}, {args.workers} worker(s), {chip}")
+    for name in ("fused batch", "uedp", "uedp, ŵ 1"):
+        turns = zip(*(worker[name] for worker in found), strict=True)
+        seconds = statistics.median(map(max, turns))
+        rate = args.workers * args.sentences * args.tokens / seconds
+        plain = statistics.median(worker["fused batch"][turn] / worker[name][turn] for worker in found
+                                  for turn in range(args.turns))  # fmt: skip
+        share = f", {100 * 6 * parameters * rate / peak:.1f} % of the bf16 peak" if peak else ""
+        print(f"{name:12}  {rate:12,.0f} tokens/s  {plain:5.2f} of the fused batch{share}")
+    if "memory" in found[0]:
+        print(f"most memory of a worker on the device: {max(worker['memory'][0] for worker in found):,.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
