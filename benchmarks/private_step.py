@@ -1,7 +1,7 @@
 """One private gradient beside one that is not, on one batch and one device: tokens per second, and of a GPU's peak.
 
-    python benchmarks/private_step.py --device cuda                       # GPT-2 of 124 M parameters, random weights
-    python benchmarks/private_step.py --device cuda --workers 4           # so many processes share the GPU
+    python benchmarks/private_step.py --device cuda --precision bfloat16              # GPT-2, 124 M random weights
+    python benchmarks/private_step.py --device cuda --precision bfloat16 --workers 4  # so many share the GPU
     python benchmarks/private_step.py --layers 2 --hidden 128 --heads 4 --vocabulary 5000 --sentences 64 --turns 3
 
 ``uedp`` clips every sentence exactly; ``uedp, ŵ 1`` bounds every user's sum of two sentences on its own as well;
@@ -62,6 +62,7 @@ class Sentences:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"], help="of matrix products")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -112,7 +113,7 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.heads, "n_positions": args.tokens}
     config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
-    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, tokenizer_name="none")
+    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, tokenizer_name="none", precision=args.precision)
     return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
 
 

@@ -66,7 +66,7 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
         predictions=np.array([model.task.predictions(example) for example in examples], dtype=np.int64),
         wrong=np.zeros(len(examples), dtype=np.int64),
     )
-    with torch.no_grad():
+    with torch.no_grad(), model.exact():
         for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
             batch = model.batch([examples[i] for i in group])
             scores = model.logits(batch)

@@ -40,6 +40,8 @@ class ModelSpec(BaseModel):
         drop_output: the same for the last layer's output.
         drop_weight: rate at which hidden-to-hidden weights are dropped, the same for all sentences of a round.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
+        precision: in which a transformer computes while it trains: ``float32``, or ``bfloat16`` for its matrix
+            products (a GPU); parameters, norms, sums and held-out utility are float32 either way.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for those
             that are built or ship.
     """
@@ -65,6 +67,7 @@ class ModelSpec(BaseModel):
     drop_output: float = Field(default=0.5, ge=0, lt=1)
     drop_weight: float = Field(default=0.3, ge=0, lt=1)
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    precision: Literal["float32", "bfloat16"] = "float32"
     tokenizer: str | None = None
 
     @model_validator(mode="before")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,9 @@ class LanguageModel:
         self._takes_positions = "position_ids" in inspect.signature(body.forward).parameters
         self._masking = body if isinstance(body, AwdLstm) and body.config.has_dropout else None
         self.parameters = TrainableParameters(module)
+        self._mixed = spec.precision == "bfloat16"
+        if self._mixed and isinstance(body, AwdLstm):
+            raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
         if len(tokenizer) > self.vocabulary_size:
             raise ModelError(
                 f"tokenizer {spec.tokenizer_name!r} has {len(tokenizer)} tokens; "
@@ -153,6 +157,19 @@ class LanguageModel:
 
         A causal model gets no attention mask: the padding is on the right, and a token attends to nothing after it.
         """
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed):
+            return self._scores(batch)
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Compute in float32, whatever the precision of training."""
+        mixed, self._mixed = self._mixed, False
+        try:
+            yield
+        finally:
+            self._mixed = mixed
+
+    def _scores(self, batch: Batch) -> torch.Tensor:
         module: Any = self.module
         if isinstance(module, Classifier | AwdLstmForNextWord):
             return module(batch)

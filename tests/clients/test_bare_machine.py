@@ -31,7 +31,8 @@ import private_step
 sys.meta_path.remove(optional)
 
 private_step._hold(threading.Barrier(1))
-args = argparse.Namespace(device="cpu", layers=1, hidden=16, heads=2, vocabulary=50, sentences=6, tokens=5, turns=1)
+sizes = {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 50, "sentences": 6, "tokens": 5}
+args = argparse.Namespace(device="cpu", precision="bfloat16", turns=1, **sizes)
 found = private_step.measure(args)
 print(json.dumps({name: len(turns) for name, turns in found.items()}))
 """
