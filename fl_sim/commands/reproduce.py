@@ -83,9 +83,11 @@ def _list(as_json: bool) -> int:
 def _readme(folder: Path, as_json: bool) -> int:
     import json
 
+    from fl_sim.representations import reproductions
     from fl_sim.reproduction.document import write_document
 
-    files = [str(path) for path in write_document(folder)]
+    written = [*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER)]
+    files = [str(path) for path in written]
     print(json.dumps({"files": files}) if as_json else "\n".join(files))
     return 0
 

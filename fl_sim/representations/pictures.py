@@ -82,7 +82,7 @@ def draw_tradeoff(points: Sequence[Point]) -> Figure:
     names = list(points[0].figures)
     noisy = [point.epsilon for point in points if math.isfinite(point.epsilon)]
     systems = list(dict.fromkeys(point.system for point in points))
-    figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
+    figure = Figure(figsize=(2 + 4.2 * len(names), 3.6), layout="constrained")
     for number, name in enumerate(names, start=1):
         axes = figure.add_subplot(1, len(names), number)
         if noisy:
@@ -102,5 +102,6 @@ def draw_tradeoff(points: Sequence[Point]) -> Figure:
             axes.errorbar(epsilons, means, deviations, color=colour, marker="o", capsize=3, label=system)
         axes.set_xlabel("ε, proven")
         axes.set_ylabel(f"{name}, percent")
-    figure.axes[0].legend(fontsize="x-small")
+    # Beside the panels: over them it hides lines as soon as there are many systems.
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return figure

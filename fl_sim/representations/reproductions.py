@@ -44,6 +44,15 @@ REPRODUCTIONS = {
 NAMES = tuple(REPRODUCTIONS)
 FOLDER = "representations"
 """In results/."""
+README = "README.md"
+
+_HEAD = """\
+# Private text representations
+
+Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. Measured means ± standard deviations
+over the seeds, published figures in brackets. *Claimed* ε is what the method's authors state, *proven* what holds.
+docs/representations.md says what each system is, and why a figure is not the published one.
+"""
 
 
 def run(name: str, options: Options, say: Say = lambda line: None) -> dict[str, Any]:
@@ -72,11 +81,32 @@ def write(table: dict[str, Any], path: Path) -> None:
     replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")
 
 
+def write_document(folder: Path) -> list[Path]:
+    """Write README.md of the tables that ``folder`` has; nothing where it has none."""
+    tables = [_read(path) for name in NAMES if (path := folder / f"{name}.json").is_file()]
+    if tables:
+        replace_file(folder / README, "\n".join([_HEAD, *map(_section, tables)]).encode())
+    return [folder / README] if tables else []
+
+
 def find_table(name: str) -> dict[str, Any] | None:
     """The table that is kept in results/representations, of the working folder or else of the sources; None if there
     is none."""
     for root in (Path.cwd(), Path(__file__).parents[2]):
         path = root / "results" / FOLDER / f"{name}.json"
         if path.is_file():
-            return dict(decode(json.loads(path.read_bytes())))
+            return _read(path)
     return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(decode(json.loads(path.read_bytes())))
+
+
+def _section(table: dict[str, Any]) -> str:
+    found = REPRODUCTIONS[table["name"]]
+    seeds = ", ".join(map(str, table["seeds"]))
+    commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]
+    origin = f"*[{table['name']}.json]({table['name']}.json); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
+    title = f"{found.title[0].upper()}{found.title[1:]}"
+    return f"## {title}\n\n{table['paper']}.\n\n{found.show(table).strip()}\n\n{origin}\n"

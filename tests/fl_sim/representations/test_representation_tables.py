@@ -56,6 +56,10 @@ def test_the_study_s_figures_have_every_release(
     assert dropped["epsilon_claimed"] < 4 < dropped["epsilon_corrected"] < 16
     assert "| 4 | 0.5 |" in said.out
     assert "without a privacy layer" in said.out
+    (page,) = reproductions.write_document(tmp_path / "representations")
+    assert "## The study's figures 7 and 8" in page.read_text()
+    assert reproductions.show(table).strip() in page.read_text()
+    assert reproductions.write_document(tmp_path) == []
     assert cli.main([*command, "--seeds", "0,1"]) == 0
     assert "to go" not in capsys.readouterr().err, "what is done is kept"
 
