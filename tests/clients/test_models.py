@@ -59,8 +59,8 @@ def test_weights_depend_on_the_seed_alone() -> None:
 @pytest.mark.slow
 def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
     code = (
-        "from clients.models import *; import hashlib, torch; torch.rand(5);"
-        f"m = load_model(ModelSpec.model_validate_json('{SMALL.model_dump_json()}'), 0);"
+        "from clients.model_spec import ModelSpec; from clients.models import load_model; import hashlib, torch;"
+        f"torch.rand(5); m = load_model(ModelSpec.model_validate_json('{SMALL.model_dump_json()}'), 0);"
         "print(hashlib.sha256(m.get_vector().tobytes()).hexdigest())"
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
