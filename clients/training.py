@@ -15,13 +15,13 @@ section 12).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from clients.examples import Examples
+from clients.examples import Example, Examples
 from clients.gradients import GradientSum, Tally
 from clients.local_steps import is_one_step, local_updates, single_steps
 from clients.models import LanguageModel
@@ -74,22 +74,17 @@ class _Bounded:
 def _sum_of_gradients(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
-    users = [part for part in _by_user(selection) if len(part)]
+    those = selection.of_those_with_any()
     total = GradientSum(model, mask_seed)
-    for pooled in _portions([part for part in users if _cannot_reach(len(part), rule)]):
-        total.add(examples.read(pooled), rule.sentence_clip)
+    shared = _cannot_reach(those.counts, rule)
+    pooled = those.sentences[np.repeat(shared, those.counts)]
+    for start in range(0, len(pooled), _READ_AT_ONCE):  # many at a time: those of a length share batches
+        total.add(examples.read(pooled[start : start + _READ_AT_ONCE]), rule.sentence_clip)
     votes = _sentence_votes(total.tally, rule)
-    apart = (examples.read(part) for part in users if not _cannot_reach(len(part), rule))
+    apart = (examples.read(part) for part, alike in zip(_by_user(those), shared, strict=True) if not alike)
     sums = user_sums(model, apart, rule.sentence_clip, mask_seed)
     votes += _add_bounded(total, sums, lambda length, tally: _bound_user(length, tally, rule))
     return _reply(total, selection, votes)
-
-
-def _portions(parts: Sequence[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np.int64]]:
-    """All sentences of these parts, so many at a time that those of a length share batches, whatever the cohort."""
-    together = np.concatenate([np.empty(0, np.int64), *parts])
-    for start in range(0, len(together), _READ_AT_ONCE):
-        yield together[start : start + _READ_AT_ONCE]
 
 
 def _add_bounded(
@@ -175,21 +170,25 @@ def _published_sum(
     return _reply(total, selection, 0.0)
 
 
-def _cannot_reach(sentences: int, rule: LocalRule) -> bool:
-    """Whether the sum of that many clipped gradients lies within β whatever they are."""
+def _cannot_reach(sentences: npt.NDArray[np.int64], rule: LocalRule) -> npt.NDArray[np.bool_]:
+    """Whether the sum of that many clipped gradients, at least one, lies within β whatever they are."""
     return sentences * rule.sentence_clip <= rule.user_clip
 
 
 def _sum_of_local_training(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
-    users = [(u, part) for u, part in zip(selection.users.tolist(), _by_user(selection), strict=True) if len(part)]
-    one_step = ((u, told(model, examples.read(part))) for u, part in users if is_one_step(len(part), rule))
-    several = ((u, told(model, examples.read(part))) for u, part in users if not is_one_step(len(part), rule))
+    those = selection.of_those_with_any()
+
+    def users(one_step: bool) -> Iterator[tuple[int, list[Example]]]:
+        for user, part in zip(those.users, _by_user(those), strict=True):
+            if is_one_step(len(part), rule) == one_step:
+                yield int(user), told(model, examples.read(part))
+
     total = GradientSum(model)
-    steps = single_steps(model, one_step, round_seed)
+    steps = single_steps(model, users(one_step=True), round_seed)
     votes = _add_bounded(total, steps, lambda length, tally: _bound_step(length, tally, rule))
-    updates = local_updates(model, several, rule, round_seed)
+    updates = local_updates(model, users(one_step=False), rule, round_seed)
     votes += _add_bounded(total, updates, lambda length, tally: _bound_update(length, tally, rule))
     return _reply(total, selection, votes)
 
@@ -201,6 +200,10 @@ def _bound_step(length: float, tally: Tally, rule: LocalRule) -> _Bounded:
     return replace(bounded, share=rate * bounded.share)
 
 
-def _by_user(selection: Selection) -> list[npt.NDArray[np.int64]]:
-    """The eligible sentences of each sampled user."""
-    return np.split(selection.sentences, np.cumsum(selection.counts)[:-1]) if len(selection.users) else []
+def _by_user(selection: Selection) -> Iterator[npt.NDArray[np.int64]]:
+    """The eligible sentences of each sampled user, one user after the other: a cohort of a million has no million
+    arrays."""
+    end = 0
+    for count in selection.counts:
+        end += int(count)
+        yield selection.sentences[end - int(count) : end]

@@ -1,12 +1,15 @@
 """A node's sum of bounded user vectors, against one user and one sentence at a time by plain autograd."""
 
 import math
+import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from clients.examples import Examples
+from clients.gradients import Tally
 from clients.model_spec import ModelSpec
 from clients.models import LanguageModel, load_model, sentence_losses
 from clients.selection import Selection
@@ -189,3 +192,44 @@ def test_nobody_to_train_on(model, examples) -> None:
         reply = bounded_sum(model, examples, nobody, rule, 0)
         np.testing.assert_array_equal(reply.vector, 0)
         assert reply.users == reply.sentences == 0
+
+
+RULES = {
+    "shared": gradient_rule(0.5, 2),
+    "apart": gradient_rule(0.5, 1),
+    "steps": LocalRule("steps", 1, 1, math.inf, 1),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_held_does_not_grow_with_the_cohort(
+    model: LanguageModel, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences are read in portions. Without its passes, which hold one micro-batch, a round of 1,600 more users may
+    take some numbers for each of them, and no object: one takes a hundred bytes, and a sentence three hundred."""
+    monkeypatch.setattr("clients.training._READ_AT_ONCE", 256)
+    monkeypatch.setattr("clients.user_sums._WINDOW", 2)
+    monkeypatch.setattr("clients.gradients.GradientSum._add_group", lambda *_: None)
+    monkeypatch.setattr("clients.user_sums._together", lambda model, users, *_: without_a_pass(list(users)))
+    peaks = {users: peak_of_a_round(model, users, RULES[rule]) for users in (400, 2000)}
+    assert (peaks[2000] - peaks[400]) / 1600 < 80
+
+
+def without_a_pass(users: list[int]) -> SimpleNamespace:
+    return SimpleNamespace(
+        users=users, lengths=[0.0] * len(users), tallies=[Tally() for _ in users], add=lambda *_: None,
+        forget=lambda: None,
+    )  # fmt: skip
+
+
+def peak_of_a_round(model: LanguageModel, users: int, rule: LocalRule) -> int:
+    """The most bytes that Python and numpy hold in a round of users with two sentences each."""
+    offsets = 6 * np.arange(2 * users + 1)
+    examples = Examples(EncodedSplit(np.full(offsets[-1], 5, np.int32), offsets))
+    selection = Selection(np.arange(users), np.arange(2 * users), np.full(users, 2))
+    tracemalloc.start()
+    try:
+        assert bounded_sum(model, examples, selection, rule, 0).sentences == 2 * users
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
