@@ -19,6 +19,22 @@ settings.load_profile("fl_sim")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+# With ``--dist loadfile`` a file is one worker's: the longest come first, so that none of them is the last to end.
+LONGEST = (
+    "e2e/test_flwr_run.py",
+    "e2e/test_ray.py",
+    "e2e/test_cluster.py",
+    "e2e/test_notebooks.py",
+    "fl_sim/representations/test_representation_experiment.py",
+    "data_prep/test_taggers.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, and leave all else in its order."""
+    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

@@ -13,6 +13,8 @@ from fl_sim.cli import main
 from fl_sim.results import RunFolder
 from tests.e2e.small_runs import command_line, settings, small_corpus
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 
 def deidentified(parent: str, out: Path, mode: str = "category") -> Path:
     assert main(["deidentify", parent, "--out", str(out), "--mode", mode]) == 0
@@ -85,5 +87,5 @@ def test_the_bundled_corpus_deidentified(tmp_path: Path, capsys: pytest.CaptureF
     corpus = deidentified("bundled", tmp_path / "made")
     assert "22,716 mentions at 22,716 places, in 14,735 of 22,034 sentences" in capsys.readouterr().out
     assert any("[PERSON]" in text for text in Corpus.open(corpus).texts("train").to_pylist())
-    text = run(corpus, tmp_path / "run", privacy__strategy="noiseless")
+    text = run(corpus, tmp_path / "run", privacy__strategy="noiseless", privacy__q_s=0.02)
     assert "2 of 2 rounds, finished" in text

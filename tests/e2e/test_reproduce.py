@@ -11,6 +11,8 @@ from fl_sim.cli import main
 from fl_sim.reproduction.records import TrainingRecord, read_record
 from fl_sim.results import RunFolder
 
+pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs; the figure is drawn
+
 FIGURE = """
 title = "Small"
 shows = "Nothing."

@@ -23,9 +23,12 @@ from data_prep.records import Mention, Sentence
 from fl_sim import simulate
 from fl_sim.cli import main
 from fl_sim.config import RunConfig
+from fl_sim.plots import write_run_plots
 from fl_sim.report import report, summary
 from fl_sim.results import RunFolder
 from tests.e2e import small_runs
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 TOPICS = {
     "money": ("sold her shares in the bank", "paid the loan and the rent", "asked for a lower price"),
@@ -110,6 +113,7 @@ def test_a_private_classifier(
     text = summary(folder)
     assert "Utility: held-out error" in text
     assert "by always the most frequent class" in text
+    write_run_plots(folder)
     assert sorted(p.name for p in folder.plots_dir.iterdir()) == [
         "epsilon_against_steps.png", "utility_against_epsilon.png"
     ]  # fmt: skip

@@ -45,6 +45,7 @@ def audited(work: Path, noise_multiplier: float) -> OneRunAudit:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
 def test_canaries_are_found_where_noise_is_missing_and_not_where_it_is_ample(tmp_path: Path) -> None:
     (tmp_path / "loud").mkdir()
     (tmp_path / "quiet").mkdir()

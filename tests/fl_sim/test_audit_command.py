@@ -117,6 +117,7 @@ def test_the_table_is_printed_as_json_and_markdown(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
 def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["audit", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
