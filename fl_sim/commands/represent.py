@@ -42,12 +42,13 @@ def _run_one(args: argparse.Namespace) -> int:
     import json
     import sys
 
+    from fl_sim.config import parse_assignments
     from fl_sim.representations import experiment
-    from fl_sim.representations.config import ExperimentConfig, load_file, load_mapping, parse_setting
+    from fl_sim.representations.config import ExperimentConfig, load_file, load_mapping
     from fl_sim.representations.summary import summary
     from fl_sim.results import encode, replace_file
 
-    settings = dict(parse_setting(text) for text in args.settings)
+    settings = parse_assignments(args.settings)
     if args.config is None:
         config: ExperimentConfig = load_mapping(settings)
     else:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.representations.config import ExperimentConfig, MethodName, load_mapping
-from fl_sim.representations.tables import Options, heading, mean_and_deviation, records_of, spread
+from fl_sim.representations.tables import Options, collected, heading, mean_and_deviation, spread
 
 Key = tuple[float, float]
 """ε and μ of a release."""
+Place = tuple[str, int, str, Key | None]
+"""Corpus, k, system and release; no release without a privacy layer."""
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -76,13 +78,7 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
         say: called with a line of text as things get done.
     """
     grid = FULL if options.full else THIN
-    found: dict[tuple[str, int, str, Key | None], list[tuple[float, dict[str, Any] | None]]] = {}
-    for seed in options.seeds:
-        configs = list(_configs(seed, grid, options))
-        for config, record in zip(configs, records_of(configs, options, say), strict=True):
-            for key, accuracy, privacy in _accuracies(config, record):
-                place = (config.data.name, config.encoder.width, config.method, key)
-                found.setdefault(place, []).append((accuracy, privacy))
+    found = collected(lambda seed: _configs(seed, grid, options), _accuracies, options, say)
     return {
         **heading("ag-study", "Study of DPNR (Zouhri and Abecidan 2021), figures 7 and 8", options),
         "texts": grid.rows,
@@ -147,19 +143,19 @@ def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:
     return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
 
 
-def _accuracies(
-    config: ExperimentConfig, record: dict[str, Any]
-) -> Iterator[tuple[Key | None, float, dict[str, Any] | None]]:
-    """Each release's ε and μ, its accuracy, and what it promises."""
-    if config.method == "unconstrained":
-        yield None, record["metrics"]["test"]["accuracy"], None
+def _accuracies(record: dict[str, Any]) -> Iterator[tuple[Place, tuple[float, dict[str, Any] | None]]]:
+    """Each release's place, and its accuracy with what it promises."""
+    config = record["config"]
+    corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
+    if system == "unconstrained":
+        yield (corpus, width, system, None), (record["metrics"]["test"]["accuracy"], None)
         return
     for release in record["releases"]:
         key = (release["privacy"]["epsilon"], release["word_dropout"])
-        yield key, release["test"]["accuracy"], release["privacy"]
+        yield (corpus, width, system, key), (release["test"]["accuracy"], release["privacy"])
 
 
-def _row(place: tuple[str, int, str, Key | None], values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
+def _row(place: Place, values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
     corpus, width, system, key = place
     row: dict[str, Any] = {
         "corpus": corpus,

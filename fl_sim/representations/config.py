@@ -6,7 +6,6 @@ A TOML file with the keys of :class:`ExperimentConfig`; unknown keys and impossi
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -246,17 +245,6 @@ def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
 def load_file(path: Path) -> ExperimentConfig:
     """The configuration of a TOML file."""
     return load_mapping(read_toml(path))
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """``section.key=value`` with a TOML value; what is no TOML is text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise ConfigError(f"setting is {text!r}; allowed: section.key=value")
-    try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value
 
 
 def _first_problem(error: ValidationError) -> str:

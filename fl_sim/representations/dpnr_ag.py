@@ -14,7 +14,7 @@ from typing import Any
 
 from data_prep.readers_labelled_text import AG_PERSONS
 from fl_sim.representations.config import ExperimentConfig, load_mapping
-from fl_sim.representations.tables import Options, heading, mean_and_deviation, records_of, spread
+from fl_sim.representations.tables import Options, collected, heading, mean_and_deviation, spread
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -25,6 +25,10 @@ EPSILON_OF_RATES = 1.0
 PERSONS = AG_PERSONS[2:]
 """Entities 3, 4 and 5."""
 LAYERS = ("dpnr", "dpnr-shared")
+BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
+"""Methods, and the paper's names of them."""
+Place = tuple[str, float | None, float]
+"""System, ε and μ."""
 
 TABLE_2 = dict(zip(EPSILONS, (80.87, 80.78, 79.71, 79.36, 79.59), strict=True))
 TABLE_3 = dict(zip(RATES, (80.71, 79.18, 77.42, 69.57), strict=True))
@@ -81,13 +85,7 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
         options: what and how. say: called with a line of text as things get done.
     """
     grid = FULL if options.full else THIN
-    found: dict[tuple[str, float | None, float], list[dict[str, Any]]] = {}
-    for seed in options.seeds:
-        systems = list(_configs(seed, grid, options))
-        records = records_of([config for _, config in systems], options, say)
-        for (system, _), record in zip(systems, records, strict=True):
-            for place, figures in _figures(system, record):
-                found.setdefault(place, []).append(figures)
+    found = collected(lambda seed: _configs(seed, grid, options), _figures, options, say)
     return {
         **heading("dpnr-ag", "DPNR (Lyu, He and Li 2020), tables 2 to 5 and 7, the AG set", options),
         "model": grid.model,
@@ -123,7 +121,7 @@ def as_markdown(table: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _configs(seed: int, grid: Grid, options: Options) -> Iterator[tuple[str, ExperimentConfig]]:
+def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
     base: dict[str, Any] = {
         "seed": seed,
         "data": {"name": "dpnr-ag", "source": str(options.source)},
@@ -132,8 +130,8 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[tuple[str, Exp
         "training": {"epochs": grid.epochs, "batch_size": 64},
         "attacks": {"leakage": False, "mdl": False, "attacker": True, "attacker_epochs": grid.attacker_epochs},
     }
-    for system, method in (("majority", "majority"), ("non-priv", "unconstrained"), ("adv", "coavoux")):
-        yield system, load_mapping({**base, "method": method})
+    for method in BASELINES:
+        yield load_mapping({**base, "method": method})
     for layer in LAYERS:
         for epsilon in grid.epsilons:
             rates = grid.rates if epsilon == EPSILON_OF_RATES else ()
@@ -143,14 +141,16 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[tuple[str, Exp
                 "releases": releases,
                 "attacks": {**base["attacks"], "attacker": epsilon == ATTACKED},
             }
-            yield layer, load_mapping({**base, "method": "robust", **own})
+            yield load_mapping({**base, "method": "robust", **own})
 
 
-def _figures(system: str, record: dict[str, Any]) -> Iterator[tuple[tuple[str, float | None, float], dict[str, Any]]]:
+def _figures(record: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Each row's place in the table and its figures, in percent."""
     test = record["metrics"]["test"]
     privacy = record["privacy"]
-    noisy = system in LAYERS
+    method = record["config"]["method"]
+    noisy = method not in BASELINES
+    system = privacy["layer"] if noisy else BASELINES[method]
     figures: dict[str, Any] = {"accuracy": 100 * test["accuracy"], "privacy": privacy}
     attacker = record["metrics"]["attacks"].get("attacker")
     if attacker is not None:
@@ -168,7 +168,7 @@ def _figures(system: str, record: dict[str, Any]) -> Iterator[tuple[tuple[str, f
         yield place, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
 
 
-def _row(place: tuple[str, float | None, float], values: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(place: Place, values: list[dict[str, Any]]) -> dict[str, Any]:
     system, epsilon, rate = place
     privacy = values[0]["privacy"]
     row: dict[str, Any] = {

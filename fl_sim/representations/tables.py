@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fl_sim.config import ConfigError
 from fl_sim.representations.config import ExperimentConfig
@@ -17,6 +17,8 @@ from fl_sim.representations.grid import run_grid
 from fl_sim.results import decode, encode, replace_file
 
 Say = Callable[[str], None]
+Place = TypeVar("Place")
+Figures = TypeVar("Figures")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,26 @@ def records_of(configs: Sequence[ExperimentConfig], options: Options, say: Say) 
         options.work.mkdir(parents=True, exist_ok=True)
     run_grid([configs[number] for number in missing], options.jobs, keep)
     return [record for record in found if record is not None]
+
+
+def collected(
+    configs: Callable[[int], Iterable[ExperimentConfig]],
+    figures: Callable[[dict[str, Any]], Iterable[tuple[Place, Figures]]],
+    options: Options,
+    say: Say,
+) -> dict[Place, list[Figures]]:
+    """What the experiments of every seed say of each place of a table, a value a seed.
+
+    Args:
+        configs: the experiments of a seed. figures: places and what a record says of them.
+        options: what and how. say: called with a line of text as things get done.
+    """
+    found: dict[Place, list[Figures]] = {}
+    for seed in options.seeds:
+        for record in records_of(list(configs(seed)), options, say):
+            for place, values in figures(record):
+                found.setdefault(place, []).append(values)
+    return found
 
 
 def heading(name: str, paper: str, options: Options) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fl_sim import cli
 from fl_sim.config import ConfigError
 from fl_sim.grids import GridError
 from fl_sim.representations import adult, reproductions
-from fl_sim.representations.config import METHODS, ExperimentConfig, load_file, load_mapping, parse_setting
+from fl_sim.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
 from fl_sim.representations.experiment import run
 from fl_sim.representations.federated import FlowerClients
 from fl_sim.representations.grid import run_grid
@@ -105,7 +105,8 @@ def test_one_flower_node_gives_the_same_record_to_the_last_bit(method: str, smal
 def test_three_flower_nodes_differ_by_the_order_of_a_sum_alone(small_adult: Path) -> None:
     one, three = run(configured(small_adult)), run(configured(small_adult, nodes=3))
     losses = [[row["loss"] for row in record["epochs"]] for record in (one, three)]
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # Adam makes more of it with every step
     assert one["metrics"]["test"]["accuracy"] == pytest.approx(three["metrics"]["test"]["accuracy"], abs=0.02)
 
 
@@ -320,8 +321,6 @@ def test_bad_configurations_are_named(values: dict[str, Any], said: str) -> None
 
 
 def test_settings_and_files(tmp_path: Path) -> None:
-    assert parse_setting("privacy.epsilon=2") == ("privacy.epsilon", 2)
-    assert parse_setting("method=noise") == ("method", "noise")
     file = tmp_path / "x.toml"
     file.write_text('method = "noise"\n[privacy]\nepsilon = 3.0\n')
     assert load_file(file).layer == "l1"
@@ -347,6 +346,8 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
     assert json.loads(out.read_text())["environment"]["libraries"]
     assert cli.main(["represent", "run", "--set", "methd=robust"]) == 2
     assert "methd: unknown key" in capsys.readouterr().err
+    assert cli.main(["represent", "run", "--set", "seed=1", "--set", "seed=2"]) == 2
+    assert "seed is 1 and 2; allowed: one value" in capsys.readouterr().err
 
 
 def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
