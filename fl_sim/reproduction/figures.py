@@ -142,7 +142,8 @@ class TrainingFigure(_Figure):
     """Runs over seeds, drawn as utility against ε, rounds, or a value that the points vary.
 
     Attributes:
-        x: ``epsilon``, ``rounds`` or ``value``.
+        x: ``epsilon``, ``rounds`` or ``value``; or ``curve``, a line of its own for the end of each, where all make the
+            same promise.
         x_words: of ``value``, what varies.
         seeds: every curve runs once with each.
         metric: the figure of result.json that the curves show, the less the better.
@@ -152,7 +153,7 @@ class TrainingFigure(_Figure):
     """
 
     kind: Literal["training"] = "training"
-    x: Literal["epsilon", "rounds", "value"]
+    x: Literal["epsilon", "rounds", "value", "curve"]
     x_words: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     metric: Literal["perplexity", "perplexity_per_word", "error"] = "perplexity"

@@ -45,7 +45,7 @@ class _Style:
 def draw(record: Record) -> Figure | None:
     """The picture of a record; None for a table, which is text."""
     if isinstance(record, TrainingRecord):
-        return _draw_training(record)
+        return _draw_ends(record) if record.x == "curve" else _draw_training(record)
     if isinstance(record, EpsilonRecord):
         return _draw_epsilon(record)
     return None
@@ -81,6 +81,40 @@ def _draw_training(record: TrainingRecord) -> Figure:
     for panel, part in zip(record.panels, parts[:, 0], strict=True):
         _draw_panel(record, panel, part, looks, columns)
     return figure
+
+
+def _draw_ends(record: TrainingRecord) -> Figure:
+    """A row for the end of every curve, the best on top; what has no guarantee is a line down to the axis."""
+    most = max(len(panel.curves) for panel in record.panels)
+    figure = Figure(figsize=(9.6, (1.2 + 0.28 * most) * len(record.panels)), layout="constrained")
+    grid: Any = figure.subplots(len(record.panels), 1, squeeze=False)
+    for panel, axes in zip(record.panels, grid[:, 0], strict=True):
+        _draw_ends_of(record, panel, axes)
+    return figure
+
+
+def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
+    curves = sorted(panel.curves, key=lambda curve: curve.points[-1].utility.mean, reverse=True)
+    colour, _ = next(iter(styles()))
+    for row, curve in enumerate(curves):
+        end = curve.points[-1].utility
+        if curve.points[-1].epsilon.claimed is None:
+            axes.axvline(end.mean, color=GREY, linestyle="--", linewidth=1.2)
+        axes.errorbar(end.mean, row, xerr=end.std or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
+    words = [f"{curve.label} ({_promised(curve)})" for curve in curves]
+    axes.set_yticks(range(len(curves)), words, fontsize="small")
+    axes.set_xlabel(METRIC_WORDS[record.metric])
+    if record.metric == "error":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    axes.set_title(panel.title, loc="left", fontsize="medium")
+    axes.grid(color="#E3E3E3", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _promised(curve: CurveRecord) -> str:
+    end = curve.points[-1]
+    return "no guarantee" if end.epsilon.claimed is None else f"ε {format_epsilon(proven(end))}"
 
 
 def _draw_panel(

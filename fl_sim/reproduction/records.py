@@ -156,7 +156,7 @@ class _Record(_Strict):
 class TrainingRecord(_Record):
     kind: Literal["training"] = "training"
     seeds: tuple[int, ...]
-    x: Literal["epsilon", "rounds", "value"]
+    x: Literal["epsilon", "rounds", "value", "curve"]
     x_words: str
     metric: str
     delta: float

@@ -271,6 +271,23 @@ def test_points_are_drawn_at_their_values_with_targets_and_printed_numbers() -> 
     assert "UeDP-Alg 180.0 at q_s 0.25" in text
 
 
+def test_what_makes_one_promise_is_drawn_in_rows_best_on_top() -> None:
+    ends = {"worse": (210.0, 230.0), "better": (100.0, 120.0)}
+    curves = tuple(
+        CurveRecord(name=name, label=name, strategy="uedp", points=(point(values, trace=None),))
+        for name, values in ends.items()
+    )
+    record = training_record()
+    panel = record.panels[0].model_copy(update={"curves": curves})
+    figure = draw(record.model_copy(update={"x": "curve", "panels": (panel,), "figure": "ours_none"}))
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["worse (ε ∞)", "better (ε ∞)"]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"] == [220.0, 110.0]
+    assert "The paper prints no number" in section(record)
+    assert "The paper" not in section(record.model_copy(update={"figure": "ours_none"}))
+
+
 def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> None:
     figure = load_figure(written(tmp_path, SMALL.replace('x = "epsilon"', 'x = "epsilon"\nbaseline = "uedp"')))
     assert isinstance(figure, TrainingFigure)
