@@ -81,6 +81,7 @@ def user_sums(
             buffer = buffer or GradientSum(model, mask_seed)
             for place, user in of_group.items():
                 yield _Alone(place, user, clip_norm, buffer, None if weights is None else weights[place])
+        window.clear()  # else it would live on until the next one is whole
 
 
 class _Alone(UserSums):
