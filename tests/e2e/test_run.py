@@ -32,6 +32,7 @@ Capture = pytest.CaptureFixture[str]
 Run = Callable[..., RunFolder]
 
 SGD = {"server.optimizer": "sgd", "server.learning_rate": 1.0}
+QUICK = {"model.name": "awd-lstm", "model.embedding": 8}  # no GPT-2 of transformers' is loaded
 STRATEGIES = ("uedp", "user_level", "noiseless")
 
 
@@ -243,7 +244,7 @@ def test_evaluations_between_rounds(tiny_run: Run) -> None:
 
 def test_json_is_one_object_and_nothing_else(corpus: Path, tmp_path: Path) -> None:
     arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--json"]
-    words = [sys.executable, "-m", "fl_sim.cli", *arguments, *tiny.command_line(dict(tiny.MODEL))]
+    words = [sys.executable, "-m", "fl_sim.cli", *arguments, *tiny.command_line(tiny.MODEL | QUICK)]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(words, capture_output=True, timeout=120, env=environment, cwd=tmp_path, check=True)
     result = json.loads(done.stdout)
