@@ -74,7 +74,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     corpus: Path, tmp_path: Path, place: Path
 ) -> None:
-    command = _command(_FL_SIM, "run", "--json", *_on_ray(corpus, tmp_path / "ray", **SETTINGS))
+    command = _command(_FL_SIM, "run", "--json", *_on_ray(corpus, tmp_path / "ray", workers=2, **SETTINGS))
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["stopped"] == "rounds"
@@ -140,15 +140,14 @@ def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatc
             done.append(len(replies))
 
     with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*no corpus here"):
-        run_on_ray(server, client, EngineConfig(nodes=2, num_cpus=2))
+        run_on_ray(server, client, EngineConfig(nodes=2, num_cpus=1))
     assert done == [2]
     assert wait_until_none_in(place) == {}
 
 
-def _on_ray(corpus: Path, out: Path, **changes: object) -> list[str]:
-    return command_line(
-        settings(corpus, out, **{"engine__name": "ray", "engine__nodes": 2, **QUICK_TO_LOAD, **changes})
-    )
+def _on_ray(corpus: Path, out: Path, workers: int = 1, **changes: object) -> list[str]:
+    engine = {"engine__name": "ray", "engine__nodes": 2, "engine__num_cpus": workers}
+    return command_line(settings(corpus, out, **{**engine, **QUICK_TO_LOAD, **changes}))
 
 
 def _command(program: str, *words: str) -> list[str]:
