@@ -1,19 +1,29 @@
-"""The notebooks run from first cell to last, show what they promise, and are committed without outputs."""
+"""The notebooks run from first cell to last, show what they promise, and are committed without outputs.
+
+One of them runs in a kernel of Jupyter's, the others in an IPython shell of this process: a kernel spends more on its
+imports than on most notebooks.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
 
 from fl_sim import plots
 from fl_sim.results import RunFolder
 
+pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
+
+Outputs = list[dict[str, Any]]
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 EPSILON = NOTEBOOKS / "epsilon_against_steps.ipynb"
 ROUNDS = 3
@@ -21,10 +31,33 @@ ROUNDS = 3
 
 @pytest.fixture(autouse=True)
 def private_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels keep their files in the test's folder, not in the home of who runs the tests."""
+    """Jupyter keeps its files in the test's folder, not in the home of who runs the tests."""
     monkeypatch.delenv("FL_SIM_RUNS", raising=False)
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Outputs]]:
+    """``execute(path)``: the outputs of a notebook's code cells, run in order and in the test's folder, by a shell that
+    has seen nothing else."""
+    monkeypatch.chdir(tmp_path)
+    without_history = Config()
+    without_history.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=without_history)
+    yield lambda path: [output for cell in code_cells(path) for output in _outputs(shell, cell.source)]
+    InteractiveShell.clear_instance()
+
+
+def _outputs(shell: InteractiveShell, source: str) -> Outputs:
+    with capture_output() as captured:
+        done = shell.run_cell(source)
+    done.raise_error()
+    return [{"text": captured.stdout}, *({"data": output.data} for output in captured.outputs)]
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 def make_run(path: Path, strategy: str) -> None:
@@ -43,19 +76,19 @@ def make_run(path: Path, strategy: str) -> None:
     run.finish({"stopped": "rounds", "plan": plan, "unigram_perplexity": 800.0})
 
 
-def execute(path: Path, folder: Path) -> list[dict[str, Any]]:
-    """The outputs of all code cells, executed in ``folder``."""
+def execute_in_jupyter(path: Path, folder: Path) -> Outputs:
+    """The same, in a kernel and in ``folder``."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
     client.execute()
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def pictures(outputs: list[dict[str, Any]]) -> int:
+def pictures(outputs: Outputs) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
-def texts(outputs: list[dict[str, Any]]) -> str:
+def texts(outputs: Outputs) -> str:
     return "\n".join(str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs)
 
 
@@ -65,22 +98,24 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
         make_run(runs / strategy, strategy)
     (runs / "notes.txt").touch()
     monkeypatch.setenv("FL_SIM_RUNS", str(runs))
-    outputs = execute(EPSILON, tmp_path)
+    outputs = execute_in_jupyter(EPSILON, tmp_path)
     assert pictures(outputs) == 4
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
     assert "Not covered by ε" in texts(outputs)
     assert "inf" in texts(outputs)
 
 
-def test_a_folder_without_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_runs_is_named(
+    execute: Callable[[Path], Outputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FL_SIM_RUNS", str(tmp_path))
-    with pytest.raises(CellExecutionError, match="no run with a finished round in"):
-        execute(EPSILON, tmp_path)
+    with pytest.raises(FileNotFoundError, match="no run with a finished round in"):
+        execute(EPSILON)
 
 
 @pytest.mark.slow
-def test_epsilon_against_steps_makes_its_own_runs(tmp_path: Path) -> None:
-    outputs = execute(EPSILON, tmp_path)
+def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outputs]) -> None:
+    outputs = execute(EPSILON)
     assert pictures(outputs) == 4
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
 
@@ -97,15 +132,14 @@ def test_epsilon_against_steps_makes_its_own_runs(tmp_path: Path) -> None:
         ("representation_tradeoff", 1, "System      federate on adult"),
     ],
 )
-def test_the_other_notebooks_run(tmp_path: Path, name: str, shown: int, said: str) -> None:
-    outputs = execute(NOTEBOOKS / f"{name}.ipynb", tmp_path)
+def test_the_other_notebooks_run(execute: Callable[[Path], Outputs], name: str, shown: int, said: str) -> None:
+    outputs = execute(NOTEBOOKS / f"{name}.ipynb")
     assert pictures(outputs) >= shown, "and more of them where results has the figure's record"
     assert said in texts(outputs)
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_committed_without_outputs(path: Path) -> None:
-    for cell in nbformat.read(path, as_version=4).cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
+    for cell in code_cells(path):
+        assert cell.outputs == []
+        assert cell.execution_count is None
