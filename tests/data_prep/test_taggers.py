@@ -197,11 +197,11 @@ def test_offsets_count_characters(name: str, taggers: dict[str, Tagger], pipelin
         *(pytest.param(unit, marks=pytest.mark.slow) for unit in ("1 ", "1:", "1-", "(1", "(415) 555-2671 ")),
     ],
 )
-def test_a_hundred_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
-    text = (unit * 100_000)[:99_970] + " and write to a@b.co.uk now"
+def test_fifty_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
+    text = (unit * 50_000)[:49_970] + " and write to a@b.co.uk now"
     started = time.process_time()
     assert "a@b.co.uk" in [surface for surface, _ in found(text, taggers["patterns"])]
-    assert time.process_time() - started < 30, "minutes without the cuts, seconds with them"
+    assert time.process_time() - started < 15, "half a minute and more without the cuts, seconds with them"
 
 
 def test_hosts_without_end_take_seconds(taggers: dict[str, Tagger]) -> None:
@@ -624,9 +624,10 @@ print([name for name in ("spacy", "torch", "presidio_analyzer", "phonenumbers") 
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str]) -> None:
+def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_prep.tagger_processes._TEXTS", 40)
     names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")
-    many = [f"{text} {number}" for number, text in enumerate(texts * 6)]
+    many = [f"{text} {number}" for number, text in enumerate(texts * 2)]
     one = make_tagger(names, selection=selection)
     two = make_tagger(names, selection=selection, processes=2)
     assert two.describe() == one.describe()
@@ -634,13 +635,13 @@ def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str]) -> 
     read: list[str] = []
 
     def reading() -> Iterator[str]:
-        for text in itertools.chain(many, itertools.repeat("Ada Byron", 5000)):
+        for text in itertools.chain(many, itertools.repeat("Ada Byron", 500)):
             read.append(text)
             yield text
 
     tagged = two.tag(reading())
     assert list(itertools.islice(tagged, len(many))) == expected
-    assert len(read) < len(many) + 5000, "a corpus is not read ahead to its end"
+    assert len(read) < len(many) + 500, "a corpus is not read ahead to its end"
     tagged.close()  # type: ignore[attr-defined]
     assert list(two.tag(many[:3])) == expected[:3]
     two.close()  # type: ignore[attr-defined]
