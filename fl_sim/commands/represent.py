@@ -75,7 +75,7 @@ def _draw(config: object, path: Path) -> None:
     from fl_sim.config import ConfigError
     from fl_sim.representations.config import ExperimentConfig
     from fl_sim.representations.experiment import released_by
-    from fl_sim.representations.pictures import draw_tsne
+    from fl_sim.representations.pictures import draw_tsne, group_names
 
     if not isinstance(config, ExperimentConfig):
         raise TypeError("a checked configuration is expected")
@@ -84,9 +84,11 @@ def _draw(config: object, path: Path) -> None:
         raise ConfigError(f"--picture: {data.name} has no private attribute to colour by")
     if not config.system.trains:
         raise ConfigError(f"--picture: method {config.method!r} sends nothing to draw")
-    names = (f"no {data.attributes[0]}", data.attributes[0])
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw_tsne({config.method: released_by(config).released["test"]}, data.test.private[:, 0], names, path, config.seed)
+    sent = released_by(config).released["test"]
+    mechanism = config.mechanism(sent.shape[1])
+    title = f"{config.method}, ε = {'∞' if mechanism is None else f'{mechanism.proven_epsilon:g}'} proven"
+    draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
 
 
 def _reproduce(args: argparse.Namespace) -> int:

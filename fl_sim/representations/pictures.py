@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PERPLEXITY = 30.0
 _MOST_POINTS = 2000
+_VALUES = {"sex": ("female", "male")}
 
 
 def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
@@ -31,6 +32,11 @@ def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
     state = streams.derived_seed(seed, "t-SNE") >> 96
     model = TSNE(perplexity=perplexity, init="pca", random_state=state)
     return np.asarray(model.fit_transform(vectors), dtype=np.float32)
+
+
+def group_names(attribute: str) -> tuple[str, str]:
+    """What 0 and 1 of a private attribute are called: of most, that it is absent or present."""
+    return _VALUES.get(attribute, (f"no {attribute}", attribute))
 
 
 def draw_tsne(
