@@ -83,10 +83,10 @@ def write(table: dict[str, Any], path: Path) -> None:
 
 def write_document(folder: Path) -> list[Path]:
     """Write README.md of the tables that ``folder`` has; nothing where it has none."""
-    tables = [_read(path) for name in NAMES if (path := folder / f"{name}.json").is_file()]
-    if tables:
-        replace_file(folder / README, "\n".join([_HEAD, *map(_section, tables)]).encode())
-    return [folder / README] if tables else []
+    records = sorted(folder.glob("*.json"))
+    if records:
+        replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
+    return [folder / README] if records else []
 
 
 def find_table(name: str) -> dict[str, Any] | None:
@@ -103,10 +103,12 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(decode(json.loads(path.read_bytes())))
 
 
-def _section(table: dict[str, Any]) -> str:
+def _section(path: Path) -> str:
+    table = _read(path)
     found = REPRODUCTIONS[table["name"]]
     seeds = ", ".join(map(str, table["seeds"]))
     commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]
-    origin = f"*[{table['name']}.json]({table['name']}.json); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
-    title = f"{found.title[0].upper()}{found.title[1:]}"
+    origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
+    layer = f", layer {table['layer']}" if "layer" in table else ""
+    title = f"{found.title[0].upper()}{found.title[1:]}{layer}"
     return f"## {title}\n\n{table['paper']}.\n\n{found.show(table).strip()}\n\n{origin}\n"

@@ -59,7 +59,7 @@ def test_the_study_s_figures_have_every_release(
     (page,) = reproductions.write_document(tmp_path / "representations")
     assert "## The study's figures 7 and 8" in page.read_text()
     assert reproductions.show(table).strip() in page.read_text()
-    assert reproductions.write_document(tmp_path) == []
+    assert reproductions.write_document(tmp_path / "work") == []
     assert cli.main([*command, "--seeds", "0,1"]) == 0
     assert "to go" not in capsys.readouterr().err, "what is done is kept"
 
