@@ -32,7 +32,7 @@ METRIC_WORDS = {
     "error": "held-out error",
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
-_LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": math.inf}
+_LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": 4.0}
 _WIDE = 300  # an axis of ε that spans less has ticks between the powers of ten, too
 
 
@@ -255,7 +255,7 @@ def _set_y(record: TrainingRecord, axes: Axes, panel: PanelRecord) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    elif record.metric == "error":
+    if record.metric == "error":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
 
 
