@@ -26,6 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from clients.batches import batch_tokens
 from clients.examples import Example
 from clients.models import LanguageModel, sentence_losses
 from clients.selection import Selection
@@ -136,7 +137,7 @@ def steps(model: LanguageModel, sentences: Sentences, count: int) -> dict[str, C
 def fused(model: LanguageModel, examples: list[Example]) -> list[torch.Tensor]:
     """The gradient of the mean loss, in micro-batches as large as the private step's."""
     parameters = list(model.parameters.tensors.values())
-    at_once = max(1, (1024 if model.device.type == "cpu" else 8192) // len(examples[0]))
+    at_once = max(1, batch_tokens(None, model.device) // len(examples[0]))
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for start in range(0, len(examples), at_once):
         loss = sentence_losses(model, examples[start : start + at_once]).sum() / len(examples)

@@ -24,13 +24,10 @@ _tagger: Tagger
 
 
 class ParallelTagger:
-    """``tagger`` in ``processes`` processes, which start at the first text and stay until :meth:`close`.
+    """What ``make`` makes, in ``processes`` processes, which start at the first text and stay until :meth:`close`."""
 
-    ``make`` makes it once more in each of them.
-    """
-
-    def __init__(self, tagger: Tagger, make: Callable[[], Tagger], processes: int) -> None:
-        self._described = tagger
+    def __init__(self, make: Callable[[], Tagger], processes: int) -> None:
+        self._described = make()
         self._make = make
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None

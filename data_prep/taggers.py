@@ -127,7 +127,7 @@ def make_tagger(
         return make()
     from data_prep.tagger_processes import ParallelTagger
 
-    return ParallelTagger(make(), make, processes)
+    return ParallelTagger(make, processes)
 
 
 def parse_names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -107,9 +107,7 @@ def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> Non
     if record.metric == "error":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.set_title(panel.title, loc="left", fontsize="medium")
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    _unframe(axes)
 
 
 def _promised(curve: CurveRecord) -> str:
@@ -230,9 +228,7 @@ def _finish(record: TrainingRecord, axes: Axes, column: str) -> None:
         "": "training steps (rounds)" if record.x == "rounds" else record.x_words,
     }
     axes.set_xlabel(words[column])
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    _unframe(axes)
     if column:
         axes.set_xscale("log", nonpositive="mask")
         low, high = axes.get_xlim()
@@ -257,6 +253,13 @@ def _set_y(record: TrainingRecord, axes: Axes, panel: PanelRecord) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     if record.metric == "error":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+
+
+def _unframe(axes: Axes) -> None:
+    """A faint grid behind the lines, and two sides of the frame."""
+    axes.grid(color="#E3E3E3", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_epsilon(record: EpsilonRecord) -> Figure:
@@ -296,6 +299,4 @@ def _draw_epsilon_panel(panel: EpsilonPanelRecord, axes: Axes, looks: dict[str, 
     axes.set_xlabel("training steps (rounds)")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    _unframe(axes)
