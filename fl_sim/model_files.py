@@ -6,11 +6,11 @@ show a change, not an adversary: whoever may write the result can write other ch
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data_prep.textfiles import sha256_of
 from fl_sim.results import ResultsError
 
 KEY = "model_files"
@@ -20,7 +20,7 @@ KEY = "model_files"
 def checksums(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file in ``folder`` and below, by its path there."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 
 def check(folder: Path, result: Mapping[str, Any]) -> None:
@@ -36,8 +36,3 @@ def check(folder: Path, result: Mapping[str, Any]) -> None:
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         raise ResultsError(f"{folder / wrong[0]}: is not the file that the run left; no ε of the run covers this model")
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
