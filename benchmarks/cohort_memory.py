@@ -19,14 +19,14 @@ from unittest import mock
 import numpy as np
 import torch
 
-from clients.examples import Examples
-from clients.gradients import GradientSum
-from clients.model_spec import ModelSpec
-from clients.models import LanguageModel, load_model
-from clients.selection import Selection
-from clients.training import bounded_sum
-from data_prep.encode import EncodedSplit
-from strategies.messages import LocalRule
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.gradients.clipped_sums import GradientSum
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.training import bounded_sum
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.strategies.messages import LocalRule
 
 SENTENCES = 2  # of a user
 SHORTEST, LONGEST, VOCABULARY = 4, 10, 4096
@@ -90,7 +90,7 @@ def in_python(model: LanguageModel, examples: Examples, users: int, rule: LocalR
     nothing = lambda *_: None  # noqa: E731
     with (
         mock.patch.object(GradientSum, "add", nothing),
-        mock.patch("clients.user_sums._together", nothing),
+        mock.patch("fl_sim.clients.gradients.user_sums._together", nothing),
     ):
         tracemalloc.start()
         a_round(model, examples, users, rule)

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
 
 HERE = Path(__file__).resolve().parent / "engine"
 LENGTH, VOCABULARY = 20, 5000

@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 import plain
 from engine_comparison import LENGTH, VOCABULARY, _save_tokenizer
 
-from clients.examples import Example
-from clients.model_spec import ModelSpec
-from clients.models import LanguageModel, load_model
-from clients.selection import Selection
-from clients.training import bounded_sum
-from strategies.messages import LocalRule
+from fl_sim.clients.examples import Example
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.training import bounded_sum
+from fl_sim.strategies.messages import LocalRule
 
 
 class Sentences:

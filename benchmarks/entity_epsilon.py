@@ -12,9 +12,9 @@ import time
 
 import numpy as np
 
-from data_prep.ownership import Ownership
-from fl_sim.entity_report import Training, entity_epsilons, summarise
-from strategies.accounting import RoundEvent
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.run.entity_report import Training, entity_epsilons, summarise
+from fl_sim.strategies.accounting.accountant import RoundEvent
 
 EVENTS = {
     "users": RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, user_cap=15),

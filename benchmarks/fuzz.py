@@ -40,28 +40,29 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from clients.client_app import app as client_app
-from data_prep.corpus import Corpus
-from data_prep.manifest import MANIFEST_FILE, fingerprint_of, record_of
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
-from fl_sim import checkpoint as checkpoints
-from fl_sim import cli, plots
-from fl_sim.cli import _is_foreseen
-from fl_sim.cli import main as fl_sim
+from fl_sim.cli import main as cli
+from fl_sim.cli.main import _is_foreseen
+from fl_sim.cli.main import main as fl_sim
+from fl_sim.clients.client_app import app as client_app
 from fl_sim.config import RunConfig, run_keys
-from fl_sim.engines import _identity, run_inline
-from fl_sim.grids import InlineGrid
-from fl_sim.guarantees import Guarantees, Protected
-from fl_sim.planning import Planned, plan_run
-from strategies import ledger as ledgers
-from strategies.averaging import IterateAverage
-from strategies.catalogue import build_strategy
-from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, Terms
-from strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
-from strategies.plan import PrivacyPlan
-from strategies.rounds import Federation, RoundParts
-from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
+from fl_sim.engines.engine import _identity, run_inline
+from fl_sim.engines.grids import InlineGrid
+from fl_sim.reporting import plots
+from fl_sim.run.guarantees import Guarantees, Protected
+from fl_sim.run.run_plan import Planned, plan_run
+from fl_sim.storage import checkpoint as checkpoints
+from fl_sim.strategies import ledger as ledgers
+from fl_sim.strategies.aggregation import Federation, RoundParts
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, Terms
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
+from fl_sim.strategies.postprocessing.averaging import IterateAverage
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.registry import build_strategy
 
 SECONDS = 60
 SLACK = 1 + 1e-3  # between two figures of one accountant

@@ -27,14 +27,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clients.selection import select
-from data_prep.corpus import Corpus
-from data_prep.index import write_index, write_profiles
-from data_prep.layout import TABLES, part_folder, table_file
-from data_prep.manifest import Manifest, SplitCounts, fingerprint_of, record_of
-from data_prep.ownership import Ownership
-from strategies import sampling
-from strategies.messages import runs_of
+from fl_sim.clients.selection import select
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.index import write_index, write_profiles
+from fl_sim.data_prep.store.layout import TABLES, part_folder, table_file
+from fl_sim.data_prep.store.manifest import Manifest, SplitCounts, fingerprint_of, record_of
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.messages import runs_of
+from fl_sim.strategies.primitives import sampling
 
 Ints = NDArray[np.int64]
 

@@ -34,14 +34,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
-from fl_sim import plots
-from fl_sim.checkpoint import Checkpoint
-from fl_sim.cli import main as fl_sim
-from fl_sim.results import ResultsError, RunFolder
-from strategies.ledger import HEAD_FILE, Ledger
-from strategies.rounds import BoundedSumStrategy
+from fl_sim.cli.main import main as fl_sim
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.reporting import plots
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.ledger import HEAD_FILE, Ledger
 
 ROUNDS = 4
 SETTINGS = [
@@ -386,7 +386,7 @@ def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
     def command(words: list[str]) -> subprocess.Popen[bytes]:
         plain = [word.replace("engine.name=inline", "engine.name=ray") for word in words]
         silent = subprocess.DEVNULL
-        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli", *plain], stdout=silent, stderr=silent)
+        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *plain], stdout=silent, stderr=silent)
 
     whole = folder / "ray-whole"
     process = command([*_words(corpus, whole, "seeded"), *ray])

@@ -35,11 +35,13 @@ import numpy as np
 import psutil
 from index_scale import drawn_corpus, drawn_split
 
-from data_prep.arrays import write_vector
-from data_prep.atomic import folder_appearing_at
-from data_prep.encode import EncodedSplit, open_encoded
-from fl_sim import experiment, plots, simulate
 from fl_sim.config import RunConfig
+from fl_sim.data_prep.store.arrays import write_vector
+from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.encode import EncodedSplit, open_encoded
+from fl_sim.engines import simulation
+from fl_sim.reporting import plots
+from fl_sim.run import experiment
 
 LARGE, SMALL = (1_000_000, 10_000_000), (10_000, 100_000)
 COHORT, SENTENCES = 1_000, 15_000
@@ -121,7 +123,7 @@ def measured(folder: Path, settings: Mapping[str, float], rounds: int) -> dict[s
             "evaluation.every": rounds,
             "server.optimizer": "sgd",
         }
-        simulate.run(RunConfig.from_mapping({**base, **settings}), observer=note)
+        simulation.run(RunConfig.from_mapping({**base, **settings}), observer=note)
     spent = np.diff(times)[2:]  # what comes before round 1, and round 1, in which everything is opened
     return {
         "round_cpu_seconds": float(np.median(spent)),
@@ -134,7 +136,8 @@ def measured(folder: Path, settings: Mapping[str, float], rounds: int) -> dict[s
 
 
 def drawn_tokens(texts: Any, tokenizer: Any, max_tokens: int, out: Path, *, bos_id: int, eos_id: int) -> EncodedSplit:
-    """Stands for :func:`data_prep.encode.encode_split`: as many sentences as there are texts, of random tokens."""
+    """Stands for :func:`fl_sim.data_prep.store.encode.encode_split`: as many sentences as there are texts, of random
+    tokens."""
     rng = np.random.default_rng(1)
     lengths = rng.integers(LEAST, MOST + 1, len(texts))
 

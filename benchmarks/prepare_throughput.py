@@ -28,10 +28,10 @@ import numpy as np
 import spacy
 from spacy.training import Example
 
-from data_prep.corpora import table
-from data_prep.pipeline import prepare
-from data_prep.readers_tables import TableOptions
-from data_prep.taggers import Marking, make_marking
+from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.readers.raw_corpora import table
+from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
 
 _SENTENCE = """
 the town hall was closed when we came back from our walk along the river and nobody could say whether it would open

@@ -27,14 +27,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from clients.batches import batch_tokens
-from clients.examples import Example
-from clients.models import LanguageModel, sentence_losses
-from clients.selection import Selection
-from clients.training import bounded_sum
-from strategies import sampling
-from strategies.messages import LocalRule
-from strategies.noise import gaussian_noise
+from fl_sim.clients.batches import batch_tokens
+from fl_sim.clients.examples import Example
+from fl_sim.clients.models.language_model import LanguageModel, sentence_losses
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.training import bounded_sum
+from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.primitives.noise import gaussian_noise
 
 SENTENCES_OF_A_USER = 2
 USER_RATE, SEED = 0.5, 0  # of the users of a round

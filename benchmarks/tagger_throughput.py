@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import spacy
 
-from data_prep.corpus import Corpus
-from data_prep.taggers import default_tagger, make_tagger
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger
 
 
 def main() -> None:

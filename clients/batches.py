@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.errors import ModelError
-from clients.examples import Example
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Example
 
 NO_TARGET = -100  # what torch's cross-entropy ignores
 

@@ -1,4 +1,4 @@
-"""The Flower ClientApp: read the request, let :mod:`clients.training` work, send the reply. No maths here."""
+"""The Flower ClientApp: read the request, let :mod:`fl_sim.clients.training` work, send the reply. No maths here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from clients.published import select_for
-from clients.training import bounded_sum
-from clients.workspace import open_workspace
-from strategies.messages import TRAIN_ACTION, TrainRequest
+from fl_sim.clients.training import bounded_sum
+from fl_sim.clients.weighted_selection import select_for
+from fl_sim.clients.workspace import open_workspace
+from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # it reads Parquet, which the arithmetic does not need
-    from data_prep.encode import EncodedSplit
+    from fl_sim.data_prep.store.encode import EncodedSplit
 
 NO_CLASS = -1
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.batches import batch_tokens, micro_batches
-from clients.classifier import Classifier
-from clients.errors import ModelError
-from clients.examples import Example, Examples
-from clients.gradients import full_precision
-from clients.models import LanguageModel
-from data_prep.encode import EncodedSplit
+from fl_sim.clients.batches import batch_tokens, micro_batches
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.gradients.clipped_sums import full_precision
+from fl_sim.clients.models.classifier import Classifier
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.data_prep.store.encode import EncodedSplit
 
 Observer = Callable[[int, int], None]
 _SLICE = 4096  # sentences that are sorted by length together

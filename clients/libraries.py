@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 
-_SLOW = ("transformers.modeling_utils", "transformers.loss.loss_utils", "clients.client_app")
+_SLOW = ("transformers.modeling_utils", "transformers.loss.loss_utils", "fl_sim.clients.client_app")
 
 
 def load_libraries() -> None:

@@ -1,7 +1,7 @@
 """A user's local training from θ: steps of SGD or Adam over its sentences, and the update that they make.
 
 Where it is a single step of SGD, the update is a gradient: nobody's model moves, and users share passes
-(`clients.user_sums`).
+(`fl_sim.clients.gradients.user_sums`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from clients.examples import Example
-from clients.gradients import Tally
-from clients.models import LanguageModel, sentence_losses
-from clients.user_sums import UserSums, user_sums
-from strategies import streams
-from strategies.messages import LocalRule
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients.clipped_sums import Tally
+from fl_sim.clients.gradients.user_sums import UserSums, user_sums
+from fl_sim.clients.models.language_model import LanguageModel, sentence_losses
+from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.primitives import streams
 
 _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
     "sgd": torch.optim.SGD,

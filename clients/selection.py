@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.ownership import Ownership
-from strategies import sampling
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.primitives import sampling
 
 IntArray = npt.NDArray[np.int64]
 

@@ -1,8 +1,8 @@
 """What a model is to tell of a sentence: its next words, or its class.
 
 Both are cross-entropy over a sentence's *predictions*, so that one loss, one clipped gradient and one evaluation
-serve both (`clients.losses`, `clients.gradients`, `clients.training`). A task says which predictions an example has,
-how examples become a batch, and what the held-out figures mean.
+serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients.clipped_sums`, `fl_sim.clients.training`). A task
+says which predictions an example has, how examples become a batch, and what the held-out figures mean.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.batches import NO_TARGET, Batch, padded, positions_of
-from clients.errors import ModelError
-from clients.examples import NO_CLASS, Example
-from clients.model_names import TaskName
+from fl_sim.clients.batches import NO_TARGET, Batch, padded, positions_of
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import NO_CLASS, Example
+from fl_sim.clients.models.model_names import TaskName
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from clients.examples import Example, Examples
-from clients.gradients import GradientSum, Tally
-from clients.local_steps import is_one_step, local_updates, single_steps
-from clients.models import LanguageModel
-from clients.published import WeightedSelection
-from clients.selection import Selection
-from clients.user_sums import UserSums, told, user_sums
-from strategies import streams
-from strategies.messages import LocalRule, TrainReply
+from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
+from fl_sim.clients.gradients.user_sums import UserSums, told, user_sums
+from fl_sim.clients.local_steps import is_one_step, local_updates, single_steps
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.weighted_selection import WeightedSelection
+from fl_sim.strategies.messages import LocalRule, TrainReply
+from fl_sim.strategies.primitives import streams
 
 _READ_AT_ONCE = 4096  # sentences
 

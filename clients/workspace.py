@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from clients.examples import Examples
-from clients.features import open_features
-from clients.model_names import TaskName
-from clients.model_spec import ModelSpec
-from clients.models import LanguageModel, load_model
-from clients.tasks import make_task
-from data_prep.corpus import Corpus
-from data_prep.encode import open_encoded
-from data_prep.ownership import Ownership
-from data_prep.records import CorpusError
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.features import open_features
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import make_task
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import open_encoded
+from fl_sim.data_prep.store.ownership import Ownership
 
 
 class WorkspaceSpec(BaseModel):

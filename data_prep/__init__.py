@@ -1,5 +1,5 @@
 """Text in, owned sentences out: corpora, entities, users, and the prepared folder they are kept in."""
 
-from data_prep.bundle import bundled_path
+from fl_sim.data_prep.bundle import bundled_path
 
 __all__ = ["bundled_path"]

@@ -7,10 +7,10 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError
 
 _DISTRIBUTION = "fl-sim"
-_FOLDER = Path("data_prep") / "bundled"
+_FOLDER = Path("fl_sim") / "data_prep" / "bundled"
 
 
 def bundled_path() -> Path:

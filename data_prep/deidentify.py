@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.atomic import folder_appearing_at
-from data_prep.categories import Category, category_of
-from data_prep.corpus import Corpus
-from data_prep.identity import DEFAULT_IDENTITY, Identity
-from data_prep.prepare import append_corpus, write_corpus
-from data_prep.records import CorpusError, Mention, Sentence
-from data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.taggers.categories import Category, category_of
 
 MODES = ("category", "remove", "surrogate")
 EMPTY = "[EMPTY]"

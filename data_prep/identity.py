@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.categories import Category, possible_categories
-from data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.taggers.categories import Category, possible_categories
 
 Entity = tuple[str, str]
 """An entity that a sentence mentions: its key, and the label under which it was found."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from data_prep.corpus import Corpus
-from data_prep.deidentify import sentences_of
-from data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
-from data_prep.ownership import Ownership
-from data_prep.records import CorpusError, Sentence
-from data_prep.stats import REACH_IS_PRIVATE
+from fl_sim.data_prep.corpus_stats import REACH_IS_PRIVATE
+from fl_sim.data_prep.deidentify import sentences_of
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
 
 _QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.corpora import RawCorpus
-from data_prep.identity import Identity
-from data_prep.manifest import FileRecord, Manifest, tool_versions
-from data_prep.prepare import full_settings
-from data_prep.records import CorpusError
-from data_prep.taggers import Marking
-from data_prep.textfiles import sha256_of
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.prepare import full_settings
+from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.manifest import FileRecord, Manifest, tool_versions
+from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.data_prep.taggers.tagger_registry import Marking
 
 SEEN_FILE = ".sources.json"
 """Beside a manifest: what the sources' files were to the system when their checksums were taken."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.corpora import RawCorpus
-from data_prep.corpus import Corpus
-from data_prep.identity import DEFAULT_IDENTITY, Identity
-from data_prep.layout import part_folder
-from data_prep.manifest import MANIFEST_FILE
-from data_prep.origin import Origin, told
-from data_prep.prepare import append_corpus, write_corpus
-from data_prep.records import CorpusError, Sentence
-from data_prep.tagged_store import TaggedStore
-from data_prep.taggers import Marking, make_marking
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.origin import Origin, told
+from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.layout import part_folder
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE
+from fl_sim.data_prep.store.tagged_store import TaggedStore
+from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Looks at the sentences as they pass, for progress."""
@@ -82,7 +82,8 @@ def append(
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
 ) -> Prepared:
-    """Add ``raw`` to the corpus in ``out``, as :func:`data_prep.prepare.append_corpus` does, unless it has it already.
+    """Add ``raw`` to the corpus in ``out``, as :func:`fl_sim.data_prep.prepare.append_corpus` does, unless it has it
+    already.
 
     Everything else is as in :func:`prepare`.
     """

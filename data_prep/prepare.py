@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.atomic import folder_appearing_at
-from data_prep.corpus import Corpus
-from data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from data_prep.layout import part_folder
-from data_prep.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
-from data_prep.records import CorpusError, Known, Sentence
-from data_prep.split_writer import SplitWriter
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
+from fl_sim.data_prep.records import CorpusError, Known, Sentence
+from fl_sim.data_prep.split_writer import SplitWriter
+from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.layout import part_folder
+from fl_sim.data_prep.store.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
 
 __all__ = ["Corpus", "append_corpus", "write_corpus"]
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.identity import Entity
-from data_prep.index import Rows, write_index, write_profiles
-from data_prep.layout import ENTITIES, SENTENCES, USERS, table_file
-from data_prep.manifest import SplitCounts
-from data_prep.ownership import EntityReach, Ownership
-from data_prep.records import Known, Sentence
+from fl_sim.data_prep.identity import Entity
+from fl_sim.data_prep.records import Known, Sentence
+from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
+from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, table_file
+from fl_sim.data_prep.store.manifest import SplitCounts
+from fl_sim.data_prep.store.ownership import EntityReach, Ownership
 
 _ROWS_PER_BATCH = 65_536
 _CHARACTERS_PER_BATCH = 1 << 25

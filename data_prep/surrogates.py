@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from data_prep.categories import Category
-from data_prep.chance import pick
+from fl_sim.data_prep.synthetic.chance import pick
+from fl_sim.data_prep.taggers.categories import Category
 
 
 def _words(text: str) -> list[str]:

@@ -16,16 +16,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from clients.model_names import TaskName
-from clients.model_spec import ModelSpec
 from fl_sim import config_keys
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
-from strategies.accounting import Clipping
-from strategies.averaging import AveragingConfig
-from strategies.local_training import LocalTrainingConfig
-from strategies.plan import StrategyName
-from strategies.published import NoiseScale
-from strategies.server_optimizer import ServerOptimizerConfig
+from fl_sim.strategies.accounting.accountant import Clipping
+from fl_sim.strategies.local_training import LocalTrainingConfig
+from fl_sim.strategies.mechanism import StrategyName
+from fl_sim.strategies.postprocessing.averaging import AveragingConfig
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
+from fl_sim.strategies.published import NoiseScale
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Epsilon = Annotated[float, Field(gt=0)]

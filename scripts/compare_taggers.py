@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.manifest import fingerprint_of
-from data_prep.ner_coverage import Evaluation, Measured
-from data_prep.ner_data import read_open_sets
-from data_prep.ner_evaluation import GoldCorpus, evaluate, gold_corpus
-from data_prep.records import CorpusError
-from data_prep.tagger_spacy import PREFERRED
-from data_prep.taggers import make_tagger, with_high_recall
+from fl_sim.data_prep.ner.coverage import Evaluation, Measured
+from fl_sim.data_prep.ner.open_sets import read_open_sets
+from fl_sim.data_prep.ner.tagger_evaluation import GoldCorpus, evaluate, gold_corpus
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.manifest import fingerprint_of
+from fl_sim.data_prep.taggers.spacy_tagger import PREFERRED
+from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_recall
 
 OURS = "spacy:en_fl_sim_ner"
 TAGGERS = {"patterns": ("patterns",), "rules": ("rules",), "ours": (OURS,), "ours, high recall": with_high_recall(OURS)}

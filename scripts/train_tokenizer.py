@@ -62,7 +62,7 @@ def ner_open_sentences(folder: Path) -> Iterator[str]:
 
 def bundled_public_sentences() -> Iterator[str]:
     """The bundled corpus's public split, on which no run trains."""
-    from data_prep.corpus import Corpus
+    from fl_sim.data_prep.store.corpus import Corpus
 
     yield from Corpus.open("bundled").texts("public").to_pylist()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategies.messages import LocalRule
-from strategies.rounds import BoundedSumStrategy
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.messages import LocalRule
 
 
 class UserLevelDP(BoundedSumStrategy):

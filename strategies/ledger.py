@@ -25,9 +25,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from strategies import accounting, streams
-from strategies.plan import PARTS, Mechanism, from_record
-from strategies.units import Adjacency, PrivacyError
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.mechanism import PARTS, Mechanism, from_record
+from fl_sim.strategies.primitives import streams
 
 LEDGER_FILE = "ledger.jsonl"
 HEAD_FILE = "ledger.head.json"
@@ -230,12 +231,12 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     released = Counter(entry.terms for entry in entries)
     if not all(terms.private and terms.noise_multiplier >= _LEAST_NOISE for terms in released):
         return math.inf
-    events: Counter[accounting.RoundEvent] = Counter()
+    events: Counter[accountant.RoundEvent] = Counter()
     for terms, count in released.items():
         events[terms.event().robust() if robust else terms.event()] += count
     # One adjacency holds for all rounds: the widest that a round needs also covers those that need less.
     widest = max((terms.exposed(adjacency) for terms in released), key=_width, default=adjacency)
-    return accounting.composed_epsilon(events, widest, delta)
+    return accountant.composed_epsilon(events, widest, delta)
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:

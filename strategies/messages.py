@@ -46,7 +46,7 @@ class LocalRule:
         user_clip: β, infinite where users are not clipped.
         local_optimizer, local_epochs, batch_size, learning_rate: of the local steps.
         quantile, vote_weight, update_weight: γ, κ and a of an adaptive clip
-            (:class:`~strategies.plan.AdaptiveClip`); κ is 0 where nobody votes.
+            (:class:`~fl_sim.strategies.mechanism.AdaptiveClip`); κ is 0 where nobody votes.
         extended: ``published``: whether sentences without an entity may take part (f_E+).
         user_weight_cap, entity_weight_cap, extended_weight_cap: ``published``: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
     """

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
-from strategies.accounting import RoundEvent
-from strategies.units import PrivacyError
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 Estimator = Literal["f_e", "f_e_plus", "user_level"]
 NoiseScale = Literal["as-stated", "as-coded"]

@@ -8,8 +8,8 @@ clip out, to show what that costs.
 
 from __future__ import annotations
 
-from strategies.messages import LocalRule
-from strategies.rounds import BoundedSumStrategy
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.messages import LocalRule
 
 
 class UserEntityDP(BoundedSumStrategy):

@@ -57,4 +57,4 @@ def shared_data() -> Path:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a small run does, and is tested elsewhere: ``pytest.mark.usefixtures("no_plots")``."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+    monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)

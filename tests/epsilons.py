@@ -13,19 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategies import accounting
-from strategies.accounting import RoundEvent
-from strategies.units import Adjacency
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency
 
-_compute_curve, _compose = accounting.epsilon_curve, accounting.composed_epsilon
+_compute_curve, _compose = accountant.epsilon_curve, accountant.composed_epsilon
 
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """While the block runs, :mod:`strategies.accounting` remembers what it computed, now and in earlier blocks."""
+    """While the block runs, :mod:`fl_sim.strategies.accounting.accountant` remembers what it computed, now and in
+    earlier blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounting, "epsilon_curve", _epsilon_curve)
-        patch.setattr(accounting, "composed_epsilon", _composed_epsilon)
+        patch.setattr(accountant, "epsilon_curve", _epsilon_curve)
+        patch.setattr(accountant, "composed_epsilon", _composed_epsilon)
         yield
 
 

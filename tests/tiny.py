@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
 
 MODEL: dict[str, int] = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
 USERS, SENTENCES_EACH = 6, 4

@@ -4,9 +4,9 @@ import contextlib
 
 import plain
 
-from fl_sim import simulate
 from fl_sim.config import RunConfig
-from fl_sim.experiment import Row
+from fl_sim.engines import simulation
+from fl_sim.run.experiment import Row
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
                 raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        simulate.run(RunConfig.from_mapping(settings | spec["settings"]), observer=after)
+        simulation.run(RunConfig.from_mapping(settings | spec["settings"]), observer=after)
 
 
 plain.quietly()

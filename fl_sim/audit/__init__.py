@@ -3,13 +3,13 @@
 An accountant proves that ε is at most something; an audit shows that it is at least something. Where the second
 exceeds the first, the code or the proof is wrong (docs/audit.md).
 
-* :mod:`~fl_sim.audit.bounds`: from the scores of an attack to a lower bound on ε.
-* :mod:`~fl_sim.audit.corpora`: the worst-case adjacent corpora, as incidence and gradients.
-* :mod:`~fl_sim.audit.mechanism`: our real rounds on them, many independent copies at once.
-* :mod:`~fl_sim.audit.ours`: our mechanisms as targets of an attack.
-* :mod:`~fl_sim.audit.published`: the published algorithm as a target, as stated and as its code ran.
+* :mod:`~fl_sim.audit.lower_bounds`: from the scores of an attack to a lower bound on ε.
+* :mod:`~fl_sim.audit.worst_case_corpora`: the worst-case adjacent corpora, as incidence and gradients.
+* :mod:`~fl_sim.audit.audited_rounds`: our real rounds on them, many independent copies at once.
+* :mod:`~fl_sim.audit.own_targets`: our mechanisms as targets of an attack.
+* :mod:`~fl_sim.audit.published_round`: the published algorithm as a target, as stated and as its code ran.
 * :mod:`~fl_sim.audit.attack`: the likelihood-ratio attack that joins these.
 * :mod:`~fl_sim.audit.mutations`: broken mechanisms that an audit must catch.
 * :mod:`~fl_sim.audit.canaries`: one-run auditing of a real training.
-* :mod:`~fl_sim.audit.table`: every mechanism beside its claim.
+* :mod:`~fl_sim.audit.audit_table`: every mechanism beside its claim.
 """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fl_sim.audit.bounds import (
+from fl_sim.audit.lower_bounds import (
     Bound,
     Scores,
     Verdict,
@@ -24,8 +24,8 @@ from fl_sim.audit.bounds import (
     judge_claims,
     noise_at_most,
 )
-from strategies import streams
-from strategies.units import PrivacyError
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.primitives import streams
 
 Floats = NDArray[np.float64]
 Claims = Sequence[tuple[float, float]]

@@ -20,21 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.examples import Example
-from clients.gradients import clipped_gradient_sum
-from clients.models import LanguageModel, load_model
-from data_prep.corpus import Corpus
-from data_prep.ner_data import sentences_of_corpus
-from data_prep.prepare import write_corpus
-from data_prep.records import Sentence
-from fl_sim import simulate
-from fl_sim.audit.bounds import one_run_lower_bound
-from fl_sim.checkpoint import Checkpoint
+from fl_sim.audit.lower_bounds import one_run_lower_bound
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.config import RunConfig
-from fl_sim.engines import Engine
-from fl_sim.experiment import Experiment
-from strategies import accounting, clipping, streams
-from strategies.units import Adjacency, PrivacyError
+from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.engines import simulation
+from fl_sim.engines.engine import Engine
+from fl_sim.run.experiment import Experiment
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.primitives import clipping, streams
 
 Vector = NDArray[np.float64]
 
@@ -125,11 +126,11 @@ def audit_training(
         experiment = Experiment.create(RunConfig.from_mapping(settings), engine.start)
         plan = experiment.planned.plan
         attacker = Attacker.of(experiment, planted.texts)
-        folder = simulate.execute(experiment, engine, attacker.watch)
+        folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
     proven = math.inf
     if plan.private:
-        proven = accounting.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
+        proven = accountant.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
     lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
     return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from fl_sim.audit.attack import Audit, Claims, Target, audit
 from fl_sim.audit.mutations import mutate
-from fl_sim.audit.ours import OwnMechanism, published_target, seam_of, worst_case
-from fl_sim.audit.published import AS_STATED, Defects, PublishedMechanism
-from strategies import accounting
-from strategies import published as as_published
-from strategies.accounting import RoundEvent
-from strategies.published import PublishedSettings
-from strategies.units import Adjacency, Reach
+from fl_sim.audit.own_targets import OwnMechanism, published_target, seam_of, worst_case
+from fl_sim.audit.published_round import AS_STATED, Defects, PublishedMechanism
+from fl_sim.strategies import published as as_published
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.published import PublishedSettings
 
 # Beside the δ that was asked for, the claimed curve is tested at these: some bugs show at a large δ only.
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
@@ -159,7 +159,7 @@ def published_case(
     """The published algorithm beside its published ε and, as far as it is run as stated, what we prove for it.
 
     f_E+ as stated is the product's own strategy; where an entity reaches so many users that this would take hours, and
-    for what the authors' code did, it is a model of the round (:mod:`fl_sim.audit.published`).
+    for what the authors' code did, it is a model of the round (:mod:`fl_sim.audit.published_round`).
 
     Args:
         name: of the case.
@@ -233,4 +233,4 @@ def _curve(
     others: tuple[float, ...] = _CURVE_DELTAS,
 ) -> tuple[tuple[float, float], ...]:
     """The pairs (δ, ε) that are proven, the one at ``delta`` first."""
-    return tuple((d, accounting.epsilon(event, adjacency, rounds, d)) for d in (delta, *others))
+    return tuple((d, accountant.epsilon(event, adjacency, rounds, d)) for d in (delta, *others))

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.selection import Selection, select
-from data_prep.ownership import Ownership
-from fl_sim.audit.mechanism import Seam, Vector
-from strategies import clipping, sampling, streams
-from strategies.units import PrivacyError
+from fl_sim.audit.audited_rounds import Seam, Vector
+from fl_sim.clients.selection import Selection, select
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.primitives import clipping, sampling, streams
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from clients.errors import ModelError
-from clients.examples import Example, Examples
-from clients.features import ensure_features, feature_path, sentence_features
-from clients.gradients import clipped_gradient_sum
-from clients.losses import held_out
-from clients.models import LanguageModel
-from clients.user_sums import user_sums
-from data_prep.encode import EncodedSplit
-from tests.clients import models_to_try
-from tests.clients.models_to_try import CLASSES, examples
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.features import ensure_features, feature_path, sentence_features
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.data_prep.store.encode import EncodedSplit
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES, examples
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.selection import Selection, select
-from data_prep.ownership import Ownership, joined
-from strategies import sampling, streams
+from fl_sim.clients.selection import Selection, select
+from fl_sim.data_prep.store.ownership import Ownership, joined
+from fl_sim.strategies.primitives import sampling, streams
 
 EVERYBODY = np.array([[0, 4]])
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from clients.errors import ModelError
-from clients.examples import Example, Examples
-from clients.losses import held_out, sentence_losses
-from clients.tasks import Classification, HeldOut, NextWord, make_task
-from data_prep.encode import EncodedSplit
-from tests.clients import models_to_try
-from tests.clients.models_to_try import CLASSES, examples
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.models.losses import held_out, sentence_losses
+from fl_sim.clients.tasks import Classification, HeldOut, NextWord, make_task
+from fl_sim.data_prep.store.encode import EncodedSplit
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES, examples
 
 CPU = torch.device("cpu")
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from clients.examples import Examples
-from clients.gradients import Tally
-from clients.model_spec import ModelSpec
-from clients.models import LanguageModel, load_model, sentence_losses
-from clients.selection import Selection
-from clients.training import bounded_sum
-from data_prep.encode import EncodedSplit
-from strategies import streams
-from strategies.messages import LocalRule
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.gradients.clipped_sums import Tally
+from fl_sim.clients.models.language_model import LanguageModel, load_model, sentence_losses
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.training import bounded_sum
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.primitives import streams
 
 SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24)
 COUNTS = [3, 0, 7, 1, 5]  # eligible sentences of five users
@@ -207,10 +207,12 @@ def test_what_is_held_does_not_grow_with_the_cohort(
 ) -> None:
     """Sentences are read in portions. Without its passes, which hold one micro-batch, a round of 1,600 more users may
     take some numbers for each of them, and no object: one takes a hundred bytes, and a sentence three hundred."""
-    monkeypatch.setattr("clients.training._READ_AT_ONCE", 256)
-    monkeypatch.setattr("clients.user_sums._WINDOW", 2)
-    monkeypatch.setattr("clients.gradients.GradientSum._add_group", lambda *_: None)
-    monkeypatch.setattr("clients.user_sums._together", lambda model, users, *_: without_a_pass(list(users)))
+    monkeypatch.setattr("fl_sim.clients.training._READ_AT_ONCE", 256)
+    monkeypatch.setattr("fl_sim.clients.gradients.user_sums._WINDOW", 2)
+    monkeypatch.setattr("fl_sim.clients.gradients.clipped_sums.GradientSum._add_group", lambda *_: None)
+    monkeypatch.setattr(
+        "fl_sim.clients.gradients.user_sums._together", lambda model, users, *_: without_a_pass(list(users))
+    )
     peaks = {users: peak_of_a_round(model, users, RULES[rule]) for users in (400, 2000)}
     assert (peaks[2000] - peaks[400]) / 1600 < 80
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from clients.examples import Examples
-from clients.model_spec import ModelSpec
-from clients.models import LanguageModel, load_model, sentence_losses
-from clients.selection import Selection
-from clients.training import bounded_sum
-from data_prep.encode import EncodedSplit
-from strategies import streams
-from strategies.messages import LocalRule, TrainReply
-from strategies.plan import AdaptiveClip
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.models.language_model import LanguageModel, load_model, sentence_losses
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.training import bounded_sum
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.strategies.mechanism import AdaptiveClip
+from fl_sim.strategies.messages import LocalRule, TrainReply
+from fl_sim.strategies.primitives import streams
 
 COUNTS = [3, 7, 1]
 ADAPTIVE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import data_prep
-from data_prep import bundle, bundled_path
-from data_prep.records import CorpusError
+from fl_sim import data_prep
+from fl_sim.data_prep import bundle, bundled_path
+from fl_sim.data_prep.records import CorpusError
 
 
 class Installed:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
-from data_prep.table_two import table_two
-from fl_sim.cli import main
+from fl_sim.cli.main import main
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.research.uedp_paper.table_two import table_of
 
 SMALL = (
     Sentence(
@@ -62,13 +62,13 @@ def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path
         Sentence("train", "b", "on Monday", (Mention(3, 9, "DATE"),)),
     ]
     corpus = write_corpus(sentences, tmp_path / "own", name="own")
-    table = table_two(corpus)
+    table = table_of(corpus)
     assert table.published is None
     row = table.ours["train"]
     assert (row.vocabulary, row.sentences, row.users) == (9, 4, 2)
     assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "Person": 1, "PII": 3, "Misc": 0, "All": 3}
     paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
-    assert table_two(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
+    assert table_of(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.categories import Category
-from data_prep.deidentify import EMPTY, MODES, Rewriter, deidentify, merged, sentences_of, surrogates_of
-from data_prep.identity import Identity, entity_key
-from data_prep.prepare import Corpus, append_corpus, write_corpus
-from data_prep.records import CorpusError, Mention, Sentence
-from data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.deidentify import EMPTY, MODES, Rewriter, deidentify, merged, sentences_of, surrogates_of
+from fl_sim.data_prep.identity import Identity, entity_key
+from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.taggers.categories import Category
 
 
 def sentence(text: str, *names: tuple[str, str], user: str = "u", split: str = "train", target: str | None = None):

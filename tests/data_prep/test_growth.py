@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.corpus import Corpus
-from data_prep.identity import Identity
-from data_prep.prepare import append_corpus, write_corpus
-from data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 
 
 def says(

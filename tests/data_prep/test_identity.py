@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from data_prep.corpus import Corpus
-from data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, linked
-from data_prep.identity_effect import identity_effect, identity_table
-from data_prep.prepare import write_corpus
-from data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, linked
+from fl_sim.data_prep.identity_effect import identity_effect, identity_table
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 
 
 @pytest.mark.parametrize(

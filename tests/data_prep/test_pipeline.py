@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import pipeline, tagged_store
-from data_prep.atomic import folder_appearing_at
-from data_prep.corpora import RawCorpus, table
-from data_prep.corpus import Corpus
-from data_prep.identity import Identity
-from data_prep.origin import SEEN_FILE
-from data_prep.pipeline import append, prepare
-from data_prep.readers_tables import TableOptions
-from data_prep.records import CorpusError, Mention, Sentence
-from data_prep.tagged_store import TaggedStore
-from data_prep.taggers import Marking, make_marking
+from fl_sim.data_prep import pipeline
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.origin import SEEN_FILE
+from fl_sim.data_prep.pipeline import append, prepare
+from fl_sim.data_prep.readers.raw_corpora import RawCorpus, table
+from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store import tagged_store
+from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.tagged_store import TaggedStore
+from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
 
 GOLD = TableOptions(entities_column="ents", split_sentences=False, test_fraction=0.0)
 BARE = replace(GOLD, entities_column=None)
@@ -109,7 +110,7 @@ def test_any_difference_is_named_and_nothing_is_touched(
 def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_prep.origin._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
+    monkeypatch.setattr("fl_sim.data_prep.origin._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
     prepare(table("jsonl", source, GOLD), tmp_path / "out")
     times = source.stat()
     source.write_text(source.read_text().replace("Bo1", "Bo8"), encoding="utf-8")
@@ -123,9 +124,9 @@ def test_checksums_of_settled_files_are_remembered_and_of_fresh_ones_not(
 ) -> None:
     prepare(table("jsonl", source, GOLD), tmp_path / "fresh")
     assert not (tmp_path / "fresh" / SEEN_FILE).exists()
-    monkeypatch.setattr("data_prep.origin._SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr("fl_sim.data_prep.origin._SETTLED_SECONDS", -1.0)
     prepare(table("jsonl", source, GOLD), tmp_path / "out")
-    monkeypatch.setattr("data_prep.origin.sha256_of", never)
+    monkeypatch.setattr("fl_sim.data_prep.origin.sha256_of", never)
     assert prepare(table("jsonl", source, GOLD), tmp_path / "out").cached
     (tmp_path / "out" / SEEN_FILE).write_text("[[1, 2")
     with pytest.raises(AssertionError, match="something was read"):
@@ -248,12 +249,12 @@ def test_replayed_sentences_keep_everything_but_their_mentions(tmp_path: Path) -
 SLOW = """
 import sys, time
 from pathlib import Path
-from data_prep import tagged_store
-from data_prep.corpora import table
-from data_prep.pipeline import prepare
-from data_prep.readers_tables import TableOptions
-from data_prep.records import Mention
-from data_prep.taggers import Marking
+from fl_sim.data_prep.store import tagged_store
+from fl_sim.data_prep.readers.raw_corpora import table
+from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.records import Mention
+from fl_sim.data_prep.taggers.tagger_registry import Marking
 
 tagged_store._SENTENCES_PER_BATCH = 5
 

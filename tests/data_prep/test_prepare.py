@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import split_writer
-from data_prep.atomic import folder_appearing_at
-from data_prep.identity import Identity, entity_key
-from data_prep.layout import SENTENCES
-from data_prep.manifest import record_of
-from data_prep.prepare import Corpus, write_corpus
-from data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep import split_writer
+from fl_sim.data_prep.identity import Identity, entity_key
+from fl_sim.data_prep.prepare import Corpus, write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.layout import SENTENCES
+from fl_sim.data_prep.store.manifest import record_of
 
 BASE = (
     Sentence("train", "ann", "Ann saw Bo.", (Mention(8, 10, "PERSON"),)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.cli import main
+from fl_sim.cli.main import main
 
 DOCUMENT = "-DOCSTART- -X- O O\n\n"
 GOLD = "Ann NNP I-NP I-PER\nslept VBD I-VP O\n\n"

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.prepare import write_corpus
-from data_prep.records import Mention, Sentence
-from fl_sim.checkpoint import Checkpoint
 from fl_sim.config import RunConfig
-from fl_sim.results import RunFolder
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import RunFolder
 
 USERS = 6
 MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}

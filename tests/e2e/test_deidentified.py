@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.corpus import Corpus
-from fl_sim import report
-from fl_sim.cli import main
-from fl_sim.results import RunFolder
+from fl_sim.cli.main import main
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.reporting import report
+from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.small_runs import command_line, settings, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")

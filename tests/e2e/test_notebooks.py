@@ -19,12 +19,12 @@ from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 from traitlets.config import Config
 
-from data_prep.corpus import BUNDLED, Corpus
-from data_prep.ner_data import sentences_of_corpus
-from data_prep.prepare import write_corpus
-from data_prep.records import Sentence
-from fl_sim import plots
-from fl_sim.results import RunFolder
+from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.reporting import plots
+from fl_sim.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
 
@@ -60,7 +60,7 @@ def execute(tmp_path: Path, some_users: Path, monkeypatch: pytest.MonkeyPatch) -
     """``execute(path)``: the outputs of a notebook's code cells, run in order and in the test's folder, by a shell that
     has seen nothing else."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data_prep.corpus.bundled_path", lambda: some_users)
+    monkeypatch.setattr("fl_sim.data_prep.store.corpus.bundled_path", lambda: some_users)
     without_history = Config()
     without_history.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=without_history)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.cli import main
-from fl_sim.reproduction.records import TrainingRecord, read_record
-from fl_sim.results import RunFolder
+from fl_sim.cli.main import main
+from fl_sim.research.uedp_paper.figure_records import TrainingRecord, read_record
+from fl_sim.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs; the figure is drawn
 

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clients.model_spec import ModelSpec
-from clients.models import load_model
-from data_prep.corpus import Corpus
-from fl_sim.checkpoint import Checkpoint
-from fl_sim.cli import main
+from fl_sim.cli.main import main
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config import RunConfig
-from fl_sim.results import RunFolder
-from fl_sim.simulate import run
-from strategies import accounting, sampling
-from strategies.accounting import RoundEvent
-from strategies.units import Adjacency, Reach
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.engines.simulation import run
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.primitives import sampling
 from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +41,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a tiny run; one on Ray draws (test_ray.py), which prints but JSON, too."""
-    monkeypatch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+    monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: in
     enrolled = population or tiny.USERS
     # The users' own share is at most 6·β, in all coordinates together: nothing beside the noise.
     assert step.std() * q_u * enrolled == pytest.approx(z * cap * clip, rel=0.02)
-    epsilon = accounting.epsilon(
+    epsilon = accountant.epsilon(
         RoundEvent("uedp" if strategy == "uedp" else "user_level", z, q_u, user_cap=cap,
                    **({"q_e": 0.5, "q_s": 0.05} if strategy == "uedp" else {})),
         Adjacency(), 1, 1e-5,
@@ -139,7 +140,7 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
     }
     metrics = folder.metrics()
     for name, (round_event, adjacency) in expected.items():
-        curve = accounting.epsilon_curve(round_event, adjacency, [1, 2, 3, 4], 1e-5)
+        curve = accountant.epsilon_curve(round_event, adjacency, [1, 2, 3, 4], 1e-5)
         np.testing.assert_allclose(metrics[name].to_numpy(), [0.0, *curve], rtol=2e-3)
         assert (folder.result or {})[name] == metrics[name].iloc[-1]
     for name in metrics.filter(like="epsilon_"):

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.training import bounded_sum
-from fl_sim import simulate
+from fl_sim.clients.training import bounded_sum
 from fl_sim.config import ConfigError
-from fl_sim.ledger_account import read_ledgers
-from fl_sim.report import report, summary
-from fl_sim.results import RunFolder
-from strategies.ledger import epsilon_of
-from strategies.units import Adjacency, Reach
+from fl_sim.engines import simulation
+from fl_sim.reporting.report import report, summary
+from fl_sim.run.ledger_account import read_ledgers
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.ledger import epsilon_of
 from tests.e2e.small_runs import SAME_MODEL, apart, configuration, measured, model_of, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -60,7 +60,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(corpus: Path, tmp_path: Path) -> Run:
     """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
-    return lambda name, **changes: simulate.run(configuration(corpus, tmp_path / name, **changes))
+    return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -79,12 +79,12 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
     changes = {"rounds": 4, "engine__nodes": 2, **(OPTIONS | SERVER)[option]}
     whole = run("whole", **changes)
 
-    def interrupt(row: simulate.Row) -> None:
+    def interrupt(row: simulation.Row) -> None:
         if row["round"] == 1:
             signal.raise_signal(signal.SIGINT)
 
-    simulate.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
-    resumed = simulate.resume(tmp_path / "stopped")
+    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
+    resumed = simulation.resume(tmp_path / "stopped")
     assert np.array_equal(model_of(whole), model_of(resumed))
     assert measured(whole) == measured(resumed)
     assert (whole.model_dir / "model.safetensors").read_bytes() == (
@@ -119,7 +119,7 @@ def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, m
     assert (empty["cohort_users"], empty["update_norm"]) == (0, 0)
     assert empty["noise_norm"] > 0
     whole = run("whole", rounds=1, engine__nodes=2, **PLAIN, **OPTIONS[option])
-    monkeypatch.setattr("clients.client_app.bounded_sum", fail_first)
+    monkeypatch.setattr("fl_sim.clients.client_app.bounded_sum", fail_first)
     failed = run("failed", rounds=1, engine__nodes=2, **PLAIN, **OPTIONS[option])
     rows = [folder.metrics().iloc[-1] for folder in (whole, failed)]
     assert [row["failed_nodes"] for row in rows] == [0, 1]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.batch import DONE, FAILED
-from fl_sim.cli import main
+from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
-from fl_sim.results import ResultsError, RunFolder
-from fl_sim.sweep import read_table, run_sweep
-from fl_sim.sweep_points import Sweep
+from fl_sim.search.batch import DONE, FAILED
+from fl_sim.search.sweep import read_table, run_sweep
+from fl_sim.search.sweep_points import Sweep
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests.e2e import without_plots
 from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD, small_corpus
 
@@ -45,7 +45,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """The folder of a sweep over :data:`GRID`, whose runs were made one after the other."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_sim.plots.write_run_plots", lambda run: None)
+        patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         run_sweep(Sweep.load(written(folder, corpus, GRID)), folder / "out")
     return folder / "out"
 
@@ -148,7 +148,7 @@ def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here a run for each of two processes: most of their time goes to their imports."""
-    monkeypatch.setattr("fl_sim.batch._one_thread", without_plots.start)
+    monkeypatch.setattr("fl_sim.search.batch._one_thread", without_plots.start)
     sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
     run_sweep(sweep, tmp_path / "two", jobs=2)
     one, two = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.results import RunFolder, encode, replace_file
+from fl_sim.storage.run_folder import RunFolder, encode, replace_file
 from tests.epsilons import computed_once
 
 REACH = {

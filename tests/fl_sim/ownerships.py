@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.ownership import Ownership
+from fl_sim.data_prep.store.ownership import Ownership
 
 
 def ownership(*users: Sequence[Sequence[int]]) -> Ownership:

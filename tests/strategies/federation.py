@@ -10,13 +10,13 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_sim.engines import run_inline
-from strategies.averaging import AveragingConfig, IterateAverage
-from strategies.catalogue import build_strategy
-from strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
-from strategies.plan import PrivacyPlan
-from strategies.rounds import BoundedSumStrategy, Federation, RoundParts
-from strategies.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.engines.engine import run_inline
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
+from fl_sim.strategies.postprocessing.averaging import AveragingConfig, IterateAverage
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.registry import build_strategy
 
 Answer = Callable[[TrainRequest, np.ndarray], TrainReply]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from strategies.messages import TrainReply, TrainRequest
-from strategies.plan import AdaptiveClip, PrivacyPlan
+from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan
+from fl_sim.strategies.messages import TrainReply, TrainRequest
 from tests.strategies.federation import plan, run_rounds, zeros
 
 ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=2.0)

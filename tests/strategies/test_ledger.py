@@ -13,11 +13,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from strategies import accounting, composition, rounds
-from strategies.accounting import RoundEvent, composed_epsilon, epsilon
-from strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of, since, together
-from strategies.privacy_loss import ShiftMixture
-from strategies.units import Adjacency, PrivacyError, Reach
+from fl_sim.strategies import aggregation
+from fl_sim.strategies.accounting import accountant as accounting
+from fl_sim.strategies.accounting import composition
+from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+from fl_sim.strategies.ledger import (
+    HEAD_FILE,
+    LEDGER_FILE,
+    Ledger,
+    LedgerError,
+    Terms,
+    epsilon_of,
+    since,
+    together,
+)
 from tests.strategies.federation import plan, run_rounds
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
@@ -48,13 +59,13 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
     ledger = Ledger.create(tmp_path)
     known: list[int] = []
     for name in ("gaussian_noise", "secure_gaussian_noise"):
-        draw = getattr(rounds, name)
+        draw = getattr(aggregation, name)
 
         def noise(*arguments: float, draw: Callable = draw) -> np.ndarray:
             known.append(len(Ledger.read(tmp_path).entries))
             return draw(*arguments)
 
-        monkeypatch.setattr(rounds, name, noise)
+        monkeypatch.setattr(aggregation, name, noise)
     run_rounds(PLAN, rounds=3, before_release=ledger.charger(SECURE if secure else SEEDED), secure_noise=secure)
     assert known == [1, 2, 3]
     assert [entry.round for entry in ledger.entries] == [1, 2, 3]
@@ -63,7 +74,7 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
 def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger.create(tmp_path)
     drawn: list[object] = []
-    monkeypatch.setattr(rounds, "gaussian_noise", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(aggregation, "gaussian_noise", lambda *arguments: drawn.append(arguments))
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")

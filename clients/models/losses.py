@@ -1,0 +1,95 @@
+"""The loss of one sentence, its plain gradient, and held-out evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
+from fl_sim.clients.examples import Example
+from fl_sim.clients.tasks import HeldOut
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.language_model import LanguageModel
+
+
+def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
+    """(B,) mean cross-entropy of the predictions of each sentence of a padded batch, in nats, float32."""
+    return _mean_losses(model.logits(batch), batch)
+
+
+def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
+    """l(θ, s) of each sentence on its own: the mean cross-entropy of its predictions, in nats.
+
+    For the next word these are all tokens of ``[bos] w1 … wn [eos]`` but the first; for classification the class.
+    Differentiable with respect to the trainable parameters. The sentences go through in one padded batch, yet
+    no value depends on the others (up to float32 rounding of differently shaped matrix products).
+
+    Args:
+        examples: B sentences; one of which there is nothing to tell has loss zero.
+        mask_seed: of the dropout masks, where the model has dropout; ``None`` switches it off.
+
+    Returns:
+        (B,) float32.
+
+    Raises:
+        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+    """
+    model.validate(examples)
+    losses = torch.zeros(len(examples), device=model.device)
+    told = [i for i, example in enumerate(examples) if model.task.size(example)]
+    if not told:
+        return losses
+    batch = model.batch([examples[i] for i in told], mask_seed)
+    return losses.index_put((torch.tensor(told, device=model.device),), batch_losses(model, batch))
+
+
+def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens: int | None = None) -> HeldOut:
+    """What the model makes of these sentences, without dropout.
+
+    Args:
+        examples: the sentences to evaluate.
+        max_batch_tokens: padded size of a micro-batch, which bounds the memory; ``None`` takes what is
+            fast on the model's device.
+
+    Raises:
+        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+    """
+    model.validate(examples)
+    sizes = [model.task.size(example) for example in examples]
+    found = HeldOut(
+        losses=np.zeros(len(examples)),
+        predictions=np.array([model.task.predictions(example) for example in examples], dtype=np.int64),
+        wrong=np.zeros(len(examples), dtype=np.int64),
+    )
+    with torch.no_grad(), model.exact():
+        for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
+            batch = model.batch([examples[i] for i in group])
+            scores = model.logits(batch)
+            missed = (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
+            found.losses[group] = _mean_losses(scores, batch).double().cpu().numpy()
+            found.wrong[group] = missed.sum(dim=1).cpu().numpy()
+    return found
+
+
+def loss_gradients(
+    model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Σ_s l(θ, s) over sentences of which there is something to tell, and ∇ of it by parameter name, by plain
+    autograd."""
+    parameters = model.parameters.tensors
+    loss = batch_losses(model, model.batch(examples, mask_seed)).sum()
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    gradients = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+    return float(loss.detach()), gradients
+
+
+def _mean_losses(scores: torch.Tensor, batch: Batch) -> torch.Tensor:
+    nats = functional.cross_entropy(
+        scores.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
+    )
+    return nats.view(batch.targets.shape).sum(dim=1) / batch.predictions

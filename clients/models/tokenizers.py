@@ -1,0 +1,65 @@
+"""Text to token ids with a public vocabulary.
+
+The vocabulary must be public (docs/privacy.md): the bundled tokenizer was trained on public text only
+(scripts/train_tokenizer.py), and a named one comes with its public model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.hub import describe_failure, locate
+
+BUNDLED = "bundled"
+BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "assets" / "tokenizer"
+
+
+def load_tokenizer(name: str) -> Any:
+    """The transformers tokenizer of that name: ``"bundled"``, a local folder or a hub name.
+
+    Raises:
+        ModelError: if it cannot be loaded, or has no token for a sentence's ends.
+    """
+    tokenizer = _bundled() if name == BUNDLED else _named(name)
+    if all(token is None for token in _boundaries(tokenizer)):
+        raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
+    return tokenizer
+
+
+def _bundled() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    if not (BUNDLED_FOLDER / "tokenizer.json").is_file():
+        raise ModelError(f"the bundled tokenizer is missing: no file {BUNDLED_FOLDER / 'tokenizer.json'}")
+    return PreTrainedTokenizerFast.from_pretrained(BUNDLED_FOLDER)
+
+
+def _named(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
+    except ModelError:
+        raise
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
+
+
+def boundary_ids(tokenizer: Any) -> tuple[int, int]:
+    """The (bos, eos) ids, or those that stand for them in encoders (cls, sep); a tokenizer with only one of the two
+    uses it for both ends.
+
+    Raises:
+        ModelError: if it has none of them.
+    """
+    bos, eos = _boundaries(tokenizer)
+    if bos is None and eos is None:
+        raise ModelError("the tokenizer has neither a bos nor an eos token; allowed: one with at least one")
+    return (eos if bos is None else bos), (bos if eos is None else eos)
+
+
+def _boundaries(tokenizer: Any) -> tuple[Any, Any]:
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    return (bos, eos) if (bos, eos) != (None, None) else (tokenizer.cls_token_id, tokenizer.sep_token_id)

@@ -1,0 +1,84 @@
+"""Which parameters of a model train: all of them, its head, its biases, or low-rank adapters beside frozen ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.hub import first_line
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.model_spec import ModelSpec
+
+
+def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
+    """Freeze everything but the output layer.
+
+    Raises:
+        ModelError: if the model has none of its own, because it shares the embedding's table.
+    """
+    kept = {id(p) for p in head.parameters()} if head is not None else set()
+    shared = kept & {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    if not kept or shared:
+        raise ModelError(
+            f"model.tune is 'head', and the output layer of {spec.name!r} is its table of word vectors too; "
+            "allowed for it: full, bias, or model.lora_rank"
+        )
+    for parameter in module.parameters():
+        parameter.requires_grad_(id(parameter) in kept)
+
+
+def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
+    """Freeze everything but biases, and a classification head ``head`` (BitFit; Ben Zaken et al. 2022).
+
+    Raises:
+        ModelError: if the model has no bias.
+    """
+    kept = {id(p) for p in head.parameters()} if head is not None else set()
+    biases = {id(p) for name, p in module.named_parameters() if name.rpartition(".")[2] == "bias"} - kept
+    if not biases:
+        raise ModelError(f"model.tune is 'bias', and {spec.name!r} has none; allowed for it: full, or model.lora_rank")
+    for parameter in module.parameters():
+        parameter.requires_grad_(id(parameter) in biases | kept)
+
+
+def with_adapters(module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
+    """A transformers model, frozen, with trainable low-rank adapters (Hu et al. 2022).
+
+    Raises:
+        ModelError: if peft is not installed, or knows no layer of the model that it could adapt.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ModelError(f"lora_rank is {spec.lora_rank}, which needs peft: pip install 'fl-sim[lora]'") from error
+    from transformers import PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
+
+    if not isinstance(module, PreTrainedModel):
+        raise ModelError(f"model.lora_rank is {spec.lora_rank}; allowed for {spec.name!r}: 0, it is no transformer")
+    config = LoraConfig(
+        task_type="CAUSAL_LM" if output_layer else "FEATURE_EXTRACTION",
+        r=spec.lora_rank,
+        lora_alpha=spec.lora_alpha or 2 * spec.lora_rank,
+        target_modules=_lora_targets(module, spec),
+        lora_dropout=0.0,
+        fan_in_fan_out=any(isinstance(m, Conv1D) for m in module.modules()),
+    )
+    try:
+        return get_peft_model(module, config)
+    except ValueError as error:
+        raise ModelError(
+            f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} ({first_line(error)})"
+        ) from error
+
+
+def _lora_targets(module: Any, spec: ModelSpec) -> list[str] | str | None:
+    """The layers asked for, else peft's choice for the architecture (``None``), else all linear layers."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+    if spec.lora_targets:
+        return list(spec.lora_targets)
+    return None if module.config.model_type in KNOWN else "all-linear"

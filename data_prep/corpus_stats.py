@@ -1,0 +1,129 @@
+"""What a prepared corpus holds: users, sentences, and how far its entities reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from rich.table import Table
+
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import EntityReach
+
+REACH_IS_PRIVATE = (
+    "The reach of entities is itself private data: it is for whoever owns this simulation, "
+    "and no ε covers publishing it."
+)
+
+_THREE_FIGURES = "Three figures in a row are the median, the 95th percentile and the maximum."
+_SUMMARY = {"median": 0.5, "p95": 0.95, "max": 1.0}
+
+
+def corpus_stats(corpus: Corpus) -> dict[str, Any]:
+    """All figures of a corpus as plain, JSON-ready values; per split, under ``splits``.
+
+    ``bad_text`` counts what was survived when it was read (:class:`fl_sim.data_prep.readers.cleaning.Note`), all parts
+    together.
+    """
+    return {
+        "name": corpus.manifest.name,
+        "fingerprint": corpus.fingerprint,
+        "splits": {split: split_stats(corpus, split) for split in corpus.splits},
+        "bad_text": _bad_text(corpus),
+        "note": REACH_IS_PRIVATE,
+    }
+
+
+def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
+    """The figures of one split.
+
+    ``sentences_by_type`` counts the sentences with at least one mention of each label,
+    ``sensitive_sentences`` those with any, ``extended_set`` those with none. ``reach`` has, over entities,
+    the users and the sentences that mention one, and the most sentences of any one user that do. Quantiles
+    are the smallest value that the share does not exceed
+    (:meth:`fl_sim.data_prep.store.ownership.EntityReach.quantile`).
+    """
+    ownership = corpus.ownership(split)
+    sensitive = int((ownership.entities_per_sentence > 0).sum())
+    return {
+        "users": ownership.num_users,
+        "sentences": ownership.num_sentences,
+        "sentences_by_type": _sentences_by_type(corpus, split),
+        "sensitive_sentences": sensitive,
+        "extended_set": ownership.num_sentences - sensitive,
+        "entities": ownership.num_entities,
+        "reach": _reach(ownership.entity_reach()),
+        "sentences_per_user": _summary(ownership.sentences_per_user),
+        "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
+    }
+
+
+def _bad_text(corpus: Corpus) -> dict[str, int]:
+    notes: Counter[str] = Counter()
+    for part in corpus.parts:
+        notes.update(part.manifest.notes)
+    return dict(sorted(notes.items()))
+
+
+def stats_table(stats: dict[str, Any]) -> Table:
+    """The figures of :func:`corpus_stats` as a table, one column per split."""
+    splits = stats["splits"]
+    table = Table(title=f"corpus {stats['name']}", caption=f"{_THREE_FIGURES}\n{stats['note']}", caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for split in splits:
+        table.add_column(split, justify="right")
+    types = sorted({label for figures in splits.values() for label in figures["sentences_by_type"]})
+
+    def row(title: str, *keys: str) -> None:
+        table.add_row(title, *(_shown(figures, keys) for figures in splits.values()))
+
+    row("users", "users")
+    row("sentences", "sentences")
+    for label in types:
+        row(f"  with {label}", "sentences_by_type", label)
+    row("  with any entity (sensitive)", "sensitive_sentences")
+    row("  with none (extended set)", "extended_set")
+    row("tokens (by white space)", "tokens")
+    row("sentences per user", "sentences_per_user")
+    row("entities", "entities")
+    row("  users per entity", "reach", "users")
+    row("  sentences per entity", "reach", "sentences")
+    row("  most sentences in one user", "reach", "sentences_per_user")
+    return table
+
+
+def _shown(figures: dict[str, Any], keys: tuple[str, ...]) -> str:
+    value: Any = figures
+    for key in keys:
+        value = value.get(key, 0)
+    if isinstance(value, dict):
+        return " / ".join(f"{value[part]:,}" for part in _SUMMARY)
+    return f"{value:,}"
+
+
+def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
+    mentions = corpus.mentions(split)
+    encoded = mentions.column("label").combine_chunks().dictionary_encode()
+    labels = encoded.dictionary.to_pylist()
+    if not labels:
+        return {}
+    pairs = np.unique(mentions.column("sentence").to_numpy() * len(labels) + encoded.indices.to_numpy())
+    counts = np.bincount(pairs % len(labels), minlength=len(labels))
+    return {label: int(count) for label, count in sorted(zip(labels, counts, strict=True))}
+
+
+def _reach(reach: EntityReach) -> dict[str, dict[str, int]]:
+    return {
+        "users": _summary(reach.users),
+        "sentences": _summary(reach.sentences),
+        "sentences_per_user": _summary(reach.max_per_user),
+    }
+
+
+def _summary(values: NDArray[np.int64]) -> dict[str, int]:
+    if len(values) == 0:
+        return dict.fromkeys(_SUMMARY, 0)
+    return {name: int(np.quantile(values, q, method="inverted_cdf")) for name, q in _SUMMARY.items()}

@@ -1,0 +1,1 @@
+"""Training and measuring the named-entity pipeline that ships."""

@@ -1,0 +1,169 @@
+"""The openly licensed sets that our tagger is trained and measured on, each in fixed parts, all in one label scheme.
+
+The parts never depend on a seed: a sentence that is held out is held out of every model of ours. Files are those of the
+distributions, plain or packed; nothing of them ships.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fl_sim.data_prep.ner.scoring import kind_of
+from fl_sim.data_prep.readers.iob import IobOptions, read_iob_file
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.manifest import FileRecord, record_of
+
+LABELS = ("LOC", "MISC", "ORG", "PER")
+"""What our tagger tells apart: the scheme of CoNLL-2003."""
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+
+_PACKED = ("", ".xz", ".gz")
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """One set: its files with the part that each belongs to, and what its terms ask us to say.
+
+    ``cut`` maps a document's or a run's number in [0, 100), from a hash of its name, to a part, for files whose
+    part is None. ``labels`` are those of :data:`LABELS` that the set marks at all.
+    """
+
+    name: str
+    folder: str
+    files: dict[str, str | None]
+    labels: tuple[str, ...]
+    licence: str
+    source: str
+    cut: Callable[[int], str] = lambda percent: TRAIN
+
+
+OPEN_SETS = (
+    OpenSet(
+        name="wikigold",
+        folder="wikigold",
+        files={"wikigold.conll.txt": None},
+        labels=LABELS,
+        licence="CC BY 4.0",
+        source='Balasuriya, Ringland, Nothman, Murphy and Curran (2009), "Named Entity Recognition in Wikipedia"',
+        cut=lambda percent: TEST if percent < 25 else VALIDATION if percent < 35 else TRAIN,
+    ),
+    OpenSet(
+        name="wnut17",
+        folder="wnut17",
+        files={"wnut17train.conll": TRAIN, "emerging.dev.conll": VALIDATION, "emerging.test.annotated": TEST},
+        labels=LABELS,
+        licence="CC BY 4.0",
+        source=(
+            "Derczynski, Nichols, van Erp and Limsopatham (2017), "
+            '"Results of the WNUT2017 Shared Task on Novel and Emerging Entity Recognition"'
+        ),
+    ),
+    OpenSet(
+        name="btc",
+        folder="btc",
+        files={**{f"{part}.conll": None for part in "abefg"}, "h.conll": TEST},
+        labels=("LOC", "ORG", "PER"),
+        licence="CC BY 4.0",
+        source=(
+            "Derczynski, Bontcheva and Roberts (2016), "
+            '"Broad Twitter Corpus: A Diverse Named Entity Recognition Resource"'
+        ),
+        cut=lambda percent: VALIDATION if percent < 5 else TRAIN,
+    ),
+    OpenSet(
+        name="uner_ewt",
+        folder="uner",
+        files={"en_ewt-ud-dev.iob2": None, "en_ewt-ud-test.iob2": TEST},
+        labels=("LOC", "ORG", "PER"),
+        licence="CC BY-SA 4.0",
+        source='Mayhew et al. (2024), "Universal NER: A Gold-Standard Multilingual NER Benchmark" (English EWT)',
+        cut=lambda percent: VALIDATION if percent < 10 else TRAIN,
+    ),
+    OpenSet(
+        name="uner_pud",
+        folder="uner",
+        files={"en_pud-ud-test.iob2": TEST},
+        labels=("LOC", "ORG", "PER"),
+        licence="CC BY-SA 4.0",
+        source='Mayhew et al. (2024), "Universal NER" (English PUD); measured on, never trained on',
+    ),
+)
+"""In the order of the model card. BTC's file h and all of PUD are out of domain for whatever is trained on the rest."""
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """The sentences of one part of one set; ``labels`` is the part of :data:`LABELS` that the set marks."""
+
+    name: str
+    part: str
+    labels: tuple[str, ...]
+    sentences: tuple[Sentence, ...]
+
+
+def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[list[NamedPart], dict[str, FileRecord]]:
+    """Every part of the sets that lie in ``source``, and the record of each file read under ``folder/name``.
+
+    A set whose folder is absent is left out; one with a file missing is an error, for its parts would not be the
+    documented ones. Labels become :data:`LABELS`; a mention of another kind is dropped.
+
+    Raises:
+        CorpusError: ``source`` holds none of the sets, or a set in part.
+    """
+    parts: list[NamedPart] = []
+    records: dict[str, FileRecord] = {}
+    for open_set in sets:
+        if not (source / open_set.folder).is_dir():
+            continue
+        by_part: dict[str, list[Sentence]] = {}
+        for name, part in open_set.files.items():
+            path = _found(source / open_set.folder, name)
+            records[f"{open_set.folder}/{path.name}"] = record_of(path)
+            for sentence in _coarse(read_iob_file(path, part or TRAIN, IobOptions())):
+                where = part or open_set.cut(_percent(f"{open_set.name}:{sentence.user}"))
+                by_part.setdefault(where, []).append(replace(sentence, split=where))
+        for part_name, sentences in by_part.items():
+            parts.append(NamedPart(open_set.name, part_name, open_set.labels, tuple(sentences)))
+    if not parts:
+        folders = ", ".join(sorted({open_set.folder for open_set in sets}))
+        raise CorpusError(f"{source}: --source must be a folder with at least one of the folders {folders}")
+    return parts, records
+
+
+def sentences_of_corpus(corpus: Corpus, split: str) -> Iterator[Sentence]:
+    """The sentences of one split of a prepared corpus with their mentions, sorted by user; no target, no document."""
+    keys = corpus.users(split)["user"].tolist()
+    ownership = corpus.ownership(split)
+    table = corpus.mentions(split)
+    columns = [table.column(name).to_pylist() for name in ("sentence", "start", "end", "label")]
+    mentions: dict[int, list[Mention]] = {}
+    for sentence, start, end, label in zip(*columns, strict=True):
+        mentions.setdefault(sentence, []).append(Mention(start, end, label))
+    user = 0
+    for number, text in enumerate(corpus.texts(split)):
+        while number >= ownership.user_offsets[user + 1]:
+            user += 1
+        yield Sentence(split, keys[user], text.as_py(), tuple(mentions.get(number, ())))
+
+
+def _coarse(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+    for sentence in sentences:
+        kinds = [(mention, kind_of(mention.label)) for mention in sentence.mentions]
+        yield replace(sentence, mentions=tuple(replace(m, label=kind) for m, kind in kinds if kind in LABELS))
+
+
+def _found(folder: Path, name: str) -> Path:
+    for ending in _PACKED:
+        path = folder / f"{name}{ending}"
+        if path.is_file():
+            return path
+    raise CorpusError(f"{folder}: {name} (or {name}.xz, {name}.gz) is missing; the set is used whole or not at all")
+
+
+def _percent(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 100

@@ -1,0 +1,136 @@
+"""A tagger measured against a gold corpus: a prepared one, or tagged files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from fl_sim.data_prep.ner.coverage import Evaluation, GoldRecord, Measured
+from fl_sim.data_prep.ner.open_sets import TEST, VALIDATION, sentences_of_corpus
+from fl_sim.data_prep.ner.scoring import HIDING, UNKNOWN_NAME, Judged, Tally, check_resamples, figures, kind_of
+from fl_sim.data_prep.readers.iob import iob_files, read_iob, read_iob_file
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
+from fl_sim.data_prep.taggers.categories import Selection
+from fl_sim.data_prep.taggers.tagger_registry import EVERYTHING, GOLD, Tagger
+
+_BATCH = 2_000
+
+
+@dataclass(frozen=True)
+class GoldCorpus:
+    """Sentences whose mentions are true, of one split; ``fingerprint`` is a checksum of the data they come from."""
+
+    name: str
+    split: str
+    fingerprint: str
+    sentences: Callable[[], Iterator[Sentence]]
+
+
+def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
+    """The gold corpus at ``source``: a folder made by ``fl-sim prepare``, ``bundled``, or tagged (IOB) files.
+
+    ``split`` by default is test, else validation; all sentences of tagged files whose names tell no splits.
+
+    Raises:
+        CorpusError: there is no such corpus or split, its marks come from a tagger, or its text was preprocessed.
+    """
+    if str(source) == BUNDLED or (Path(source) / MANIFEST_FILE).is_file():
+        return _prepared_gold(Corpus.open(source), split)
+    path = Path(source)
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder; --gold must be a prepared corpus or tagged files")
+    return _tagged_gold(path, split)
+
+
+def evaluate(
+    tagger: Tagger,
+    gold: GoldCorpus,
+    *,
+    selection: Selection = EVERYTHING,
+    resamples: int = 1000,
+    seed: int = 0,
+    watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
+) -> Evaluation:
+    """Tag every sentence of ``gold`` and compare; memory grows with its users and entities, not with its text.
+
+    ``selection`` says which gold mentions count; the tagger should have been made with the same.
+    Raises :class:`CorpusError` for a corpus without a mention that counts, and for fewer than 1 resample.
+    """
+    check_resamples(resamples)
+    labels = {mention.label for sentence in gold.sentences() for mention in sentence.mentions}
+    counted = {label for label in labels if selection.keeps(label, labels)}
+    tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
+    sensitive = mentions = flagged = 0
+    sentences = iter(watch(gold.sentences()))
+    while batch := list(islice(sentences, _BATCH)):
+        for true, found in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            marked = tuple(mention for mention in true.mentions if mention.label in counted)
+            tally.add(Judged(true.user, true.text, marked, found))
+            sensitive += bool(marked)
+            mentions += len(set(marked))
+            flagged += bool(found)
+    if not mentions:
+        raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
+    made = {
+        name: Measured(**figure.record()) for name, figure in figures(tally, resamples=resamples, seed=seed).items()
+    }
+    matching: dict[str, dict[str, dict[str, Measured]]] = {}
+    for name, figure in made.items():
+        if len(name) == 3:
+            matching.setdefault(name[0], {}).setdefault(name[1], {})[name[2]] = figure
+    return Evaluation(
+        tagger=tagger.describe(),
+        gold=GoldRecord(
+            name=gold.name,
+            split=gold.split,
+            fingerprint=gold.fingerprint,
+            clusters=len(tally.clusters),
+            sentences=tally.sentences,
+            sensitive_sentences=sensitive,
+            mentions=mentions,
+            entities=tally.num_entities,
+        ),
+        hiding={name: made[(name,)] for name in HIDING},
+        flagged=flagged / tally.sentences,
+        flag_precision=made[("flag_precision",)],
+        matching=matching,
+        outside_scheme=tally.outside_scheme,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
+    made_by = corpus.manifest.tagger.get("tagger", "unknown")
+    if made_by != GOLD:
+        raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; --gold needs gold marks")
+    if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
+        raise CorpusError(
+            f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
+            "corpus without --preprocess, --lower-case and --strip-punctuation"
+        )
+    chosen = _chosen(split, corpus.splits, corpus.path)
+    return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_corpus(corpus, chosen))
+
+
+def _tagged_gold(path: Path, split: str | None) -> GoldCorpus:
+    files = iob_files(path)
+    fingerprint = fingerprint_of({file.name: record_of(file) for file in files})
+    name = path.name.removesuffix(".xz").removesuffix(".gz")
+    if split is None and not any(files.values()):
+        return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in read_iob_file(f, "all")))
+    present = tuple(dict.fromkeys(sentence.split for sentence in read_iob(path)))
+    chosen = _chosen(split, present, path)
+    return GoldCorpus(name, chosen, fingerprint, lambda: (s for s in read_iob(path) if s.split == chosen))
+
+
+def _chosen(split: str | None, present: tuple[str, ...], where: Path) -> str:
+    wanted = [split] if split is not None else [TEST, VALIDATION]
+    for candidate in wanted:
+        if candidate in present:
+            return candidate
+    raise CorpusError(f"{where}: no split {' or '.join(wanted)}, only {', '.join(present)}; choose one with --split")

@@ -1,0 +1,189 @@
+"""A dataset of Hugging Face's ``datasets`` library, by its name on the hub or from a folder; needs the ``hf`` extra.
+
+Nothing of a dataset is ever run: only data files of tables are read (Parquet, Arrow, JSON, CSV), no loading scripts, no
+archives, no pickles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.readers.tables import Row, TableOptions, require_columns, sentences_of
+from fl_sim.data_prep.records import CorpusError, Sentence
+
+_SPLIT = "\0split"
+"""Where a row's split is put; no column of a dataset is called that."""
+
+_TABLES = frozenset({"parquet", "arrow", "json", "csv"})
+_DATA_SUFFIXES = frozenset({".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".gz", ".xz", ".zst"})
+_SAVED = ("dataset_dict.json", "state.json")
+_ROWS_AT_ONCE = 1000
+_SECONDS_FOR_HUB = 15
+
+
+@dataclass(frozen=True)
+class HfDataset:
+    """Which dataset: ``source`` is a folder (saved by ``save_to_disk``, or of tables) or a name on the hub.
+
+    configuration: the dataset's part of that name. splits: those to read, all if empty. revision: of the hub's
+    dataset, a commit; what it is when this is made, if None.
+    """
+
+    source: str
+    configuration: str | None = None
+    splits: tuple[str, ...] = ()
+    revision: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.source) if Path(self.source).is_dir() else None
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name if self.folder else self.source.split("/")[-1]
+
+    def pinned(self) -> HfDataset:
+        """The same with the revision that it has on the hub at present; as it is for a folder, or with the hub off.
+
+        Raises :class:`CorpusError` for a name that the hub does not have, and where it cannot be asked.
+        """
+        if self.folder or self.revision or re.match(r"[./~]|.*\.\w+$", self.source):
+            return self
+        _import_datasets(self.source)
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import OfflineModeIsEnabled
+
+        try:
+            return replace(self, revision=HfApi().dataset_info(self.source, timeout=_SECONDS_FOR_HUB).sha)
+        except OfflineModeIsEnabled:
+            return self
+        except Exception as error:  # httpx's, huggingface_hub's and the system's errors have no common class
+            raise CorpusError(
+                f"{self.source}: no such folder, and no dataset of that name can be had from the Hugging Face hub "
+                f"({_reason(error)})"
+            ) from error
+
+    def files(self) -> dict[str, Path]:
+        """The data files of a folder by their place in it; none of a dataset on the hub."""
+        if not self.folder:
+            return {}
+        found = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
+        return {path.relative_to(self.folder).as_posix(): path for path in found}
+
+    def described(self) -> dict[str, Any]:
+        """What a manifest should say of it; a folder's path is nobody's business."""
+        dataset = self.name if self.folder else self.source
+        return {
+            "dataset": dataset,
+            "configuration": self.configuration,
+            "splits": list(self.splits),
+            "revision": self.revision,
+        }
+
+
+def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
+    """All sentences of a dataset, whose columns ``options`` names as a table's.
+
+    The dataset's splits are the corpus's. Where it has but one and no split column is named, users are held out by
+    hash. A target that the dataset knows as a class is that class's name. Raises :class:`CorpusError` for whatever
+    does not fit or cannot be had.
+    """
+    reading = reading or Reading()
+    loaded = _loaded(dataset)
+    splits = dataset.splits or tuple(loaded)
+    for split in splits:
+        if split not in loaded:
+            raise CorpusError(f"{dataset.source}: no split {split!r}, only {', '.join(map(str, loaded))}")
+    several = len(splits) > 1 and options.split_column is None
+    asked = replace(options, split_column=_SPLIT) if several else options
+    rows = (row for split in splits for row in _rows(dataset.name, str(split), loaded[split], options))
+    return sentences_of(rows, asked, reading)
+
+
+def _loaded(dataset: HfDataset) -> dict[str, Any]:
+    """Split → the library's dataset, read from disk or stream batch by batch, never held in memory."""
+    datasets = _import_datasets(dataset.source)
+    folder = dataset.folder
+    try:
+        if folder and any((folder / name).is_file() for name in _SAVED):
+            saved = datasets.load_from_disk(str(folder))
+            return dict(saved) if isinstance(saved, dict) else {str(saved.split or "train"): saved}
+        where = str(folder.resolve()) if folder else dataset.source
+        builder = datasets.load_dataset_builder(where, dataset.configuration, revision=dataset.revision)
+        kind = type(builder).__module__.split(".")[-1]
+        if kind not in _TABLES:
+            raise CorpusError(f"{dataset.source}: files of kind {kind!r}; only {', '.join(sorted(_TABLES))} are read")
+        if folder:
+            return dict(builder.as_streaming_dataset())
+        builder.download_and_prepare()
+        return dict(builder.as_dataset())
+    except CorpusError:
+        raise
+    except Exception as error:  # the library's, pyarrow's and the network's errors have no common class
+        raise CorpusError(f"{dataset.source}: the dataset cannot be loaded: {_reason(error)}") from error
+
+
+def _rows(name: str, split: str, loaded: Any, options: TableOptions) -> Iterator[Row]:
+    if loaded.column_names is not None:
+        require_columns(options.columns, list(loaded.column_names), f"{name}, split {split}")
+        loaded = loaded.select_columns(options.columns)
+    class_name = _class_names(loaded, options.target_column)
+    number = 0
+    try:
+        for batch in loaded.iter(batch_size=_ROWS_AT_ONCE):
+            require_columns(options.columns, list(batch), f"{name}, split {split}")
+            for cells in zip(*(batch[column] for column in options.columns), strict=True):
+                number += 1
+                values = dict(zip(options.columns, cells, strict=True))
+                if options.entities_column is not None:
+                    values[options.entities_column] = _as_list(values[options.entities_column])
+                if options.target_column is not None:
+                    values[options.target_column] = class_name(values[options.target_column])
+                yield f"{name}, split {split}, row {number}", {**values, _SPLIT: split}
+    except CorpusError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, pa.ArrowException) as error:
+        raise CorpusError(f"{name}, split {split}, after row {number}: cannot be read: {_reason(error)}") from error
+
+
+def _class_names(loaded: Any, column: str | None) -> Any:
+    """A function from a target as it is stored to the class's name."""
+    names = getattr((loaded.features or {}).get(column), "names", None)
+    return partial(_class_name, names) if names else lambda value: value
+
+
+def _class_name(names: list[str], value: int | None) -> str | None:
+    return None if value is None or value < 0 else names[value]
+
+
+def _as_list(entities: Any) -> Any:
+    """The library turns a sequence of structures into a structure of sequences; here it is turned back."""
+    if isinstance(entities, dict) and entities and all(isinstance(values, list) for values in entities.values()):
+        return [dict(zip(entities, values, strict=True)) for values in zip(*entities.values(), strict=True)]
+    return entities
+
+
+def _import_datasets(source: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise CorpusError(f"{source}: kind hf needs {error.name}: pip install 'fl-sim[hf]'") from error
+    import huggingface_hub
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    huggingface_hub.logging.set_verbosity_error()
+    return datasets
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,193 @@
+"""Raw corpora by kind: what to read, what to record of it, and whether its entities are already marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fl_sim.data_prep.readers.ag_news import AgNewsOptions, ag_news_files, read_ag_news
+from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
+from fl_sim.data_prep.readers.conll import conll2003_files, read_conll2003
+from fl_sim.data_prep.readers.hugging_face import HfDataset, read_hf
+from fl_sim.data_prep.readers.iob import IobOptions, iob_files, read_iob
+from fl_sim.data_prep.readers.preprocessing import Preprocessing
+from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions, read_shakespeare, shakespeare_file
+from fl_sim.data_prep.readers.tables import TableOptions, read_table
+from fl_sim.data_prep.records import CorpusError, Sentence
+
+SPLIT_SENTENCES_TOOL = "spacy"
+SEC_STANDIN_FILE = "sentences.jsonl"
+SEC_STANDIN = TableOptions(text_column="sentence", document_column="doc", split_sentences=False)
+"""How the columns of the stand-in for the paper's SEC contracts are called."""
+
+
+@dataclass(frozen=True)
+class RawCorpus:
+    """A corpus before preparation.
+
+    sentences: starts a reading, anew each time it is called. has_gold: whether it marks its entities. sources: the
+    files that are read, by the name that the manifest gives them. settings, tools: for the manifest. reading: how bad
+    text is met; its notes are those of the last reading. preprocessing: what becomes of the text of every sentence
+    once its entities are known.
+    """
+
+    name: str
+    sentences: Callable[[], Iterator[Sentence]]
+    has_gold: bool
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    def preprocessed(self, preprocessing: Preprocessing) -> RawCorpus:
+        """The same corpus, its sentences kept as ``preprocessing`` leaves them."""
+        settings = {**self.settings, **preprocessing.described()}
+        return replace(self, preprocessing=preprocessing, settings=settings)
+
+
+def conll2003(source: Path, cleaning: Cleaning | None = None) -> RawCorpus:
+    """The shared task's files in the folder ``source``."""
+    files = conll2003_files(source).values()
+    return _raw("conll2003", "conll2003", partial(read_conll2003, source), files, cleaning=cleaning, has_gold=True)
+
+
+def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
+    """AG News in the folder ``source``, or in one file; users are drawn."""
+    options = options or AgNewsOptions()
+    return _raw(
+        "ag-news",
+        "ag_news",
+        partial(read_ag_news, source, options),
+        ag_news_files(source).values(),
+        cleaning=cleaning,
+        settings=options.described(),
+        cuts=options.split_sentences,
+    )
+
+
+def sec_standin(source: Path, options: TableOptions = SEC_STANDIN, cleaning: Cleaning | None = None) -> RawCorpus:
+    """Contract clauses, a company or a contract as user: ``sentences.jsonl`` in the folder ``source``, or that file."""
+    path = _file_in(source, SEC_STANDIN_FILE)
+    settings = {"test_fraction": options.test_fraction, "seed": options.seed}
+    reader = partial(read_table, "jsonl", path, options)
+    return _raw("sec-standin", "sec_standin", reader, [path], cleaning=cleaning, settings=settings)
+
+
+def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
+    """Speeches with their speakers as users: a file, or the one edition in a folder."""
+    options = options or ShakespeareOptions()
+    path = shakespeare_file(source)
+    return _raw(
+        "shakespeare",
+        path.name.split(".")[0],
+        partial(read_shakespeare, path, options),
+        [path],
+        cleaning=cleaning,
+        settings=options.described(),
+        cuts=options.split_sentences,
+    )
+
+
+def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
+    """Any tagged file with a token a line, or a folder of them."""
+    options = options or IobOptions()
+    return _raw(
+        "iob",
+        source.name.split(".")[0],
+        partial(read_iob, source, options),
+        list(iob_files(source)),
+        cleaning=cleaning,
+        settings=options.described(),
+        has_gold=True,
+    )
+
+
+def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
+    """Anybody's ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file with a text and a user column."""
+    return _raw(
+        kind,
+        source.name.split(".")[0],
+        partial(read_table, kind, source, options),
+        [source],
+        cleaning=cleaning,
+        settings=options.described(),
+        has_gold=options.entities_column is not None,
+        cuts=options.split_sentences,
+    )
+
+
+def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
+    """A dataset of Hugging Face's, from the hub or a folder; needs the ``hf`` extra."""
+    dataset = dataset.pinned()
+    return _raw(
+        "hf",
+        dataset.name,
+        partial(read_hf, dataset, options),
+        dataset.files(),
+        cleaning=cleaning,
+        settings={**dataset.described(), **options.described()},
+        has_gold=options.entities_column is not None,
+        cuts=options.split_sentences,
+        tools=("datasets",),
+    )
+
+
+def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
+    """Our own generator's corpus, by default the bundled one; needs the ``generate`` extra (Faker)."""
+    try:
+        from fl_sim.data_prep.synthetic.synthetic_corpus import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences
+    except ImportError as error:
+        raise CorpusError(f"the synthetic corpus needs {error.name}: pip install 'fl-sim[generate]'") from error
+    users = DEFAULT_USERS if users is None else users
+    seed = DEFAULT_SEED if seed is None else seed
+    return RawCorpus(
+        "synthetic",
+        lambda: synthetic_sentences(users, seed),
+        has_gold=True,
+        settings={"kind": "synthetic", "users": users, "seed": seed},
+        tools=("faker",),
+    )
+
+
+def _raw(
+    kind: str,
+    name: str,
+    reader: Callable[[Reading], Iterator[Sentence]],
+    files: Iterable[Path] | Mapping[str, Path],
+    *,
+    cleaning: Cleaning | None,
+    settings: Mapping[str, Any] | None = None,
+    has_gold: bool = False,
+    cuts: bool = False,
+    tools: tuple[str, ...] = (),
+) -> RawCorpus:
+    """A raw corpus whose ``reader`` takes how bad text is met; ``cuts`` says that it cuts texts into sentences."""
+    reading = Reading(cleaning or Cleaning())
+
+    def sentences() -> Iterator[Sentence]:
+        reading.notes.clear()
+        return reader(reading)
+
+    return RawCorpus(
+        name=name,
+        sentences=sentences,
+        has_gold=has_gold,
+        sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
+        settings={"kind": kind, **(settings or {}), **reading.cleaning.described()},
+        tools=(*((SPLIT_SENTENCES_TOOL,) if cuts else ()), *tools),
+        reading=reading,
+    )
+
+
+def _file_in(source: Path, name: str) -> Path:
+    """``source``, or in that folder the file ``name``, plain or packed; :class:`CorpusError` where there is none."""
+    if not source.is_dir():
+        return source
+    for suffix in ("", ".xz", ".gz"):
+        if (source / f"{name}{suffix}").is_file():
+            return source / f"{name}{suffix}"
+    raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")

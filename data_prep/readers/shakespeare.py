@@ -1,0 +1,80 @@
+"""Shakespeare by speaker: text of real, named authors of very different amounts; a speaker is a user.
+
+JSON lines with ``user`` and ``text``, one speech each, and ``play`` where the edition tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.readers.tables import check_fraction, split_by_hash, table_rows
+from fl_sim.data_prep.records import CorpusError, Sentence
+
+HELD_OUT_UNITS = ("speeches", "speakers")
+
+_SUFFIXES = (".jsonl", ".jsonl.xz", ".jsonl.gz")
+
+
+@dataclass(frozen=True)
+class ShakespeareOptions:
+    """How to divide the speeches.
+
+    held_out: single ``speeches`` (of speakers who are in training, too, as LEAF does), or whole ``speakers``; chosen by
+    a hash with ``seed``, with probability ``test_fraction``. split_sentences: cut speeches into sentences.
+    """
+
+    held_out: str = HELD_OUT_UNITS[0]
+    test_fraction: float = 0.1
+    seed: int = 0
+    split_sentences: bool = True
+
+    def __post_init__(self) -> None:
+        if self.held_out not in HELD_OUT_UNITS:
+            raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
+        check_fraction(self.test_fraction)
+
+    def described(self) -> dict[str, Any]:
+        """The settings that shape the corpus, for its manifest."""
+        return asdict(self)
+
+
+def shakespeare_file(source: Path) -> Path:
+    """``source``, or the one edition in that folder; :class:`CorpusError` where it has none or several.
+
+    Editions share plays, so reading two would hold a speech twice.
+    """
+    if not source.is_dir():
+        return source
+    found = sorted(path for path in source.iterdir() if path.name.endswith(_SUFFIXES))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise CorpusError(f"{source}: one edition must be named as --source, a .jsonl file; found {names}")
+    return found[0]
+
+
+def read_shakespeare(
+    source: Path, options: ShakespeareOptions | None = None, reading: Reading | None = None
+) -> Iterator[Sentence]:
+    """All sentences of one edition. A user is ``PLAY: SPEAKER``, or ``SPEAKER`` where the edition tells no play (all
+    its First Citizens are then one); a document is a speech. Raises :class:`CorpusError` as a table's reader does."""
+    reading, options = reading or Reading(), options or ShakespeareOptions()
+    return reading.finished(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
+
+
+def _speeches(path: Path, options: ShakespeareOptions, reading: Reading) -> Iterator[Sentence]:
+    for number, (where, values) in enumerate(table_rows("jsonl", path, ["user", "text"], reading), start=1):
+        speaker, text, play = (values.get(name) or "" for name in ("user", "text", "play"))
+        if not (isinstance(speaker, str) and isinstance(text, str) and isinstance(play, str)):
+            raise CorpusError(f"{where}: user, text and play must be text")
+        if not speaker.strip():
+            reading.note(Note.ROWS_WITHOUT_USER)
+            continue
+        user = reading.key(f"{play.strip()}: {speaker.strip()}" if play.strip() else speaker.strip())
+        unit = user if options.held_out == "speakers" else f"{number} {user}"
+        yield Sentence(
+            split_by_hash(unit, options.test_fraction, options.seed), user, text, (), None, f"speech {number}"
+        )

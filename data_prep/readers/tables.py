@@ -1,0 +1,293 @@
+"""Anybody's table: JSON lines, CSV, tab-separated values or Parquet with a text column and a user column."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.textfiles import note_position
+
+TABLE_KINDS = ("jsonl", "csv", "tsv", "parquet")
+HELD_OUT = "test"
+TRAIN = "train"
+
+_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 12, 30
+_EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
+_ROWS_AT_ONCE = 4096
+_MAX_CHARACTERS = 10**9
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands ("file, line 3"), and its values by column."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Which columns to read and how to divide them.
+
+    entities_column: lists of ``{"start", "end", "label"}`` in characters of the text (as JSON in a text file).
+    target_column: the class of the row. document_column: the text that the row is part of, by default the row itself.
+    id_column: names the row; a row whose id came before is dropped.
+    split_column: names each row's split; without one, a user is held out (split ``test``) by a hash of the user's
+    key and ``seed`` alone, with probability ``test_fraction``.
+    split_sentences: cut each text at its sentence ends; else a row is one sentence.
+    """
+
+    text_column: str = "text"
+    user_column: str = "user"
+    entities_column: str | None = None
+    split_column: str | None = None
+    test_fraction: float = 0.1
+    seed: int = 0
+    split_sentences: bool = True
+    target_column: str | None = None
+    document_column: str | None = None
+    id_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fraction(self.test_fraction)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that every row must have."""
+        named = (
+            self.text_column,
+            self.user_column,
+            self.entities_column,
+            self.split_column,
+            self.target_column,
+            self.document_column,
+            self.id_column,
+        )
+        return list(dict.fromkeys(column for column in named if column is not None))
+
+    def described(self) -> dict[str, Any]:
+        """The settings that shape the corpus, for its manifest."""
+        settings = asdict(self)
+        if self.split_column is not None:
+            del settings["test_fraction"], settings["seed"]
+        return settings
+
+
+def read_table(kind: str, path: Path, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
+    """All sentences of a ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file.
+
+    Text files may be compressed (.xz, .gz). A CSV file whose name ends in .tsv has tabs for commas; ``tsv`` means
+    tabs and no quoting at all (the text/tab-separated-values of IANA). Raises :class:`CorpusError` with file and
+    line for whatever does not fit.
+    """
+    reading = reading or Reading()
+    return sentences_of(table_rows(kind, path, options.columns, reading), options, reading)
+
+
+def table_rows(kind: str, path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+    """The rows of a table that has ``columns`` and maybe others."""
+    readers = {"jsonl": _jsonl_rows, "csv": _csv_rows, "tsv": _tsv_rows, "parquet": _parquet_rows}
+    return readers[kind](path, columns, reading)
+
+
+def sentences_of(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+    """The sentences of ``rows``, with everything about them checked.
+
+    Rows without a user and rows whose id came before are dropped and counted; an absent text is a blank one.
+    """
+    return reading.finished(_whole_rows(rows, options, reading), options.split_sentences)
+
+
+def held_out(user: str, fraction: float, seed: int) -> bool:
+    """Whether ``user`` is held out; depends on the key, the fraction and the seed, on nobody else."""
+    digest = hashlib.blake2b(f"{seed}\0{user}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) < fraction * 2**64
+
+
+def split_by_hash(user: str, fraction: float, seed: int) -> str:
+    """The split of ``user`` where the source tells none."""
+    return HELD_OUT if fraction and held_out(user, fraction, seed) else TRAIN
+
+
+def check_fraction(fraction: float) -> None:
+    """Raise :class:`CorpusError` for a share of held-out users outside [0, 1)."""
+    if not 0 <= fraction < 1:
+        raise CorpusError(f"--test-fraction {fraction} must lie in [0, 1)")
+
+
+def require_columns(columns: list[str], present: list[str], where: str) -> None:
+    """Raise :class:`CorpusError` unless each of ``columns`` is ``present`` once."""
+    for column in columns:
+        if present.count(column) != 1:
+            problem = "several columns" if column in present else "no column"
+            shown = [repr(name[:_SHOWN_CHARACTERS]) for name in present[:_SHOWN_COLUMNS]]
+            more = ["..."] if len(present) > _SHOWN_COLUMNS else []
+            raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join([*shown, *more]) or 'none'}")
+
+
+def _whole_rows(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+    """Every row as one sentence, however long."""
+    ids: set[bytes] = set()
+    for number, (where, values) in enumerate(rows, start=1):
+        if options.id_column is not None and _is_repeated(_identifier(where, values, options.id_column), ids):
+            reading.note(Note.REPEATED_IDS)
+            continue
+        user = _identifier(where, values, options.user_column)
+        if user is None:
+            reading.note(Note.ROWS_WITHOUT_USER)
+            continue
+        yield _sentence(where, number, values, reading.key(user), options, reading)
+
+
+def _jsonl_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+    needed = set(columns)
+    for number, line in reading.lines(path):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CorpusError(f"{where}: not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise CorpusError(f"{where}: must be a JSON object, not {type(values).__name__}")
+        if not needed <= values.keys():
+            require_columns(columns, list(values), where)
+        yield where, values
+
+
+def _csv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+    return _headed_rows(path, columns, reading, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+
+
+def _tsv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+    return _headed_rows(path, columns, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
+    csv.field_size_limit(_MAX_CHARACTERS)  # the library's own limit is shorter than a contract
+    reader = csv.reader((line for _, line in reading.lines(path)), **dialect)
+    try:
+        header = next(reader)
+        require_columns(columns, header, f"{path}, line 1")
+        for cells in reader:
+            where = f"{path}, line {reader.line_num}"
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise CorpusError(f"{where}: {len(cells)} columns, the header has {len(header)}")
+            yield where, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _parquet_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+    if path.stat().st_size == 0:
+        raise CorpusError(f"{path}: the file is empty")
+    number = 0
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            require_columns(columns, file.schema_arrow.names, str(path))
+            rows = max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
+                note_position(path, path.stat().st_size * number // rows)
+                for values in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", values
+    except pa.ArrowException as error:
+        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}, after row {number}: a text is not UTF-8; write the file again") from error
+
+
+def _sentence(
+    where: str, number: int, values: dict[str, Any], user: str, options: TableOptions, reading: Reading
+) -> Sentence:
+    text = values[options.text_column]
+    if text is None:
+        text = ""
+    elif not isinstance(text, str):
+        raise CorpusError(f"{where}: column {options.text_column!r} must be text, not {_kind(text)}")
+    if options.split_column is not None:
+        split = reading.key(_required(where, values, options.split_column))
+    else:
+        split = split_by_hash(user, options.test_fraction, options.seed)
+    mentions: tuple[Mention, ...] = ()
+    if options.entities_column is not None:
+        mentions = _mentions_value(where, values[options.entities_column], options.entities_column, reading)
+    target = None if options.target_column is None else _target(where, values, options.target_column, reading)
+    named = options.document_column or options.id_column
+    document = (None if named is None else _identifier(where, values, named)) or f"row {number}"
+    try:
+        return Sentence(split, user, text, mentions, target, reading.key(document))
+    except CorpusError as error:
+        raise CorpusError(f"{where}: {error}") from error
+
+
+def _target(where: str, values: dict[str, Any], column: str, reading: Reading) -> str | None:
+    value = values[column]
+    if isinstance(value, bool):
+        return str(value).lower()
+    name = _identifier(where, values, column)
+    return None if name is None else reading.key(name)
+
+
+def _identifier(where: str, values: dict[str, Any], column: str) -> str | None:
+    """A name or a number as text, without white space around it; None for null and for white space alone."""
+    value = values[column]
+    if isinstance(value, str):
+        return value.strip() or None
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise CorpusError(f"{where}: column {column!r} must be text or a whole number, not {_kind(value)}")
+
+
+def _required(where: str, values: dict[str, Any], column: str) -> str:
+    value = _identifier(where, values, column)
+    if value is None:
+        raise CorpusError(f"{where}: column {column!r} is blank")
+    return value
+
+
+def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
+    """Whether ``identifier`` is among ``ids``, which it joins; they are kept as 64 bits each."""
+    if identifier is None:
+        return False
+    digest = hashlib.blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    if digest in ids:
+        return True
+    ids.add(digest)
+    return False
+
+
+def _mentions_value(where: str, value: Any, column: str, reading: Reading) -> tuple[Mention, ...]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise CorpusError(f"{where}: column {column!r} is not JSON: {error}") from error
+    if not isinstance(value, list):
+        raise CorpusError(f"{where}: column {column!r} must be a list of entities, not {_kind(value)}")
+    return tuple(_mention(where, item, column, reading) for item in value)
+
+
+def _mention(where: str, item: Any, column: str, reading: Reading) -> Mention:
+    if isinstance(item, dict):
+        start, end, label = (item.get(key) for key in ("start", "end", "label"))
+        if type(start) is int and type(end) is int and isinstance(label, str):
+            return Mention(start, end, reading.key(label))
+    raise CorpusError(
+        f"{where}: an entity in column {column!r} must look like {_EXAMPLE_MENTION}, "
+        f"not {json.dumps(item, default=str)[:80]}"
+    )
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

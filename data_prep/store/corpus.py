@@ -1,0 +1,230 @@
+"""A prepared corpus, opened: columns read on demand from memory-mapped Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fl_sim.data_prep import bundled_path
+from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, Known
+from fl_sim.data_prep.store.index import open_index
+from fl_sim.data_prep.store.layout import ENTITIES, USERS, part_files, part_folder, table_file
+from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, summed
+from fl_sim.data_prep.store.ownership import Ownership, joined
+from fl_sim.data_prep.store.textfiles import sha256_of
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes as long to import as everything else here
+
+BUNDLED = "bundled"
+"""The name by which the corpus that ships with the project is opened."""
+
+HELD_OUT_SPLITS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was written to a corpus at once: the first part to its folder itself, an appended one to a folder below."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A folder that :func:`fl_sim.data_prep.prepare.write_corpus` made, and what was appended to it.
+
+    Ids of sentences, users and entities count from 0 in every split. They never change: what is appended is numbered
+    on. Sentences lie part by part, and by user within a part. ``manifest`` is the first part's with the ``splits``,
+    ``classes`` and ``fingerprint`` of the whole.
+    """
+
+    path: Path
+    manifest: Manifest
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = False, fingerprint: str | None = None) -> Corpus:
+        """Open the folder ``path``, or the corpus that ships for ``"bundled"``.
+
+        Presence and size of every file are checked, and with ``verify`` every checksum and the incidence. With a
+        ``fingerprint`` the corpus is opened as it was when it had that one, without what was appended since. Raises
+        :class:`CorpusError` for a folder that is absent, foreign, incomplete or damaged, and of it
+        :class:`ChangedCorpusError` where no state of it had that fingerprint.
+        """
+        folder = bundled_path() if str(path) == BUNDLED else Path(path)
+        parts = _parts(folder)
+        if fingerprint is not None:
+            known = [part.manifest.fingerprint for part in parts]
+            if fingerprint not in known:
+                raise ChangedCorpusError(
+                    f"{folder}: the corpus has changed; it has no state with fingerprint {fingerprint[:12]}…"
+                )
+            parts = parts[: known.index(fingerprint) + 1]
+        splits: set[str] = set()
+        for part in parts:
+            _check_files(part, splits, verify)
+            splits |= set(part.manifest.splits)
+        corpus = cls(path=folder, manifest=_whole(parts), parts=parts)
+        for split in corpus.splits if verify else ():
+            corpus.ownership(split)
+        return corpus
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.manifest.splits)
+
+    @property
+    def held_out_split(self) -> str:
+        """The split to measure on: ``validation``, else ``test``; :class:`CorpusError` where neither exists."""
+        for split in HELD_OUT_SPLITS:
+            if split in self.manifest.splits:
+                return split
+        raise CorpusError(
+            f"{self.path}: no held-out split ({' or '.join(HELD_OUT_SPLITS)}), only {', '.join(self.splits)}"
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Checksum over the data files: equal fingerprints mean the same corpus."""
+        return self.manifest.fingerprint
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever reads an ε of a training on this corpus must know of its making, each a sentence."""
+        return tuple(self.manifest.settings.get("warnings", ()))
+
+    def ownership(self, split: str) -> Ownership:
+        """Who owns which sentence and which sentence mentions what; memory-mapped, and validated.
+
+        Of a corpus that grew, the arrays of its parts are joined in memory, and have no stored profiles.
+        """
+        opened: list[Ownership] = []
+        num_users = num_entities = 0
+        for part in self._parts_with(split):
+            counts = part.manifest.splits[split]
+            num_users += counts.users
+            num_entities += counts.entities
+            index = open_index(part.folder, split, num_entities, profiles=not opened)
+            if (index.num_users, index.num_sentences) != (num_users, counts.sentences):
+                raise CorpusError(f"{part.folder}: the index of split {split} is not of the counts in the manifest")
+            opened.append(index)
+        return joined(opened)
+
+    def texts(self, split: str) -> pa.ChunkedArray:
+        """The sentences' texts, row = sentence id."""
+        return self._read(split, "sentences", ["text"]).column("text")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the sentences are classified into; empty for a corpus without classes."""
+        return self.manifest.classes
+
+    def targets(self, split: str) -> NDArray[np.int32]:
+        """int32 (S,): each sentence's class as a position in :attr:`classes`, -1 where it has none."""
+        return self._read(split, "sentences", ["target"]).column("target").to_numpy()
+
+    def mentions(self, split: str) -> pa.Table:
+        """All mentions, one row each: sentence (int64), start, end (int32, characters), label (string)."""
+        columns = ["mention_start", "mention_end", "mention_label"]
+        table = self._read(split, "sentences", columns).combine_chunks()
+        starts, ends, labels = (table.column(name).combine_chunks() for name in columns)
+        per_sentence = np.diff(starts.offsets.to_numpy())
+        sentence = np.repeat(np.arange(table.num_rows, dtype=np.int64), per_sentence)
+        arrays = [pa.array(sentence), starts.flatten(), ends.flatten(), labels.flatten()]
+        return pa.Table.from_arrays(arrays, names=["sentence", "start", "end", "label"])
+
+    def users(self, split: str) -> pd.DataFrame:
+        """One row per user, index = user id: user (the key in the source), sentences."""
+        users = self._read(split, "users", USERS.names).to_pandas().groupby("user_id", sort=True)
+        found = users.agg({"user": "first", "sentences": "sum"})
+        return found.rename_axis(None)
+
+    def entities(self, split: str) -> pd.DataFrame:
+        """One row per entity, index = entity id: entity (its key), labels, users, sentences, max_per_user."""
+        found = self._read(split, "entities", ENTITIES.names).to_pandas().set_index("entity_id").rename_axis(None)
+        if len(self._parts_with(split)) == 1:
+            return found
+        labels = found["labels"].groupby(level=0).agg(lambda parts: sorted(set().union(*parts)))
+        found = found[~found.index.duplicated()].assign(labels=labels)
+        reach = self.ownership(split).entity_reach()
+        return found.assign(users=reach.users, sentences=reach.sentences, max_per_user=reach.max_per_user)
+
+    def known(self, split: str) -> Known | None:
+        """The ids of the users and entities of ``split`` by their keys; None for a split that the corpus has not."""
+        if split not in self.manifest.splits:
+            return None
+        users = self._read(split, "users", ["user"]).column("user").to_pylist()
+        entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
+        return Known(*({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities)))
+
+    def _parts_with(self, split: str) -> list[Part]:
+        if split not in self.manifest.splits:
+            raise CorpusError(f"{self.path}: no split {split!r}, only {', '.join(self.splits)}")
+        return [part for part in self.parts if split in part.manifest.splits]
+
+    def _read(self, split: str, table: str, columns: Sequence[str]) -> pa.Table:
+        files = [part.folder / table_file(split, table) for part in self._parts_with(split)]
+        return pa.concat_tables([_read_table(path, columns) for path in files])
+
+
+def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    try:
+        found = pq.read_table(path, columns=list(columns), memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    missing = [name for name in columns if name not in found.column_names]
+    if missing:
+        raise CorpusError(f"{path}: no column {', '.join(missing)}")
+    return found
+
+
+def _parts(folder: Path) -> tuple[Part, ...]:
+    """All parts in ``folder``, each of which must follow the one before."""
+    parts = [Part(folder, read_manifest(folder))]
+    while (below := folder / part_folder(len(parts))).is_dir():
+        part = Part(below, read_manifest(below))
+        if part.manifest.follows != parts[-1].manifest.fingerprint:
+            raise CorpusError(f"{below}: was not appended to the corpus in {folder} as it is; prepare it again")
+        parts.append(part)
+    strays = set(folder.glob(part_folder(1)[:-4] + "*")) - {part.folder for part in parts}
+    if strays:
+        raise CorpusError(f"{folder}: {part_folder(len(parts))} is missing, but {min(strays).name} is there")
+    if parts[0].manifest.follows is not None:
+        raise CorpusError(f"{folder}: is a part of another corpus; open the folder that it lies in")
+    return tuple(parts)
+
+
+def _whole(parts: Sequence[Part]) -> Manifest:
+    """The first manifest, with the counts, classes and fingerprint of all parts."""
+    first, last = parts[0].manifest, parts[-1].manifest
+    names = dict.fromkeys(split for part in parts for split in part.manifest.splits)
+    counts = {
+        split: summed(part.manifest.splits[split] for part in parts if split in part.manifest.splits) for split in names
+    }
+    return first.model_copy(update={"splits": counts, "classes": last.classes, "fingerprint": last.fingerprint})
+
+
+def _check_files(part: Part, before: Container[str], verify: bool) -> None:
+    manifest, folder = part.manifest, part.folder
+    expected = {name for split in manifest.splits for name in part_files(split, first=split not in before)}
+    if expected != set(manifest.files) or fingerprint_of(manifest.files, manifest.follows) != manifest.fingerprint:
+        raise CorpusError(
+            f"{folder}: the manifest contradicts itself (its files, splits and fingerprint); prepare it again"
+        )
+    for name, record in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise CorpusError(f"{path}: missing; the manifest lists it, prepare the corpus again")
+        size = path.stat().st_size
+        if size != record.bytes:
+            raise CorpusError(f"{path}: {size} bytes, the manifest says {record.bytes}; prepare the corpus again")
+        if verify and sha256_of(path) != record.sha256:
+            raise CorpusError(f"{path}: changed since it was prepared (checksum differs); prepare the corpus again")

@@ -1,0 +1,70 @@
+"""The English of the synthetic corpus, read from ``phrases/``: one file per topic, and what they share.
+
+To teach its people another topic, add a ``topic_NAME.toml``: under ``[templates]`` one production a line
+(``sentence`` is where a sentence begins), under ``[words]`` plain ones, separated by commas.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fl_sim.data_prep.synthetic.grammar import Grammar
+
+_FOLDER = Path(__file__).parent / "phrases"
+_TOPIC_PREFIX = "topic_"
+
+
+@dataclass(frozen=True)
+class Phrasebook:
+    """What can be said. ``subjects``: phrase and the pronoun that stands for it."""
+
+    grammar: Grammar
+    topics: tuple[str, ...]
+    hedges: tuple[str, ...]
+    subjects: tuple[tuple[str, str], ...]
+    nameless_firms: tuple[str, ...]
+
+    @property
+    def relatives(self) -> tuple[str, ...]:
+        """The subjects that are one person."""
+        return tuple(phrase for phrase, pronoun in self.subjects if pronoun != "they")
+
+
+@cache
+def phrasebook() -> Phrasebook:
+    """The whole book; a topic's own rules are prefixed by its name, so that topics keep apart."""
+    common = _load(_FOLDER / "common.toml")
+    rules = _productions(common)
+    topics = []
+    for path in sorted(_FOLDER.glob(f"{_TOPIC_PREFIX}*.toml")):
+        topic = path.stem.removeprefix(_TOPIC_PREFIX)
+        topics.append(topic)
+        own = _productions(_load(path))
+        rules |= {f"{topic}_{name}": [_qualified(text, topic, own) for text in texts] for name, texts in own.items()}
+    return Phrasebook(
+        grammar=Grammar(rules),
+        topics=tuple(topics),
+        hedges=tuple(rules["hedge"]),
+        subjects=tuple((phrase, pronoun) for pronoun, phrases in common["subjects"].items() for phrase in phrases),
+        nameless_firms=tuple(common["nameless"]["firms"]),
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _productions(book: dict[str, Any]) -> dict[str, list[str]]:
+    templates = {name: text.strip().splitlines() for name, text in book["templates"].items()}
+    words = {name: [word.strip() for word in " ".join(text.split()).split(",")] for name, text in book["words"].items()}
+    return {**templates, **words}
+
+
+def _qualified(template: str, topic: str, own: dict[str, list[str]]) -> str:
+    """``template`` with the topic's name before each of the topic's own rules."""
+    return re.sub(r"<([a-z_]+)>", lambda m: f"<{topic}_{m[1]}>" if m[1] in own else m[0], template)

@@ -1,0 +1,191 @@
+"""One user of the synthetic corpus: topics, contacts, firms, towns, habits, and the sentences they make."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.synthetic.chance import famous, pick, pick_famous
+from fl_sim.data_prep.synthetic.grammar import Piece
+from fl_sim.data_prep.synthetic.inflection import TENSES, Agreement
+from fl_sim.data_prep.synthetic.phrasebook import phrasebook
+from fl_sim.data_prep.synthetic.world import FIRST_DAY, LAST_DAY, Firm, Person, World, house
+from fl_sim.data_prep.synthetic.writing import Style, tidied
+
+T = TypeVar("T")
+
+_TENSE_WEIGHTS = (0.46, 0.14, 0.15, 0.1, 0.06, 0.09)
+_SUBJECT_WEIGHTS = {"I": 0.4, "we": 0.14, "somebody": 0.14, "phrase": 0.32}
+_STATEMENT_RATE = 0.08
+_COMMA_BEFORE = ("so", "but", "and", "although", "which", "as", "just")
+
+
+@dataclass(frozen=True)
+class User:
+    """A :class:`fl_sim.data_prep.synthetic.grammar.Writer`.
+
+    ``topic_weights`` are cumulative; of everything owned the first is the favourite; ``today`` divides past from
+    future.
+    """
+
+    world: World
+    style: Style
+    topics: tuple[str, ...]
+    topic_weights: tuple[float, ...]
+    contacts: tuple[Person, ...]
+    firms: tuple[Firm, ...]
+    towns: tuple[str, ...]
+    products: tuple[str, ...]
+    addresses: tuple[str, ...]
+    today: datetime.date
+    own_dates: tuple[datetime.date, ...]
+
+    @staticmethod
+    def of(world: World, rng: np.random.Generator) -> User:
+        """Somebody new in ``world``."""
+        topics = rng.choice(phrasebook().topics, size=rng.integers(2, 6), replace=False)
+        contacts = tuple(pick(world.people, rng) for _ in range(rng.integers(3, 9)))
+        days = (LAST_DAY - FIRST_DAY).days
+        today = FIRST_DAY + datetime.timedelta(days=int(rng.integers(days // 2, days - 200)))
+        return User(
+            world=world,
+            style=Style.of(rng, phrasebook().hedges),
+            topics=tuple(str(topic) for topic in topics),
+            topic_weights=tuple(np.cumsum(rng.dirichlet([1.5] * len(topics)))),
+            contacts=contacts,
+            firms=tuple(pick_famous(world.firms, rng) for _ in range(rng.integers(3, 7))),
+            towns=tuple(pick_famous(world.towns, rng) for _ in range(3)),
+            products=tuple(pick_famous(world.products, rng) for _ in range(3)),
+            addresses=(house(pick(world.streets, rng), rng), *(contact.address for contact in contacts[:2])),
+            today=today,
+            own_dates=tuple(today + datetime.timedelta(days=int(rng.integers(-180, 180))) for _ in range(4)),
+        )
+
+    @property
+    def verbosity(self) -> float:
+        return self.style.verbosity
+
+    def pieces(self, rng: np.random.Generator) -> list[Piece]:
+        """One finished sentence: opening, clause and tail, in the user's spelling and punctuation."""
+        grammar = phrasebook().grammar
+        tense = TENSES[int(np.searchsorted(np.cumsum(_TENSE_WEIGHTS), rng.random()))]
+        negated = rng.random() < self.style.negation_rate
+        pieces = [*self._opening(rng), *grammar.expand(self._rule(rng), tense, negated, self, rng)]
+        if not pieces[-1][0].endswith("?") and rng.random() < self.style.tail_rate:
+            tail = grammar.expand("tail", tense, False, self, rng)
+            comma = "," if tail[0][0].split()[0] in _COMMA_BEFORE else ""
+            pieces += [(f"{comma} ", ""), *tail]
+        return self.style.applied(tidied(pieces), rng)
+
+    def subject(self, rng: np.random.Generator) -> tuple[Piece, Agreement]:
+        """Myself most of all; else us, somebody with a name, or a relative or group without."""
+        cumulative = np.cumsum(list(_SUBJECT_WEIGHTS.values()))
+        kind = list(_SUBJECT_WEIGHTS)[int(np.searchsorted(cumulative, rng.random()))]
+        if kind == "somebody":
+            person = self._person(rng)
+            return (self._called(person, rng), "PERSON"), Agreement(person.pronoun, 3, plural=False)
+        if kind == "phrase":
+            phrase, pronoun = pick(phrasebook().subjects, rng)
+            return (phrase, ""), Agreement(pronoun, 3, plural=pronoun == "they")
+        return (kind, ""), Agreement(kind, 1, plural=kind == "we")
+
+    def entity(self, label: str, tense: str, rng: np.random.Generator) -> Piece:
+        """What ``label`` asks for, mostly of the user's own small world, else of the wide one by its fame.
+
+        SOMEBODY and FIRM may stay without a name, FIRST is a contact's first name, JOB is no entity.
+        Raises :class:`CorpusError` for a label that it does not know.
+        """
+        match label:
+            case "SOMEBODY":
+                nameless = rng.random() < 0.35
+                return (pick(phrasebook().relatives, rng), "") if nameless else self.entity("PERSON", tense, rng)
+            case "FIRM":
+                nameless = rng.random() < 0.3
+                return (pick(phrasebook().nameless_firms, rng), "") if nameless else self.entity("ORG", tense, rng)
+            case "FIRST":
+                return pick(self.contacts, rng).first_name, "PERSON"
+            case "JOB":
+                return pick(self.world.jobs, rng), ""
+            case "DATE":
+                return self._date(tense, rng), label
+            case _:
+                return self._named(label, rng), label
+
+    def _named(self, label: str, rng: np.random.Generator) -> str:
+        match label:
+            case "PERSON":
+                return self._called(self._person(rng), rng)
+            case "ORG":
+                return _own_or_famous(self.firms, self.world.firms, 0.7, rng).name
+            case "GPE":
+                return self._place(rng)
+            case "LOC":
+                return self._address(rng)
+            case "EMAIL":
+                return self._reachable(rng).email
+            case "PHONE":
+                return self._reachable(rng).phone
+            case "PRODUCT":
+                return _own_or_famous(self.products, self.world.products, 0.6, rng)
+            case "MONEY":
+                return _amount(rng)
+        raise CorpusError(f"the grammar asks for an entity of the unknown label {label!r}")
+
+    def _rule(self, rng: np.random.Generator) -> str:
+        if rng.random() < _STATEMENT_RATE:
+            return "statement"
+        position = np.searchsorted(self.topic_weights, rng.random() * self.topic_weights[-1])
+        return f"{self.topics[int(position)]}_sentence"
+
+    def _opening(self, rng: np.random.Generator) -> list[Piece]:
+        if rng.random() < self.style.greets:
+            return [*phrasebook().grammar.expand("greeting", "present", False, self, rng), (", ", "")]
+        if rng.random() < self.style.hedge_rate:
+            return [(f"{pick(self.style.hedges, rng)}, ", "")]
+        return []
+
+    def _person(self, rng: np.random.Generator) -> Person:
+        return _own_or_famous(self.contacts, self.world.public_people, 0.88, rng)
+
+    def _called(self, person: Person, rng: np.random.Generator) -> str:
+        return person.first_name if person in self.contacts and rng.random() < 0.3 else person.name
+
+    def _place(self, rng: np.random.Generator) -> str:
+        if rng.random() < 0.18:
+            return pick_famous(self.world.countries, rng)
+        return _own_or_famous(self.towns, self.world.towns, 0.6, rng)
+
+    def _address(self, rng: np.random.Generator) -> str:
+        if rng.random() < 0.6:
+            return pick_famous(self.addresses, rng)
+        return house(pick_famous(self.world.streets, rng), rng)
+
+    def _reachable(self, rng: np.random.Generator) -> Person | Firm:
+        return pick(self.contacts, rng) if rng.random() < 0.6 else pick(self.firms, rng)
+
+    def _date(self, tense: str, rng: np.random.Generator) -> str:
+        """A day that fits the tense, behind the user's today or ahead of it; now and then one of their own."""
+        past = tense in ("past", "perfect") or (tense == "present" and rng.random() < 0.3)
+        fitting = [date for date in self.own_dates if (date <= self.today) == past]
+        if fitting and rng.random() < 0.3:
+            return self.style.date(pick(fitting, rng), rng)
+        distance = datetime.timedelta(days=1 + famous(700 if past else 300, rng, offset=30.0))
+        return self.style.date(self.today - distance if past else self.today + distance, rng)
+
+
+def _own_or_famous(own: Sequence[T], everyones: Sequence[T], share: float, rng: np.random.Generator) -> T:
+    return pick_famous(own if rng.random() < share else everyones, rng)
+
+
+def _amount(rng: np.random.Generator) -> str:
+    """Sterling: half of the sums round, the others to the pound or the penny; small ones more often."""
+    pounds = float(np.exp(rng.uniform(np.log(4), np.log(9000))))
+    if rng.random() < 0.5:
+        magnitude = 10 ** (len(str(int(pounds))) - 1)
+        return f"£{max(5, round(pounds / magnitude) * magnitude):,}"
+    return f"£{pounds:,.2f}" if rng.random() < 0.5 else f"£{int(pounds):,}"

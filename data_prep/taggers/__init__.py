@@ -1,0 +1,1 @@
+"""Taggers: which spans of a text are sensitive entities, and of which category."""

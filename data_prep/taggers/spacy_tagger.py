@@ -1,0 +1,196 @@
+"""Any spaCy pipeline that finds entities, as a tagger; each text is a document of its own."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.spacy_plugins import without_plugins
+from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.data_prep.taggers.spans import encodable, pieces, shifted, united
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+MODELS = Path(__file__).parents[1] / "models"
+SHIPPED = "en_fl_sim_ner"
+"""The pipeline that comes with the project."""
+
+PREFERRED = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm", SHIPPED)
+"""The pipelines that are taken, the first that is there, when nobody names one."""
+
+_RULERS = frozenset({"entity_ruler", "future_entity_ruler", "span_ruler"})
+_FINDERS = _RULERS | {"ner", "beam_ner", "spancat", "spancat_singlelabel"}
+_NOT_NEEDED = frozenset(
+    {
+        *("parser", "beam_parser", "senter", "sentencizer"),
+        *("tagger", "morphologizer", "attribute_ruler", "lemmatizer", "trainable_lemmatizer"),
+        *("entity_linker", "textcat", "textcat_multilabel"),
+    }
+)
+_EMBEDDERS = frozenset({"tok2vec", "transformer", "curated_transformer"})
+_TRANSFORMERS = _EMBEDDERS - {"tok2vec"}
+_OWN = (_FINDERS | _NOT_NEEDED | _EMBEDDERS) - _TRANSFORMERS  # spaCy's; others are plugged in, or a package's
+Config = Mapping[str, Any]
+
+
+class SpacyTagger:
+    """Tags with an installed spaCy package, a pipeline folder, or the pipeline that ships.
+
+    Only what finds entities is loaded, with the vectors or transformers that it listens to. Parsers, taggers and
+    lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. Very long texts and
+    words are cut (:func:`fl_sim.data_prep.taggers.spans.pieces`). ``batch_size`` is in texts: by default the
+    pipeline's own, and 1
+    with a transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
+    Raises :class:`CorpusError` for a pipeline that is absent, cannot be loaded or finds no entities.
+    """
+
+    def __init__(self, name_or_path: str, *, batch_size: int | None = None) -> None:
+        from confection import Config as ConfigFile
+
+        self._name = name_or_path
+        self._folder, self._packaged = _located(name_or_path)
+        with self._loading():
+            self._meta: dict[str, Any] = json.loads((self._folder / "meta.json").read_text(encoding="utf-8"))
+            config = ConfigFile().from_disk(self._folder / "config.cfg", interpolate=False)
+            self._pipes: list[str] = config["nlp"]["pipeline"]
+            self._components: dict[str, Config] = {name: config["components"][name] for name in self._pipes}
+        self._needed = _needed(self._components)
+        if not self._needed:
+            present = ", ".join(self._pipes) or "no component"
+            raise CorpusError(
+                f"spaCy pipeline {name_or_path!r} finds no entities: "
+                f"it has {present}, but none of {', '.join(sorted(_FINDERS))}"
+            )
+        transformer = any(self._components[name].get("factory") in _TRANSFORMERS for name in self._needed)
+        self._batch_size = batch_size or (1 if transformer else None)
+
+    @functools.cached_property
+    def labels(self) -> frozenset[str]:
+        """What the pipeline's own meta data say that it can give."""
+        labels = self._meta.get("labels", {})
+        return frozenset(label for name in self._needed for label in labels.get(name, ()))
+
+    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        """``doc.ents``, and the spans of span rulers and span categorisers, as character spans."""
+        keys = [
+            str(c["spans_key"]) for name, c in self._components.items() if name in self._needed and "spans_key" in c
+        ]
+        found: list[Mention] = []
+        for document, (offset, last) in self._pipeline.pipe(_parts(texts), as_tuples=True, batch_size=self._batch_size):
+            found += shifted(_mentions(document, keys), offset)
+            if last:
+                yield united([found])
+                found = []
+
+    def describe(self) -> dict[str, str]:
+        """Name, version and components that ran; a checksum of a folder, but never its path."""
+        described = {
+            "tagger": "spacy",
+            "pipeline": f"{self._meta['lang']}_{self._meta['name']}",
+            "pipeline_version": str(self._meta["version"]),
+            "components": ",".join(self._needed),
+            "spacy": importlib.metadata.version("spacy"),
+        }
+        return described if self._packaged else described | {"pipeline_sha256": self._digest}
+
+    @functools.cached_property
+    def _pipeline(self) -> Language:
+        import spacy
+
+        unused = [name for name in self._pipes if name not in self._needed]
+        own = all(self._components[name].get("factory") in _OWN for name in self._needed)
+        with self._loading(), without_plugins() if own else nullcontext():
+            if self._packaged:  # by its own function, since a package may register what its components need
+                return importlib.import_module(self._name).load(exclude=unused)
+            return spacy.load(self._folder, exclude=unused)
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for path in sorted(path for path in self._folder.rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(self._folder).as_posix()} {sha256_of(path)}\n".encode())
+        return digest.hexdigest()
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[0] if lines else type(error).__name__
+            raise CorpusError(f"spaCy pipeline {self._name!r} cannot be loaded: {reason}") from error
+
+
+def default_pipeline() -> str | None:
+    """The first of :data:`PREFERRED` that is there."""
+    for name in PREFERRED:
+        try:
+            _located(name)
+        except CorpusError:
+            continue
+        return name
+    return None
+
+
+def _located(name_or_path: str) -> tuple[Path, bool]:
+    """The folder with the pipeline's files, and whether it lies in an installed package of its name."""
+    if name_or_path == SHIPPED and (MODELS / SHIPPED / "meta.json").is_file():
+        return MODELS / SHIPPED, False
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path, False
+    spec = importlib.util.find_spec(name_or_path) if name_or_path.isidentifier() else None
+    for place in (spec and spec.submodule_search_locations) or ():
+        for meta in sorted(Path(place).glob(f"{name_or_path}-*/meta.json")):
+            return meta.parent, True
+    raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder")
+
+
+def _needed(components: Mapping[str, Config]) -> list[str]:
+    """The names of the components that find entities, or might, and of those that these build upon."""
+    factories = {name: str(component.get("factory")) for name, component in components.items()}
+    finding = [name for name, factory in factories.items() if factory not in _NOT_NEEDED | _EMBEDDERS]
+    if any(factories[name] in _RULERS for name in finding):
+        return list(components)
+    unknown = any(factories[name] not in _FINDERS for name in finding)
+    upstream = {name for finder in finding for name in _listened_to(components[finder])}
+    embedding = {
+        name for name, factory in factories.items() if factory in _EMBEDDERS and (unknown or {name, "*"} & upstream)
+    }
+    return [name for name in components if name in finding or (finding and name in embedding)]
+
+
+def _listened_to(settings: Config) -> Iterator[str]:
+    """The upstream components, ``*`` for any, that listeners anywhere in a component's ``settings`` name."""
+    if "Listener" in str(settings.get("@architectures", "")):
+        yield str(settings.get("upstream", "*"))
+    for value in settings.values():
+        if isinstance(value, Mapping):
+            yield from _listened_to(value)
+
+
+def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:
+    spans = itertools.chain(document.ents, *(document.spans.get(key, ()) for key in keys))
+    for span in spans:
+        if span.text.strip() and span.label_:
+            yield Mention(span.start_char, span.end_char, span.label_)
+
+
+def _parts(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, bool]]]:
+    """The pieces of all texts, each with its place in its text and whether it is the last one."""
+    for text in texts:
+        cut = list(pieces(encodable(text)))
+        for number, (offset, piece) in enumerate(cut, start=1):
+            yield piece, (offset, number == len(cut))

@@ -1,0 +1,58 @@
+"""Stanza's named-entity models, where Stanza is installed and its models lie on this machine."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.taggers.spans import encodable, united
+
+
+class StanzaTagger:
+    """Tags with Stanza's default models for ``language``; nothing is downloaded.
+
+    One text is given to Stanza at a time: in a batch of its own making the neighbours of a sentence would change
+    the last bits of its scores. Raises :class:`CorpusError` where Stanza is not installed, and when the first text
+    comes where its models are absent.
+    """
+
+    def __init__(self, language: str = "en") -> None:
+        if importlib.util.find_spec("stanza") is None:
+            raise CorpusError("tagger stanza needs Stanza: pip install stanza")
+        self._language = language
+
+    @functools.cached_property
+    def labels(self) -> frozenset[str]:
+        """The tags of the loaded model."""
+        return frozenset(self._pipeline.processors["ner"].get_known_tags())
+
+    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        for text in texts:
+            if not text.strip():
+                yield ()
+                continue
+            entities = self._pipeline(encodable(text)).ents
+            yield united([[Mention(found.start_char, found.end_char, found.type) for found in entities]])
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "tagger": "stanza",
+            "language": self._language,
+            "stanza": importlib.metadata.version("stanza"),
+        }
+
+    @functools.cached_property
+    def _pipeline(self) -> Any:
+        import stanza
+
+        try:
+            return stanza.Pipeline(self._language, processors="tokenize,ner", download_method=None, verbose=False)
+        except (OSError, ValueError) as error:
+            raise CorpusError(
+                f"Stanza has no models for {self._language!r} here; get them with "
+                f'python -c "import stanza; stanza.download({self._language!r})"'
+            ) from error

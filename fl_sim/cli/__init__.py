@@ -1,0 +1,1 @@
+"""The command line: a thin layer on the packages below it."""

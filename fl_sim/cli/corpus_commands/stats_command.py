@@ -1,0 +1,43 @@
+"""Print what a prepared corpus holds: users, sentences, entities and their reach."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+
+NAME = "stats"
+HELP = "users, sentences, entities and entity reach of a prepared corpus"
+
+TABLES = ("fl_sim.research.uedp_paper.table_two",)
+"""Modules with a ``table_of(corpus)`` of their own to print beside the figures; by name, as research is imported by
+none."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--verify", action="store_true", help="check the checksum of every file first")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fl_sim.data_prep.corpus_stats import corpus_stats, stats_table
+    from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.data_prep.store.corpus import Corpus
+
+    corpus = Corpus.open(args.corpus, verify=args.verify)
+    stats = corpus_stats(corpus)
+    tables = [importlib.import_module(name).table_of(corpus) for name in TABLES]
+    if args.json:
+        print(json.dumps(stats | {table.key: table.plain() for table in tables}, ensure_ascii=False))
+        return 0
+    console = Console()
+    for table in tables:
+        console.print(table.shown(stats["name"]))
+        console.print(table.explained(), highlight=False)
+    console.print(stats_table(stats))
+    for name, times in stats["bad_text"].items():
+        console.print(f"survived: {times:,} {MEANING[Note(name)]}")
+    return 0

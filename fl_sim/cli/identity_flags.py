@@ -1,0 +1,31 @@
+"""The flags that decide which mentions are one entity, for the verbs that make a corpus."""
+
+from __future__ import annotations
+
+import argparse
+
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, NESTED, Identity
+
+
+def add_identity(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, in a group of their own."""
+    group = parser.add_argument_group("which mentions are one entity (docs/identity.md)")
+    group.add_argument("--identity", metavar="STEPS", help="steps of the normalisation, with commas (default: all)")
+    group.add_argument("--nested", choices=NESTED, help="which of the mentions that overlap count (default all)")
+    group.add_argument(
+        "--family-names", action="store_true", help="a person's name also mentions the entity of its last word"
+    )
+    group.add_argument(
+        "--link-within-document",
+        action="store_true",
+        help="a part of a person's name also stands for the whole name in the same document; "
+        "changes what ε speaks of (docs/privacy.md, section 14)",
+    )
+
+
+def identity_of(args: argparse.Namespace) -> Identity:
+    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for a step that does not exist."""
+    steps = DEFAULT_IDENTITY.steps
+    if args.identity is not None:
+        steps = tuple(step.strip() for step in args.identity.split(",") if step.strip())
+    return Identity(steps, args.nested or "all", args.family_names, args.link_within_document)

@@ -1,0 +1,1 @@
+"""Commands that compute, plan or attack an ε."""

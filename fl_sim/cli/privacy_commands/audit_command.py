@@ -1,0 +1,246 @@
+"""Attack a mechanism and say what ε is at least, beside what is claimed for it.
+
+Exit code 1 says that something our accountant proves was refuted (docs/audit.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_published
+
+if TYPE_CHECKING:
+    from fl_sim.audit.cases import Case, Finding
+    from fl_sim.strategies.accounting.adjacency import Reach
+
+NAME = "audit"
+HELP = "attack a mechanism: a lower bound on ε, beside what is claimed"
+
+EXIT_REFUTED = 1
+
+_OWN = ("uedp", "user_level")
+_MECHANISM = {"z", "rounds", "delta", "q_e", "reach_users", "trials"}
+_PUBLISHED = _MECHANISM | {"estimator", "users", "users_per_round", "sentences", "sensitive_sentences", "entities"}
+_OURS = _MECHANISM | {"reach_sentences", "user_sentences", "mutation", "companions", "q_u"}
+_ALLOWED: dict[str, set[str]] = {
+    "uedp": _OURS | {"q_s", "user_cap", "clipping"},
+    "user_level": _OURS,
+    "published": _PUBLISHED,
+    "published-as-coded": _PUBLISHED | {"defects"},
+    "table": {"trials"},
+    "canaries": {"rounds", "z", "delta"},
+}
+_FLAGS = sorted(set.union(*_ALLOWED.values()))
+_DEFECTS = ("variance-as-std", "fixed-cohort", "clip-before-adam")
+_ADAM_PARAMETERS, _ADAM_RATE = 124_439_808, 5e-5  # GPT-2 small; AdamW's usual rate for fine-tuning
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim audit``; the mechanism's as in ``fl-sim account``, T 1 and δ 1e-5 by default."""
+    parser.add_argument("--strategy", choices=(*_OWN, "published", "published-as-coded"), help="what trains")
+    parser.add_argument("--table", action="store_true", help="audit every mechanism at reach 1, 15 and all")
+    parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
+    parser.add_argument("--trials", type=int, metavar="N", help="trainings per corpus (default 20000)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="root seed (default 0)")
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="of all that is found (default 0.95)"
+    )
+    parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of ours (slower)")
+    parser.add_argument("--mutation", metavar="NAME", help="break the mechanism on purpose (see docs/audit.md)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_mechanism(parser)
+    add_adjacency(parser).add_argument(
+        "--companions", type=int, metavar="K", help="other entities in each of these sentences (default 0)"
+    )
+    published = add_published(parser)
+    published.add_argument("--entities", type=int, metavar="E", help="all entities (as coded: decides the noise)")
+    published.add_argument("--defects", nargs="+", choices=_DEFECTS, help="as coded: only these (default: all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the audit found; exit code 0, or 1 if a proven ε was refuted."""
+    _check(args)
+    if args.table:
+        return _table(args)
+    if args.canaries is not None:
+        return _canaries(args)
+    from fl_sim.audit.cases import examine
+
+    findings = []
+    for case in _own_cases(args) if args.strategy in _OWN else _published_cases(args):
+        print(f"auditing {case.name}", file=sys.stderr)
+        found = examine(
+            case, trials=_trials(args), seed=args.seed, confidence=args.confidence, pin_noise=args.pin_noise
+        )
+        findings.append(found)
+    settings = {"strategy": args.strategy, "mutation": args.mutation, "seed": args.seed}
+    if args.json:
+        print(json.dumps(settings | {"audits": [finding.record() for finding in findings]}, allow_nan=False))
+    else:
+        sys.stdout.write("".join(map(_text, findings)))
+    return 0 if all(finding.holds for finding in findings) else EXIT_REFUTED
+
+
+def _own_cases(args: argparse.Namespace) -> list[Case]:
+    from fl_sim.audit.cases import own_case
+    from fl_sim.strategies.accounting.accountant import RoundEvent
+    from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency
+
+    event = RoundEvent(
+        strategy=args.strategy,
+        noise_multiplier=_required(args, "z"),
+        q_u=_or(args.q_u, 1.0),
+        q_e=_or(args.q_e, 1.0),
+        q_s=_or(args.q_s, 1.0),
+        user_cap=_or(args.user_cap, 1.0),
+        clipping=args.clipping or "sentence",
+    )
+    user_sentences, reach = _or(args.user_sentences, math.inf), _reach(args)
+    units = {
+        "user": Adjacency(user_sentences),
+        "entity": Adjacency(0, reach),
+        "user_entity": Adjacency(user_sentences, reach),
+    }
+    protected = {
+        name: adjacency
+        for name, adjacency in units.items()
+        if (adjacency.user_sentences > 0 or name == "entity") and (adjacency.reach.total or name == "user")
+    }
+    return [
+        own_case(
+            name,
+            event,
+            adjacency,
+            _or(args.rounds, 1),
+            _or(args.delta, 1e-5),
+            mutation=args.mutation,
+            companions=_or(args.companions, 0) if adjacency.reach != NO_ENTITY else 0,
+        )
+        for name, adjacency in protected.items()
+    ]
+
+
+def _published_cases(args: argparse.Namespace) -> list[Case]:
+    from fl_sim.audit.cases import published_case
+    from fl_sim.audit.published_round import AS_CODED, AS_STATED, Defects, adamw_update_norm
+    from fl_sim.strategies.published import PublishedSettings
+
+    estimator = _required(args, "estimator")
+    counts = {name: _or(getattr(args, name), 1) for name in ("sentences", "sensitive_sentences")}
+    settings = PublishedSettings(
+        estimator=estimator,
+        users=_required(args, "users"),
+        users_per_round=_required(args, "users_per_round"),
+        noise_multiplier=_required(args, "z"),
+        q_e=_or(args.q_e, 1.0),
+        **counts,
+    )
+    chosen = Defects(**{name.replace("-", "_"): True for name in args.defects or ()}) if args.defects else AS_CODED
+    defects = chosen if args.strategy == "published-as-coded" else AS_STATED
+    clip = 0.1
+    reach = settings.users if args.reach_users is None else args.reach_users
+    return [
+        published_case(
+            unit,
+            settings,
+            _or(args.rounds, 1),
+            _or(args.delta, 1e-5),
+            entities=_required(args, "entities") if defects.variance_as_std else _or(args.entities, 1),
+            reach_users=knowers,
+            user=user,
+            defects=defects,
+            user_clip=clip,
+            update_norm=adamw_update_norm(_ADAM_PARAMETERS, _ADAM_RATE, 1, clip) if defects.clip_before_adam else clip,
+        )
+        for unit, knowers, user in (("user", 0, True), ("entity", reach, False), ("user_entity", reach, True))
+        if knowers or unit == "user"
+    ]
+
+
+def _table(args: argparse.Namespace) -> int:
+    from fl_sim.audit.audit_table import audit_table, markdown
+
+    table = audit_table(
+        trials=_trials(args),
+        seed=args.seed,
+        confidence=args.confidence,
+        pin_noise=args.pin_noise,
+        progress=lambda name: print(name, file=sys.stderr),
+    )
+    sys.stdout.write(json.dumps(table.record(), allow_nan=False) + "\n" if args.json else markdown(table))
+    return 0 if table.holds else EXIT_REFUTED
+
+
+def _canaries(args: argparse.Namespace) -> int:
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from fl_sim.audit.canaries import audit_training
+
+    wanted = {"rounds": args.rounds, "privacy.noise_multiplier": args.z, "privacy.delta": args.delta}
+    overrides = {key: value for key, value in wanted.items() if value is not None}
+    with TemporaryDirectory() as work:
+        found = audit_training(
+            Path(work), canaries=args.canaries, seed=args.seed, confidence=args.confidence, overrides=overrides
+        )
+    record = found.record()
+    sys.stdout.write(json.dumps(record, allow_nan=False) + "\n" if args.json else _lines(record))
+    return 0 if record["holds"] else EXIT_REFUTED
+
+
+def _text(finding: Finding) -> str:
+    return _lines(finding.record()) + "\n"
+
+
+def _lines(record: dict[str, Any]) -> str:
+    return "".join(f"{name:<24}{_shown(value)}\n" for name, value in record.items() if value is not None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _reach(args: argparse.Namespace) -> Reach:
+    from fl_sim.strategies.accounting.adjacency import Reach
+
+    return Reach(_or(args.reach_users, 1), _or(args.reach_sentences, 1))
+
+
+def _trials(args: argparse.Namespace) -> int:
+    return int(_or(args.trials, 20_000))
+
+
+def _check(args: argparse.Namespace) -> None:
+    """A flag that would be ignored is a misunderstanding about what was audited, so it is an error."""
+    modes = [mode for mode in ("table", "canaries") if getattr(args, mode) not in (None, False)]
+    modes += [args.strategy] if args.strategy else []
+    if len(modes) != 1:
+        _refuse("strategy", f"one of {len(modes)} modes", "exactly one of --strategy, --table and --canaries")
+    allowed = _ALLOWED[modes[0]]
+    for name in _FLAGS:
+        if getattr(args, name) is not None and name not in allowed:
+            flags = ", ".join("--" + flag.replace("_", "-") for flag in sorted(allowed))
+            _refuse(name.replace("_", "-"), f"given with {modes[0]}", flags)
+
+
+def _required(args: argparse.Namespace, name: str) -> Any:
+    value = getattr(args, name)
+    if value is None:
+        _refuse(name.replace("_", "-"), "missing", f"a value is needed with --strategy {args.strategy}")
+    return value
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _refuse(flag: str, value: str, allowed: str) -> NoReturn:
+    from fl_sim.strategies.accounting.adjacency import PrivacyError
+
+    raise PrivacyError(f"--{flag} is {value}; allowed: {allowed}")

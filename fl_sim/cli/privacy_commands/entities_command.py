@@ -1,0 +1,178 @@
+"""Say what ε every entity of a corpus has, from its own profile: how many sentences of each user mention it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.cli.mechanism_flags import add_mechanism
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.run.entity_report import Training
+
+NAME = "entities"
+HELP = "ε of every entity of a corpus, and how it is spread"
+
+_PRIVATE = "These figures are read off the private corpus: they are for its owner, and no ε covers publishing them."
+_MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim entities``."""
+    parser.add_argument(
+        "--run", metavar="DIR", help="a run's folder: its corpus, its mechanism, the rounds it released"
+    )
+    parser.add_argument("--corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--split", metavar="NAME", help="the split that trains (default train)")
+    parser.add_argument(
+        "--within", type=float, nargs="+", metavar="E", help="give the share of entities within each of these ε"
+    )
+    parser.add_argument(
+        "--evaluations", type=int, metavar="N", help="compute at most about so many ε (default 10,000); bound the rest"
+    )
+    parser.add_argument("--show-names", action="store_true", help="name the worst entities; the list is private")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    group = add_mechanism(parser, "the mechanism, without --run")
+    group.add_argument("--strategy", choices=("uedp", "user_level"), help="what trains (default uedp)")
+    group.add_argument(
+        "--user-sentences", type=float, metavar="N", help="n', the most sentences of one user (default: the corpus's)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; exit code 0."""
+    from fl_sim.run.entity_report import EVALUATIONS, THRESHOLDS, entity_epsilons, summarise
+    from fl_sim.storage.run_folder import encode
+
+    corpus, split, training = _of_run(args) if args.run else _of_flags(args)
+    evaluations = EVALUATIONS if args.evaluations is None else args.evaluations
+    found = entity_epsilons(corpus.ownership(split), training, evaluations)
+    names = corpus.entities(split)["entity"].tolist() if args.show_names else None
+    report = {"corpus": corpus.manifest.name, "split": split} | _settings(training)
+    report |= summarise(found, args.within or THRESHOLDS, names)
+    if args.json:
+        print(json.dumps(encode(report | {"note": _PRIVATE}), ensure_ascii=False, allow_nan=False))
+    else:
+        print(_text(report))
+    return 0
+
+
+def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
+    from fl_sim.config import ConfigError
+    from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.run.entity_report import Training
+    from fl_sim.strategies.accounting.accountant import RoundEvent
+
+    for name in ("corpus", "z", "rounds"):
+        if getattr(args, name) is None:
+            raise ConfigError(f"--{name} is missing; allowed: a value, or --run DIR")
+    event = RoundEvent(
+        strategy=args.strategy or "uedp",
+        noise_multiplier=args.z,
+        q_u=_or(args.q_u, 1.0),
+        q_e=_or(args.q_e, 1.0),
+        q_s=_or(args.q_s, 1.0),
+        user_cap=_or(args.user_cap, 1.0),
+        clipping=args.clipping or "sentence",
+    )
+    corpus, split = Corpus.open(args.corpus, verify=True), args.split or "train"
+    largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
+    bound = float(_or(args.user_sentences, largest))
+    return corpus, split, Training(event, args.rounds, _or(args.delta, 1e-5), bound)
+
+
+def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
+    from fl_sim.config import ConfigError, user_sentence_bound
+    from fl_sim.run.entity_report import Training
+    from fl_sim.run.ledger_account import read_ledgers
+    from fl_sim.run.run_record import Record
+    from fl_sim.storage.run_folder import ResultsError, RunFolder
+    from fl_sim.strategies.accounting.adjacency import Adjacency
+    from fl_sim.strategies.mechanism import PrivacyPlan, from_record
+
+    for name in ("corpus", "split", *_MECHANISM):
+        if getattr(args, name) is not None:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is given with --run; allowed: one of them, because a run has its own {flag}")
+    folder = RunFolder.open(args.run)
+    record = Record.read(folder)
+    config, corpus = record.config, record.open_corpus(folder)
+    if not folder.last_round:
+        raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")
+    plan, split = PrivacyPlan(**from_record(record.plan)), config.corpus.train_split
+    if plan.exposed(Adjacency()) != Adjacency():
+        raise ConfigError(
+            f"{folder.path}: its weights depend on other users' data, so that every entity reaches all users; allowed: "
+            "runs without privacy.*_weight_cap"
+        )
+    largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
+    bound = user_sentence_bound(config.privacy.user_sentences, largest)
+    # A round that was done again after a crash, with noise of its own, is another release: the ledger has them all.
+    (ledger,) = read_ledgers([folder.path])
+    return corpus, split, Training(plan.event(), len(ledger.entries), plan.delta, bound)
+
+
+def _settings(training: Training) -> dict[str, Any]:
+    event = training.event
+    return {
+        "strategy": event.strategy,
+        "noise_multiplier": event.noise_multiplier,
+        "q_u": event.q_u,
+        "q_e": event.q_e,
+        "q_s": event.q_s,
+        "user_cap": event.user_cap,
+        "clipping": "sentence" if event.clips_sentences else "user",
+        "rounds": training.rounds,
+        "delta": training.delta,
+        "user_sentences": training.user_sentences,
+    }
+
+
+def _text(report: dict[str, Any]) -> str:
+    from fl_sim.reporting.report import format_delta, format_epsilon
+    from fl_sim.run.entity_report import QUANTILES
+
+    detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
+    lines = [
+        f"{report['corpus']}, split {report['split']}: {report['entities']:,} entities, "
+        f"{report['distinct_profiles']:,} different profiles; {report['rounds']} rounds",
+        f"ε at δ = {format_delta(report['delta'])} of a user with at most {report['user_sentences']:,g} sentences: "
+        f"{format_epsilon(report['epsilon_user'])}; together with an entity:",
+        "",
+        f"{'entities':<12}{'detected':>10}{'robust':>10}",
+    ]
+    for name in QUANTILES:
+        lines.append(f"{name:<12}{format_epsilon(detected[name]):>10}{format_epsilon(robust[name]):>10}")
+    for bound, share in detected["share_within"].items():
+        lines.append(f"{'ε ≤ ' + bound:<12}{share:>10.1%}{robust['share_within'][bound]:>10.1%}")
+    lines += ["", *_exactness(detected, robust), "", *_worst_lines(report["worst"]), "", _PRIVATE]
+    return "\n".join(lines)
+
+
+def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:
+    exact = min(detected["share_computed_exactly"], robust["share_computed_exactly"])
+    if exact == 1:
+        return ["Every figure is that of the entity's own profile."]
+    over = max(detected["overstated_by"]["max"], robust["overstated_by"]["max"])
+    return [
+        f"{exact:.2%} of the entities have the figure of their own profile. The others have that of a profile which "
+        f"dominates theirs, and which overstates it by at most {over:.1%}."
+    ]
+
+
+def _worst_lines(worst: list[dict[str, Any]]) -> list[str]:
+    from fl_sim.reporting.report import format_epsilon
+
+    lines = [f"{'worst: users':>12}{'sentences':>11}{'most of one':>13}{'entities':>10}{'detected':>10}{'robust':>10}"]
+    for row in worst:
+        figures = f"{row['users']:>12,}{row['sentences']:>11,}{row['max_per_user']:>13,}{row['entities']:>10,}"
+        both = (format_epsilon(row[name]) for name in ("epsilon_user_entity", "epsilon_user_entity_robust"))
+        named = "  " + ", ".join(row["names"]) if "names" in row else ""
+        lines.append(figures + "".join(f"{epsilon:>10}" for epsilon in both) + named)
+    return lines
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,182 @@
+"""Propose sampling rates, cap and noise for a corpus, a target ε and a compute budget."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl_sim.config import PrivacyConfig
+    from fl_sim.run.guarantees import Protected
+    from fl_sim.search.planner import Goal, Proposal, Settings
+
+NAME = "plan"
+HELP = "propose the settings that learn most at a target ε within a compute budget"
+
+_PRIVATE = (
+    "The planner reads n', reach and sizes off the private corpus: a proposal tells something about it, "
+    "and no ε covers publishing it."
+)
+_REACHES = ("p95", "max")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim plan``."""
+    parser.add_argument("--corpus", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--split", default="train", metavar="NAME", help="the split that trains (default train)")
+    parser.add_argument("--target-epsilon", required=True, type=float, metavar="E", help="the ε to stay within")
+    parser.add_argument(
+        "--target-unit",
+        choices=("user", "user_entity"),
+        default="user_entity",
+        help="whose ε that is: a user's, or that of a user and an entity at the 95th percentile of reach (default)",
+    )
+    parser.add_argument(
+        "--sentences-per-round",
+        required=True,
+        type=float,
+        metavar="B",
+        help="compute budget: the expected number of sentences of which a round computes gradients",
+    )
+    parser.add_argument("--rounds", required=True, type=int, metavar="T", help="the most rounds to release")
+    parser.add_argument("--delta", type=float, default=1e-5, metavar="D", help="δ at which ε is stated (default 1e-5)")
+    parser.add_argument(
+        "--user-sentences", default="corpus", metavar="N", help="n': a number, corpus (default) or unbounded"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the proposal; exit code 0."""
+    from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.run.guarantees import Protected
+    from fl_sim.search.planner import Goal, propose
+    from fl_sim.storage.run_folder import encode
+
+    start = time.monotonic()
+    goal = Goal(args.target_epsilon, args.target_unit, args.delta, args.sentences_per_round, args.rounds)
+    privacy = _privacy(args)
+    corpus = Corpus.open(args.corpus, verify=True)
+    ownership = corpus.ownership(args.split)
+    protected = Protected.of(ownership, privacy)
+    found = propose(ownership, protected, goal)
+    report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected)
+    report |= _found(found, goal, protected) | {"command": _command(args, goal, found.best)}
+    report |= {"seconds": round(time.monotonic() - start, 1), "note": _PRIVATE}
+    if args.json:
+        print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
+    else:
+        print(_text(report))
+    return 0
+
+
+def _privacy(args: argparse.Namespace) -> PrivacyConfig:
+    """The part of a run's configuration that says whom ε protects; refuses an impossible n'."""
+    from fl_sim.config import RunConfig
+
+    text = args.user_sentences
+    value = int(text) if text.isdecimal() else text
+    return RunConfig.from_mapping({"privacy.user_sentences": value}).privacy
+
+
+def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
+    return {
+        "target_epsilon": goal.target_epsilon,
+        "target_unit": goal.unit,
+        "delta": goal.delta,
+        "sentences_per_round": goal.sentences_per_round,
+        "rounds": goal.rounds,
+        **protected.record(),
+    }
+
+
+def _found(found: Proposal, goal: Goal, protected: Protected) -> dict[str, Any]:
+    def described(settings: Settings) -> dict[str, Any]:
+        return _described(settings, goal, protected)
+
+    return {
+        "proposal": described(found.best),
+        "alternatives": [described(settings) for settings in found.others],
+        "fewer_rounds": [described(settings) for settings in found.fewer_rounds],
+        "user_sampling": described(found.user_sampling) if found.user_sampling else None,
+        "user_sampling_worse_by": found.user_sampling_factor,
+    }
+
+
+def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str, Any]:
+    """Settings, what they cost and what they promise, as plain values."""
+    from fl_sim.strategies.accounting.accountant import epsilon
+    from fl_sim.strategies.accounting.adjacency import Adjacency
+
+    event, rounds = settings.event, settings.rounds
+    report: dict[str, Any] = {
+        "q_u": event.q_u,
+        "q_e": event.q_e,
+        "q_s": event.q_s,
+        "user_cap": event.user_cap,
+        "noise_multiplier": event.noise_multiplier,
+        "rounds": rounds,
+        "expected_sentences": settings.sentences,
+        "signal": settings.signal,
+        "signal_to_noise": settings.signal_to_noise,
+        "epsilon_user": epsilon(event, Adjacency(protected.user_sentences), rounds, goal.delta),
+    }
+    for name in _REACHES:
+        adjacency = Adjacency(protected.user_sentences, protected.reach[name])
+        report[f"epsilon_user_entity_{name}"] = epsilon(event, adjacency, rounds, goal.delta)
+        report[f"epsilon_user_entity_robust_{name}"] = epsilon(event.robust(), adjacency, rounds, goal.delta)
+    return report
+
+
+def _command(args: argparse.Namespace, goal: Goal, best: Settings) -> str:
+    """The ``fl-sim run`` that trains so; it finds the noise for the target anew."""
+    event = best.event
+    words = ["fl-sim", "run", "--corpus", args.corpus, "--strategy", "uedp", "--rounds", str(best.rounds)]
+    for flag, value in {"q-u": event.q_u, "q-e": event.q_e, "q-s": event.q_s, "user-cap": event.user_cap}.items():
+        words += [f"--{flag}", f"{value!r}"]
+    words += ["--delta", f"{goal.delta!r}", "--target-epsilon", f"{goal.target_epsilon!r}"]
+    words += ["--set", f"privacy.target_unit={goal.unit}"]
+    if args.user_sentences != "corpus":
+        words += ["--set", f"privacy.user_sentences={args.user_sentences}"]
+    if args.split != "train":
+        words += ["--set", f"corpus.train_split={args.split}"]
+    return shlex.join(words)
+
+
+def _text(report: dict[str, Any]) -> str:
+    from fl_sim.reporting.report import format_delta
+
+    best, worse = report["proposal"], report["user_sampling_worse_by"]
+    lines = [
+        f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
+        f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
+        f"at most {report['rounds']} rounds",
+        "",
+        f"{'':<14}{'SNR':>8}{'q_u':>8}{'q_s':>8}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
+        f"{'ε user':>8}{'ε p95':>8}{'robust':>8}{'ε max':>8}{'robust':>8}",
+        _row("proposed", best),
+        *(_row("", row) for row in report["alternatives"]),
+        *(_row("other rounds", row) for row in report["fewer_rounds"]),
+    ]
+    if report["user_sampling"]:
+        lines.append(_row("user sampling", report["user_sampling"]))
+        lines += ["", f"Sampling users instead of sentences learns {worse:.2f} times less at the same ε and compute."]
+    else:
+        lines += ["", "Sampling users instead of sentences cannot meet the target."]
+    lines += [f"Run it: {report['command']}", "", report["note"]]
+    return "\n".join(lines)
+
+
+def _row(label: str, settings: dict[str, Any]) -> str:
+    from fl_sim.reporting.report import format_epsilon
+
+    names = ["epsilon_user", *(f"epsilon_user_entity_{kind}{r}" for r in _REACHES for kind in ("", "robust_"))]
+    epsilons = "".join(f"{format_epsilon(settings[name]):>8}" for name in names)
+    return (
+        f"{label:<14}{settings['signal_to_noise']:>8.1f}{settings['q_u']:>8.4f}{settings['q_s']:>8.4f}"
+        f"{settings['q_e']:>6.2f}{settings['user_cap']:>5.0f}{settings['noise_multiplier']:>8.3f}"
+        f"{settings['rounds']:>6}{settings['expected_sentences']:>11,.0f}{epsilons}"
+    )

@@ -1,0 +1,1 @@
+"""Commands that start, continue or show runs."""

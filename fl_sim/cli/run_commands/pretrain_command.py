@@ -1,0 +1,98 @@
+"""Train a small GPT-2 centrally on public text, as the starting point of private runs."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.clients.examples import Example
+    from fl_sim.clients.models.language_model import LanguageModel
+    from fl_sim.clients.models.pretraining import PretrainingConfig
+
+NAME = "pretrain"
+HELP = "train an initial model on public text"
+
+HELD_OUT_SHARE = 0.02
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim pretrain``."""
+    parser.add_argument("text", nargs="+", metavar="FILE", help="public UTF-8 text, a sentence per line, plain or .xz")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the model's folder; must be new")
+    parser.add_argument("--hidden", type=int, default=128, help="width of the model")
+    parser.add_argument("--layers", type=int, default=2, help="number of blocks")
+    parser.add_argument("--heads", type=int, default=4, help="attention heads per block")
+    parser.add_argument("--max-tokens", type=int, default=128, help="context length")
+    parser.add_argument("--epochs", type=int, default=6, help="passes over the text")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences per step")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of the cosine schedule")
+    parser.add_argument("--seed", type=int, default=0, help="seed of initial weights and order")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, save the model folder with a record of how it was made, print the held-out perplexity."""
+    import json
+
+    from fl_sim.clients.models.language_model import load_model
+    from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
+    from fl_sim.config import ConfigError
+    from fl_sim.storage.run_folder import replace_file
+
+    out = Path(args.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {out}; allowed: a folder that is new or empty")
+    try:
+        config = PretrainingConfig(args.epochs, args.batch_size, args.learning_rate, seed=args.seed)
+        spec = ModelSpec(hidden=args.hidden, layers=args.layers, heads=args.heads, max_tokens=args.max_tokens)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    lines = _read_lines(args.text)
+    model = load_model(spec, args.seed)
+    train, held_out = split_held_out(model.encode(lines), HELD_OUT_SHARE, args.seed)
+    record = {
+        "perplexity": _train(model, train, held_out, config),
+        "sentences": len(train),
+        "held_out_sentences": len(held_out),
+        "text_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        "model": spec.model_dump(mode="json"),
+        "training": asdict(config),
+    }
+    model.save(out)
+    replace_file(out / "pretraining.json", (json.dumps(record, indent=2) + "\n").encode())
+    text = f"held-out perplexity {record['perplexity']:.1f}; the model is in {out}"
+    print(json.dumps({"folder": str(out), **record}) if args.json else text)
+    return 0
+
+
+def _read_lines(paths: list[str]) -> list[str]:
+    from fl_sim.config import ConfigError
+    from fl_sim.data_prep.store.textfiles import decoded_lines
+
+    lines = [line.strip() for path in paths for _, line in decoded_lines(Path(path)) if line.strip()]
+    if len(lines) < 2:
+        raise ConfigError(f"{', '.join(paths)}: {len(lines)} sentences; allowed: at least 2")
+    return lines
+
+
+def _train(
+    model: LanguageModel, train: Sequence[Example], held_out: Sequence[Example], config: PretrainingConfig
+) -> float:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from fl_sim.clients.models.pretraining import pretrain
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("starting")
+
+        def show(step: int, steps: int, loss: float) -> None:
+            progress.update(task, total=steps, completed=step, description=f"loss {loss:.2f}")
+
+        return pretrain(model, train, held_out, config, show)

@@ -1,0 +1,29 @@
+"""Go on with a run that was interrupted or killed; it ends exactly as if it had not been."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "resume"
+HELP = "go on with an interrupted run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim resume``."""
+    parser.add_argument("folder", metavar="DIR", help="the run's folder")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Resume the run in ``DIR``; exit code 0, or 130 if it was interrupted again."""
+    from fl_sim.clients.libraries import load_libraries
+
+    load_libraries()
+
+    from fl_sim.cli.console import follow
+    from fl_sim.engines.engine import Engine
+    from fl_sim.run.experiment import Experiment
+
+    with Engine() as engine:
+        return follow(Experiment.resume(args.folder, engine.start), engine, as_json=args.json, quiet=args.quiet)

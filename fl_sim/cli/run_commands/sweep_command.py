@@ -1,0 +1,69 @@
+"""Try many settings: a grid or random draws, several seeds each, gone on with where it was stopped."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.search.sweep import Outcome
+
+NAME = "sweep"
+HELP = "run a grid or a random search of settings and show a table"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim sweep``."""
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a TOML file of base, seeds, set, grid and random (docs/sweeps.md)"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the sweep's folder; the same again goes on"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
+    parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the sweep; exit code 0, 1 if a run failed, or 130 if it was interrupted (the same command goes on)."""
+    import json
+    import sys
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fl_sim.cli.main import EXIT_INTERRUPTED
+    from fl_sim.config import ConfigError
+    from fl_sim.search.batch import FAILED, INTERRUPTED
+    from fl_sim.search.sweep import as_markdown, read_table, run_sweep
+    from fl_sim.search.sweep_points import Sweep
+    from fl_sim.storage.run_folder import encode
+
+    if not 1 <= args.jobs <= 1024:
+        raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
+    sweep = Sweep.load(args.config)
+    console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=console.quiet) as progress:
+        task = progress.add_task("runs", total=len(sweep.points()))
+
+        def show(outcome: Outcome) -> None:
+            progress.update(task, advance=outcome.status != INTERRUPTED, description=outcome.point.name)
+            if outcome.status == FAILED:
+                console.print(f"{outcome.point.name} failed: {outcome.reason}", markup=False, style="yellow")
+
+        outcomes = run_sweep(sweep, args.out.expanduser().absolute(), args.jobs, show)
+    table = read_table(args.out)
+    if args.json:
+        print(json.dumps(encode(table)))
+    elif sys.stdout.isatty():
+        Console().print(Markdown(as_markdown(table)))
+    else:
+        print(as_markdown(table), end="")
+    if any(outcome.status == INTERRUPTED for outcome in outcomes):
+        print(f"interrupted; go on with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 1 if any(outcome.status == FAILED for outcome in outcomes) else 0

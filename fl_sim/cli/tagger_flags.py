@@ -1,0 +1,39 @@
+"""The flags that decide who finds entities and which of them count, for the verbs that tag text."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.taggers.tagger_registry import Marking
+
+
+def add_tagger(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, in a group of their own."""
+    group = parser.add_argument_group("entities (docs/taggers.md)")
+    group.add_argument(
+        "--tagger",
+        action="append",
+        metavar="NAME",
+        help="gold, rules, patterns, spacy:NAME_OR_PATH or stanza[:LANGUAGE]; several are united, with + or again "
+        "--tagger (default: gold marks if any, else the best pipeline that is installed)",
+    )
+    group.add_argument("--entities", default="all", metavar="WHAT", help="org,loc,gpe,pii,person,misc or all (default)")
+    group.add_argument("--high-recall", action="store_true", help="unite with rules and patterns: miss less, flag more")
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="that tag side by side (default 1)")
+    group.add_argument("--batch-size", type=int, metavar="N", help="texts that a spaCy pipeline takes at once")
+
+
+def marking_of(args: argparse.Namespace, has_gold: bool) -> Marking:
+    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for what no tagger is called."""
+    from fl_sim.data_prep.taggers.tagger_registry import make_marking
+
+    return make_marking(
+        args.tagger,
+        has_gold=has_gold,
+        entities=args.entities,
+        high_recall=args.high_recall,
+        processes=args.processes,
+        batch_size=args.batch_size,
+    )

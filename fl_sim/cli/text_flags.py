@@ -1,0 +1,43 @@
+"""The flags that decide what becomes of the characters of a text, for the verbs that make a corpus."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.readers.cleaning import Cleaning
+    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+
+
+def add_cleaning(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how bad text is met."""
+    group = parser.add_argument_group("bad text (docs/corpora.md)")
+    group.add_argument("--max-characters", type=int, metavar="N", help="cut longer sentences (default 10,000)")
+    group.add_argument("--bad-bytes", metavar="HOW", help="refuse (default) lines that are not UTF-8, or replace")
+
+
+def add_preprocessing(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the UeDP paper's preprocessing."""
+    group = parser.add_argument_group("preprocessing, after entities were found (docs/corpora.md)")
+    group.add_argument("--preprocess", choices=["paper"], help="as --lower-case --strip-punctuation")
+    group.add_argument("--lower-case", action="store_true", help="all letters to lower case")
+    group.add_argument("--strip-punctuation", action="store_true", help="no punctuation, single spaces")
+
+
+def cleaning_of(args: argparse.Namespace) -> Cleaning:
+    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for values that are not allowed."""
+    from fl_sim.data_prep.readers.cleaning import Cleaning
+
+    plain = Cleaning()
+    limit = plain.max_characters if args.max_characters is None else args.max_characters
+    return Cleaning(limit, args.bad_bytes or plain.bad_bytes)
+
+
+def preprocessing_of(args: argparse.Namespace) -> Preprocessing:
+    """What the flags say."""
+    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+
+    if args.preprocess == "paper":
+        return Preprocessing.of_paper()
+    return Preprocessing(args.lower_case, args.strip_punctuation)

@@ -1,1 +1,0 @@
-"""The verbs of the ``fl-sim`` command, one module each."""

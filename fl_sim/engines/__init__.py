@@ -1,0 +1,1 @@
+"""Where rounds are computed: in this process, or on Flower and Ray."""

@@ -1,0 +1,270 @@
+"""Rounds on Flower's simulation engine: a Ray, started or joined while the run is still being prepared."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import telemetry
+
+import fl_sim
+from fl_sim.clients.libraries import load_libraries
+from fl_sim.config import EngineConfig
+from fl_sim.engines.grids import AttendedGrid
+
+# A Ray worker that died (of memory, say) starts again, on any machine that has room. What it was asked is asked again
+# by the AttendedGrid; Ray itself would keep it for that worker, for ever if its machine is gone and no other has room.
+_RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
+_KNOCK_SECONDS = 10.0
+
+# No telemetry, no update check, no network beyond this machine; plain workers of one thread each.
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class EngineError(ValueError):
+    """An engine that cannot be started as configured."""
+
+
+class RayEngine:
+    """Ray and its workers, ready when :meth:`run` needs them: they start in the background.
+
+    To start Ray and to import torch in every worker takes as long as what a run has to prepare meanwhile. All that
+    Ray starts ends with the thread that started it, so that one thread stays for as long as the engine.
+
+    Args:
+        engine: what to start or to join.
+
+    Raises:
+        EngineError: if it cannot be started as configured, as far as that is known at once (:func:`check_engine`).
+    """
+
+    def __init__(self, engine: EngineConfig) -> None:
+        check_engine(engine)
+        _stay_local()
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._workers = self._thread.submit(_start, engine)
+
+    def run(self, server: ServerApp, client: ClientApp) -> None:
+        """Run the ServerApp on Flower's simulation engine; once, because Flower shuts its Ray down.
+
+        Raises:
+            EngineError: if Ray cannot be started or joined, or has not the CPUs or GPUs that one node is to get.
+            GridError: if every node failed in one round.
+        """
+        workers = self._workers.result()
+        from flwr.simulation import run_simulation
+
+        nodes = self._engine.nodes or len(workers)
+        stop = threading.Event()
+        attended = _attended(server, nodes, stop, workers)
+        with _quiet_flower(), _workers_in_pool(workers):
+            simulation = self._thread.submit(
+                run_simulation, attended, client, nodes, backend_config=backend_config(self._engine)
+            )
+            try:
+                simulation.result()
+            finally:
+                stop.set()  # Ctrl-C: the server, in a thread of Flower's, must not wait for replies any longer
+                wait([simulation])
+
+    def close(self) -> None:
+        """End a Ray that we started, whatever it is doing, and leave a cluster that we joined."""
+        wait([self._workers])
+        import ray
+
+        ray.shutdown()
+        self._thread.shutdown()
+
+
+def check_engine(engine: EngineConfig) -> None:
+    """Refuse at once what can be refused without Ray; what a cluster has is known only when it is joined.
+
+    Raises:
+        EngineError: if one node is to get more CPU cores than there are, or nobody answers at ``engine.address``.
+    """
+    if engine.name != "ray":
+        return
+    if engine.address is not None:
+        _knock(engine.address)
+        return
+    cpus = engine.num_cpus or os.cpu_count() or 1
+    if engine.cpus_per_node > cpus:
+        raise EngineError(f"engine.cpus_per_node is {engine.cpus_per_node}; allowed: at most {cpus}, what Ray has")
+
+
+def _knock(address: str) -> None:
+    """Open a connection to ``host:port`` and close it: Ray itself tries for many minutes before it gives up."""
+    host, separator, port = address.rpartition("/")[2].rpartition(":")
+    if separator and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise EngineError(f"engine.address is {address}, but nothing answers there ({error})") from error
+
+
+def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
+    """The arguments of ``ray.init``: join the configured cluster, or start Ray on this machine and nowhere else."""
+    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if engine.address is None:
+        return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
+    return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment()}}
+
+
+def backend_config(engine: EngineConfig) -> dict[str, Any]:
+    """What Flower asks of Ray for every worker; it hands all the ``client_resources`` to the actor's options."""
+    return {"client_resources": {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, **_RESTARTS}}
+
+
+def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -> int:
+    """How many nodes can work at once on the machines of ``ray.nodes()``, as Flower will count them.
+
+    Raises:
+        EngineError: if there is no machine on which even one can.
+    """
+    alive = [machine["Resources"] for machine in machines if machine["Alive"]]
+    workers = 0
+    for has in alive:
+        here = int(has.get("CPU", 0) / engine.cpus_per_node)
+        if engine.gpus_per_node > 0:
+            here = min(here, int(has.get("GPU", 0) / engine.gpus_per_node))
+        workers += here
+    if workers < 1:
+        there = " or ".join(f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in alive)
+        raise EngineError(
+            f"engine.cpus_per_node is {engine.cpus_per_node} and engine.gpus_per_node is {engine.gpus_per_node:g}; "
+            f"allowed: at most what Ray has on one machine, {there}"
+        )
+    return workers
+
+
+def _start(engine: EngineConfig) -> list[Any]:
+    """Start or join Ray, and start a worker for every share of it.
+
+    Raises:
+        EngineError: if that cannot be, or Ray has too little for even one worker.
+    """
+    import ray
+
+    try:
+        # A Ray started here hands the environment on to its workers; a cluster gets it as an argument.
+        with _exported(_worker_environment()):
+            ray.init(**ray_arguments(engine))
+    except Exception as error:  # Ray raises whatever went wrong in its own processes, often as a plain Exception
+        what = f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
+        raise EngineError(f"{what}: {_first_line(error)}") from error
+    return [_worker(engine) for _ in range(count_workers(ray.nodes(), engine))]
+
+
+def _worker(engine: EngineConfig) -> Any:
+    """A new worker, which imports at once what it will need."""
+    from flwr.simulation.ray_transport.ray_actor import ClientAppActor
+
+    actor: Any = ClientAppActor  # ray.remote made of it what its type does not say
+    return actor.options(**backend_config(engine)["client_resources"]).remote(on_actor_init_fn=load_libraries)
+
+
+@contextmanager
+def _workers_in_pool(workers: Sequence[Any]) -> Iterator[None]:
+    """While the block runs, Flower's pool of workers is our :class:`~fl_sim.engines.worker_pool.WorkerPool` of
+    ``workers``."""
+    from flwr.server.superlink.fleet.vce.backend import raybackend
+
+    from fl_sim.engines.worker_pool import WorkerPool
+
+    before = raybackend.BasicActorPool
+    raybackend.BasicActorPool = functools.partial(WorkerPool, workers)  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        raybackend.BasicActorPool = before  # type: ignore[misc]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _stay_local() -> None:
+    """Nothing leaves this machine, and workers are plain; whoever sets one of these variables overrules it."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # Flower read it when it was imported
+
+
+def _worker_environment() -> dict[str, str]:
+    """What workers need of this process: its settings, and our packages from where it has them."""
+    packages = str(Path(fl_sim.__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
+    return {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()} | {"PYTHONPATH": path}
+
+
+@contextmanager
+def _exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment with ``variables`` while the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers: Sequence[Any]) -> ServerApp:
+    """``server``, on an :class:`AttendedGrid` around the grid that Flower gives it; when it ends, so do the workers."""
+    attended = ServerApp()
+
+    @attended.main()
+    def main(grid: Grid, context: Context) -> None:
+        import ray
+
+        try:
+            server(AttendedGrid(grid, num_nodes, stop), context)
+        finally:
+            for worker in workers:  # whatever they are doing, because Flower would wait for them
+                ray.kill(worker)
+
+    return attended
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """No word of Flower's own: our progress tells what happens, our exceptions and the strategy's log what failed.
+
+    What Ray has to say (that a worker died) goes to stderr instead of stdout, which is for results.
+    """
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)

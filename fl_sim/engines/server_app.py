@@ -1,0 +1,112 @@
+"""The Flower ServerApp: a run's experiment on the grid that Flower provides.
+
+``flwr run`` starts :data:`app`, whose configuration is Flower's run config (docs/flower.md); ``fl-sim run`` starts
+:func:`make_server_app` with an experiment it has prepared (and checked) itself. Both go through the same
+:class:`~fl_sim.run.experiment.Experiment`, Strategy and ClientApp.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.utils import get_flwr_home
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import BUNDLED
+from fl_sim.engines.grids import AttendedGrid
+from fl_sim.run.experiment import Experiment
+from fl_sim.storage.run_folder import default_run_path
+from fl_sim.storage.utility import UTILITIES
+
+log = logging.getLogger("flwr")  # what `flwr run --stream` shows
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config``.
+
+    Flower exits with 0 whatever happens, so the last line says ``DONE`` or ``FAILED`` and where the results are.
+    """
+    try:
+        attended = AttendedGrid(grid)
+        nodes = len(list(attended.get_node_ids()))
+        experiment = Experiment.create(read_run_config(context.run_config, nodes))
+    except Exception as error:
+        log.error("fl-sim FAILED: %s", one_line(error))
+        raise
+    where = experiment.folder.path
+    log.info("fl-sim: results go to %s", where)
+    for warning in experiment.planned.warnings:
+        log.warning("fl-sim: %s", warning)
+    experiment.observers.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
+    try:
+        experiment.execute(attended)
+    except Exception as error:
+        experiment.abandon(error)
+        log.error("fl-sim FAILED: %s", one_line(error))
+        raise
+    log.info("fl-sim DONE: results are in %s", where)
+
+
+def make_server_app(experiment: Experiment) -> ServerApp:
+    """A ServerApp that runs an experiment prepared in this process."""
+    prepared = ServerApp()
+
+    @prepared.main()
+    def run_prepared(grid: Grid, context: Context) -> None:
+        experiment.execute(grid)
+
+    return prepared
+
+
+def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
+    """The run that Flower's run config asks for, on ``nodes`` SuperNodes.
+
+    A key that holds an empty text is left to its default. The SuperLink that runs the app is detached and has a
+    working directory of its own, so that no path may depend on it: a relative ``out`` (and the default one) lies in
+    :func:`results_folder`, a corpus is given by its absolute path.
+
+    Raises:
+        ConfigError: for an impossible configuration, or a corpus given by a relative path.
+    """
+    given = {key: value for key, value in values.items() if value != ""}
+    config = RunConfig.from_mapping(given)
+    corpus = config.corpus.path
+    if corpus != BUNDLED and not Path(corpus).expanduser().is_absolute():
+        raise ConfigError(f"corpus.path is '{corpus}'; allowed under flwr run: '{BUNDLED}' or an absolute path")
+    out = config.out or default_run_path(results_folder(), strategy=config.privacy.strategy, seed=config.seed)
+    placed = {
+        "out": str(results_folder() / Path(out).expanduser()),
+        "corpus": config.corpus.model_copy(update={"path": str(Path(corpus).expanduser())}),
+        "engine": config.engine.model_copy(update={"nodes": nodes}),
+    }
+    return config.model_copy(update=placed)
+
+
+def results_folder() -> Path:
+    """Where runs that ``flwr run`` started leave their folders: ``fl-sim-runs`` in Flower's home (``~/.flwr``)."""
+    return (get_flwr_home() / "fl-sim-runs").absolute()
+
+
+def describe_row(row: Mapping[str, Any], rounds: int) -> str:
+    """One round in one line."""
+    parts = [f"round {row['round']}/{rounds}"]
+    parts += [f"{u.column} {u.show(row[u.column])}" for u in UTILITIES.values() if u.column in row]
+    parts.append(f"ε user {row['epsilon_user']:.3g}")
+    parts.append(f"ε user+entity (p95) {row['epsilon_user_entity_p95']:.3g}")
+    if row.get("failed_nodes"):
+        parts.append(f"{row['failed_nodes']} nodes failed and count as zero")
+    return ", ".join(parts)
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong and what is left of it, in one line."""
+    what = str(error) or type(error).__name__
+    return "; ".join(" ".join(part.split()) for part in (what, *getattr(error, "__notes__", ())))

@@ -1,0 +1,81 @@
+"""Simulating a private training run from Python: :func:`run` does what ``fl-sim run`` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from fl_sim.config import RunConfig
+from fl_sim.engines.engine import Engine
+from fl_sim.run.experiment import Experiment, Row
+from fl_sim.storage.run_folder import RunFolder
+
+Observer = Callable[[Row], None]
+
+_STDERR = 2
+_STOPPING = b"stopping after the round under way; Ctrl-C again stops at once\n"
+
+
+def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
+    """Run a configuration from its first round to its end.
+
+    Args:
+        config: the run.
+        observer: called with the metrics of every round (round 0 is the initial model).
+
+    Returns:
+        The finished run folder.
+
+    Raises:
+        ValueError: (one of the project's own subclasses) for a configuration that cannot be run; it leaves nothing
+            behind.
+    """
+    with Engine(config.engine) as engine:
+        return execute(Experiment.create(config, engine.start), engine, observer)
+
+
+def resume(folder: str | Path, observer: Observer | None = None) -> RunFolder:
+    """Go on with a run that was interrupted or killed; the end is the same as without the interruption."""
+    with Engine() as engine:
+        return execute(Experiment.resume(folder, engine.start), engine, observer)
+
+
+def execute(experiment: Experiment, engine: Engine, observer: Observer | None = None) -> RunFolder:
+    """Run a prepared experiment. The first Ctrl-C stops after the round under way, the second at once.
+
+    Whatever ends the run early gets a note that says what is left of it (:meth:`Experiment.abandon`).
+    """
+    if observer is not None:
+        experiment.observers.append(observer)
+    try:
+        with _stop_on_interrupt(experiment):
+            engine.run(experiment)
+    except BaseException as error:
+        experiment.abandon(error)
+        raise
+    return experiment.folder
+
+
+@contextmanager
+def _stop_on_interrupt(experiment: Experiment) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if experiment.stop_requested:
+            raise KeyboardInterrupt
+        experiment.stop_requested = True
+        with suppress(OSError):
+            os.write(_STDERR, _STOPPING)  # print may not be called where a signal interrupted a print
+
+    before = signal.signal(signal.SIGINT, request_stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

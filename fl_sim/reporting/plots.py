@@ -1,0 +1,388 @@
+"""Pictures of runs: ε against training steps, utility against ε, for one run or several over each other.
+
+Utility is the task's figure (`fl_sim.storage.utility`): held-out perplexity, or held-out error.
+
+Every function draws on a figure of its own (Agg, no pyplot state), so that runs, tests and notebooks cannot
+disturb each other. A run without a guarantee is never drawn at some ε: it says "no guarantee (ε = ∞)".
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from fl_sim.reporting.report import NO_GUARANTEE, format_delta, format_epsilon, has_guarantee, strategy_of
+from fl_sim.storage.run_folder import AS_PUBLISHED, ResultsError, RunFolder, replace_file
+from fl_sim.storage.utility import Utility, utility_of
+
+EPSILON_FILE = "epsilon_against_steps.png"
+UTILITY_FILE = "utility_against_epsilon.png"
+DEFAULT_UNIT = "user_entity_p95"
+
+UNITS = {
+    "user": "user",
+    "user_unbounded": "user, any number of sentences",
+    "user_entity_median": "user + entity, median reach",
+    "user_entity_p95": "user + entity, p95 reach",
+    "user_entity_max": "user + entity, max reach",
+    "user_entity_robust_median": "user + entity, median reach, robust",
+    "user_entity_robust_p95": "user + entity, p95 reach, robust",
+    "user_entity_robust_max": "user + entity, max reach, robust",
+}
+"""Who ε protects: the metric ``epsilon_<unit>``, in words."""
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow (too pale on white).
+_BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GREY = "#666666"
+_RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BLACK)
+_UNIT_STYLES = {
+    "user": (_BLACK, "-"),
+    "user_unbounded": (_BLACK, ":"),
+    "user_entity_median": (_GREEN, "-"),
+    "user_entity_p95": (_BLUE, "-"),
+    "user_entity_max": (_VERMILION, "-"),
+    "user_entity_robust_median": (_GREEN, "--"),
+    "user_entity_robust_p95": (_BLUE, "--"),
+    "user_entity_robust_max": (_VERMILION, "--"),
+}
+_LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5, "held-out error": math.inf}
+"""Curves whose ends span more than this ratio get a log axis: a linear one would lay the small ones flat."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run as the plots need it."""
+
+    label: str
+    strategy: str
+    colour: str
+    dash: str
+    delta: float | None
+    reference: float | None
+    utility: Utility
+    metrics: pd.DataFrame
+
+    @property
+    def private(self) -> bool:
+        """Whether the run promises anything."""
+        last = {str(name): value for name, value in self.metrics.iloc[-1].items()}
+        return has_guarantee(self.strategy, last)
+
+    def epsilon(self, unit: str) -> pd.Series:
+        """ε of ``unit`` after every round; ResultsError if the run has no such metric."""
+        column = f"epsilon_{unit}"
+        if column not in self.metrics:
+            raise ResultsError(f"{self.label}: the metrics have no {column}")
+        return self.metrics[column].astype(float)
+
+
+def epsilon_figure(run: RunFolder) -> Figure:
+    """ε against training steps for every unit of one run; robust bounds dashed.
+
+    Raises:
+        ResultsError: the run has no metrics yet.
+    """
+    curve = _curves([run])[0]
+    figure, axes = _figure()
+    units = _distinct_units(curve) if curve.private else {}
+    lines = []
+    for unit in sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1]):  # the legend follows the lines
+        line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
+        line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
+        lines.append(line)
+    if curve.private and AS_PUBLISHED in curve.metrics:
+        lines.append(_draw_claim(axes, curve))
+    _finish_axes(axes, "training steps (rounds)", "ε")
+    _title(axes, f"Privacy loss of {curve.label}", _delta_words([curve]))
+    _legend(figure, lines, title="ε after the last round")
+    _show_rounds(axes, [curve])
+    if not curve.private:
+        _say_no_guarantee(axes, axes.yaxis)
+    return figure
+
+
+def utility_figure(run: RunFolder, unit: str = DEFAULT_UNIT) -> Figure:
+    """Held-out perplexity or error against the ε of ``unit``, one point per measured round, of one run."""
+    return overlay_figure([run], "epsilon", unit)
+
+
+def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str = DEFAULT_UNIT) -> Figure:
+    """Several runs in one picture.
+
+    Args:
+        runs: at least one.
+        x: "round" draws ε against training steps; "epsilon" draws utility against ε.
+        unit: whose ε, a key of :data:`UNITS`.
+
+    Raises:
+        ResultsError: ``x`` or ``unit`` is unknown, or a run lacks metrics.
+    """
+    _require_known(x, unit)
+    curves = _curves(runs)
+    figure, axes = _figure()
+    _legend(figure, _draw_overlay(axes, curves, x, unit).values())
+    return figure
+
+
+def two_panel_figure(runs: Sequence[RunFolder], unit: str = DEFAULT_UNIT) -> Figure:
+    """Both overlays side by side, under one legend."""
+    _require_known("round", unit)
+    curves = _curves(runs)
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    handles = _draw_overlay(left, curves, "round", unit) | _draw_overlay(right, curves, "epsilon", unit)
+    _legend(figure, handles.values())
+    return figure
+
+
+def write_run_plots(run: RunFolder) -> list[Path]:
+    """Draw a run's own two plots into its folder; a run without metrics has none."""
+    if run.last_round is None:
+        return []
+    run.plots_dir.mkdir(exist_ok=True)
+    written = [save(epsilon_figure(run), run.plots_dir / EPSILON_FILE)]
+    if {utility_of(run).column, f"epsilon_{DEFAULT_UNIT}"} <= set(run.metrics().columns):
+        written.append(save(utility_figure(run), run.plots_dir / UTILITY_FILE))
+    return written
+
+
+def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
+    """Write a figure as the kind of file that ``path`` ends in (.png, .pdf, .svg), whole or not at all."""
+    replace_file(path, render(figure, path.suffix.lstrip("."), dpi))
+    return path
+
+
+def render(figure: Figure, kind: str = "png", dpi: int = 200) -> bytes:
+    """The bytes of a picture; a notebook shows a PNG with ``IPython.display.Image``."""
+    if figure.canvas is None or not isinstance(figure.canvas, FigureCanvasAgg):
+        FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=dpi)
+    return buffer.getvalue()
+
+
+def _require_known(x: str, unit: str) -> None:
+    if x not in ("round", "epsilon"):
+        raise ResultsError(f"x is {x!r}; allowed: round, epsilon")
+    if unit not in UNITS:
+        raise ResultsError(f"unit is {unit!r}; allowed: {', '.join(UNITS)}")
+
+
+def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
+    """The runs with distinct labels and styles.
+
+    Raises:
+        ResultsError: there is no run, or one has no metrics yet.
+    """
+    if not runs:
+        raise ResultsError("no run folder is given; allowed: at least one")
+    labels = _labels(runs)
+    curves = []
+    for run, label, (colour, dash) in zip(runs, labels, styles(), strict=False):
+        metrics = run.metrics()
+        if metrics.empty:
+            raise ResultsError(f"{run.metrics_file}: has no rounds yet; there is nothing to plot")
+        utility = utility_of(run)
+        reference = (run.result or {}).get(utility.reference)
+        strategy, delta = strategy_of(run), run.setting("delta")
+        curves.append(Curve(label, strategy, colour, dash, delta, reference, utility, metrics))
+    return curves
+
+
+def styles() -> Iterator[tuple[str, str]]:
+    """Colours first, then the same colours with other dashes; for ever."""
+    return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in _RUN_COLOURS])
+
+
+def _labels(runs: Sequence[RunFolder]) -> list[str]:
+    """ "uedp, z 1, seed 0"; runs that would be called the same get their folder's name as well."""
+    names = []
+    for run in runs:
+        strategy, z, seed = strategy_of(run), run.setting("noise_multiplier"), run.setting("seed")
+        parts = [strategy]
+        if strategy != "noiseless" and z is not None:
+            parts.append(f"z {z:.3g}")
+        if seed is not None:
+            parts.append(f"seed {seed}")
+        names.append(", ".join(parts))
+    counts = Counter(names)
+    return [f"{name} ({run.path.name})" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dict[str, Line2D]:
+    """Draw every run into ``axes``; returns the legend's entries, by what they stand for."""
+    if x == "round":
+        handles = {curve.label: _draw_run_epsilon(axes, curve, unit) for curve in curves}
+        _finish_axes(axes, "training steps (rounds)", f"ε, {UNITS[unit]}")
+        _show_rounds(axes, curves)
+        _title(axes, "Privacy loss", _delta_words(curves))
+    else:
+        utility = _common_utility(curves)
+        handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
+        for value in sorted({curve.reference for curve in curves if curve.reference is not None}):
+            label = f"{utility.reference_words.removeprefix('a ')}: {_short(utility, value)}"
+            line = axes.axhline(value, color=GREY, linestyle=":", label=label)
+            handles[label] = line
+        _finish_axes(axes, f"ε, {UNITS[unit]}", utility.words)
+        _set_scale(axes.xaxis, "ε", [curve.epsilon(unit).iloc[-1] for curve in curves if curve.private])
+        _title(axes, "Utility against privacy loss", _delta_words(curves))
+    if not any(curve.private for curve in curves):
+        _say_no_guarantee(axes, axes.yaxis if x == "round" else axes.xaxis)
+    return handles
+
+
+def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
+    if not curve.private:
+        return Line2D([], [], linestyle="none", label=f"{curve.label}: {NO_GUARANTEE}")
+    line = _draw_epsilon(axes, curve, unit, curve.colour, curve.dash)
+    line.set_label(curve.label)
+    return line
+
+
+def _distinct_units(curve: Curve) -> dict[str, str]:
+    """The units of a run with their words, those with the same ε as a weaker statement merged into it."""
+    units: dict[str, str] = {}
+    for unit, words in UNITS.items():
+        weaker = unit.replace("_unbounded", "").replace("_robust", "")
+        if f"epsilon_{unit}" not in curve.metrics:
+            continue
+        if weaker in units and curve.epsilon(unit).equals(curve.epsilon(weaker)):
+            units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"
+        else:
+            units[unit] = words
+    return units
+
+
+def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -> Line2D:
+    epsilon = curve.epsilon(unit)
+    drawn = np.isfinite(epsilon)
+    (line,) = axes.plot(curve.metrics["round"][drawn], epsilon[drawn], color=colour, linestyle=dash, linewidth=1.8)
+    return line
+
+
+def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
+    """What the published algorithm's paper would state, dotted and called a claim, beside what is proven."""
+    claimed = curve.metrics[AS_PUBLISHED].astype(float)
+    label = f"as published, a claim and no guarantee: {format_epsilon(claimed.iloc[-1])}"
+    (line,) = axes.plot(curve.metrics["round"], claimed, color=GREY, linestyle=":", linewidth=1.4, label=label)
+    return line
+
+
+def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
+    """Utility over ε, a point per measured round; without a guarantee a level line at the last one."""
+    column = curve.utility.column
+    if column not in curve.metrics:
+        raise ResultsError(f"{curve.label}: the metrics have no {column}")
+    measured = curve.metrics[column].notna()
+    utility = curve.metrics[column][measured].astype(float)
+    if not curve.private:
+        final = utility.iloc[-1]
+        label = f"{curve.label}: {NO_GUARANTEE}, final {_short(curve.utility, final)}"
+        return axes.axhline(final, color=curve.colour, linestyle="--", label=label)
+    epsilon = curve.epsilon(unit)[measured]
+    drawn = np.isfinite(epsilon)
+    (line,) = axes.plot(
+        epsilon[drawn], utility[drawn], color=curve.colour, linestyle=curve.dash, marker="o", markersize=3,
+        linewidth=1.6, label=curve.label,
+    )  # fmt: skip
+    return line
+
+
+def _common_utility(curves: Sequence[Curve]) -> Utility:
+    """The figure of all curves; ResultsError where they are of different tasks."""
+    found = {curve.utility.column: curve.utility for curve in curves}
+    if len(found) > 1:
+        raise ResultsError(f"the runs measure {' and '.join(found)}; allowed in one picture: runs of one task")
+    return curves[0].utility
+
+
+def _short(utility: Utility, value: float) -> str:
+    return f"{value:,.0f}" if utility.column == "perplexity" else utility.show(value)
+
+
+def _finish_axes(axes: Axes, x_words: str, y_words: str) -> None:
+    """Names, grid and a scale on which every curve can be read."""
+    axes.set_xlabel(x_words)
+    axes.set_ylabel(y_words)
+    axes.margins(x=0.02)
+    axes.grid(color="#E3E3E3", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    ends = [values[end] for values in drawn if len(values) for end in (0, -1)]
+    _set_scale(axes.yaxis, y_words.partition(",")[0], ends)
+    if y_words.startswith("ε") and axes.get_yscale() == "linear" and ends:
+        axes.set_ylim(bottom=0)
+
+
+def _set_scale(axis: Axis, quantity: str, ends: Sequence[float]) -> None:
+    """A log scale with plain numbers where the curves' ``ends`` lie far apart."""
+    positive = [end for end in ends if 0 < end < math.inf]  # ε is 0 before the first round
+    span = max(positive) / min(positive) if positive else 1.0
+    if span <= _LOG_FROM[quantity]:
+        return
+    scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
+    scale("log", nonpositive="mask")  # a zero is left out, not drawn at the floor
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span > 20 else (1, 2, 3, 5, 7)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _show_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Whole rounds from 0 to the longest run's last, whether or not there is a curve to show for them."""
+    last = max(int(curve.metrics["round"].iloc[-1]) for curve in curves)
+    axes.set_xlim(0, 1.02 * max(last, 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def _title(axes: Axes, words: str, delta: str) -> None:
+    axes.set_title(f"{words}{delta}", loc="left", fontsize="medium")
+
+
+def _delta_words(curves: Sequence[Curve]) -> str:
+    """The δ that every ε of the picture is stated at; runs with different ones do not compare."""
+    deltas = sorted({curve.delta for curve in curves if curve.private and curve.delta is not None})
+    if not deltas:
+        return ""
+    words = " and ".join(format_delta(delta) for delta in deltas)
+    return f", δ = {words}" + (" (not comparable)" if len(deltas) > 1 else "")
+
+
+def _legend(figure: Figure, handles: Iterable[Line2D], title: str | None = None) -> None:
+    """Below the axes, where it can hide no curve."""
+    entries = list(handles)
+    if entries:
+        legend = figure.legend(
+            handles=entries, title=title, loc="outside lower center", ncols=2, frameon=False, fontsize="small"
+        )
+        legend.get_title().set_fontsize("small")
+
+
+def _say_no_guarantee(axes: Axes, epsilon_axis: Axis) -> None:
+    """Put words where the curves would be, and no numbers on the axis of ε."""
+    epsilon_axis.set_ticks([])
+    axes.text(
+        0.5, 0.5, NO_GUARANTEE, transform=axes.transAxes, ha="center", va="center", fontsize="x-large",
+        backgroundcolor="white",
+    )  # fmt: skip

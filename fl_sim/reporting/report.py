@@ -1,0 +1,297 @@
+"""What a run promises, what it costs in utility, and what the promise leaves out: a screen, or a JSON object.
+
+Every ε is rounded up when it is printed as text: a promise may be stated too weakly, never too strongly.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from fl_sim.storage.run_folder import AS_PUBLISHED, RunFolder
+from fl_sim.storage.utility import Utility, utility_of
+
+REACHES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
+"""The three reaches of the metrics' names, in words."""
+
+NO_GUARANTEE = "no guarantee (ε = ∞)"
+
+NOT_COVERED = (
+    "The promise covers the sequence of models, for whoever sees all of them.",
+    "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, the "
+    "reach, n', and held-out metrics. They are for the owner of this corpus, as is an ε stated at them.",
+    "Robust: holds for an entity that the tagger missed, too, if its true reach is as stated.",
+    "It rests on public inputs: vocabulary, tokenizer, initial weights, N and all rates must not come from "
+    "the private sentences.",
+)
+CLASSES_ARE_PUBLIC = "So are the classes, their names and their number."
+"""What a reader of an ε has to know about it."""
+_PROTECTS = {
+    "uedp": "one user and one entity at once: all the user's sentences, all sentences with the entity",
+    "user_level": "one user: all of the user's sentences (entities only through the users who mention them)",
+    "published": "one user, and one entity as far as the figures below say; not what the paper claims",
+    "noiseless": "nobody: nothing is clipped and no noise is added",
+}
+_STOPPED = {
+    "rounds": "finished",
+    "epsilon_budget": "stopped: one more round would exceed the ε budget",
+    "interrupted": "interrupted; it can be resumed",
+    None: "not finished",
+}
+_SETTINGS = (
+    *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
+    *("clipping", "adaptive", "published"),
+)
+_WIDTH = 100
+_LABEL = 12
+
+
+def report(run: RunFolder) -> dict[str, Any]:
+    """The facts behind :func:`summary`, for programs (``fl-sim report --json``).
+
+    ``epsilon`` has the last round's ε under the names of the metrics, each an upper bound at ``delta``. What
+    the run did not record is None.
+
+    Raises:
+        ResultsError: the metrics are corrupt.
+    """
+    result = run.result or {}
+    metrics = run.metrics()
+    last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
+    utility = utility_of(run)
+    measured = metrics[utility.column].dropna().tolist() if utility.column in metrics else []
+    figures = {
+        "initial": measured[0] if measured else None,
+        "final": measured[-1] if measured else None,
+    }
+    reference = result.get(utility.reference)
+    classifies = utility.column == "error"
+    epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
+    return {
+        "run": run.path.name,
+        "strategy": strategy_of(run),
+        "protects": _PROTECTS.get(strategy_of(run)),
+        "guarantee": has_guarantee(strategy_of(run), epsilon),
+        "delta": run.setting("delta"),
+        "epsilon": epsilon,
+        "epsilon_as_published": last.get(AS_PUBLISHED),
+        "user_sentences": result.get("user_sentences"),
+        "reach": result.get("reach"),
+        "reach_coverage": result.get("reach_coverage"),
+        "rounds_done": run.last_round,
+        "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
+        "stopped": result.get("stopped"),
+        "settings": {name: run.setting(name) for name in _SETTINGS},
+        "corpus": result.get("corpus"),
+        "coverage": (result.get("corpus") or {}).get("coverage"),
+        "task": "classification" if classifies else "next-word",
+        "utility": {
+            "metric": utility.column,
+            **figures,
+            "reference": reference,
+            "reference_words": utility.reference_words,
+            "perplexity_per_word": result.get("perplexity_per_word"),
+        },
+        "perplexity": None if classifies else {**figures, "unigram": reference},
+        "not_covered": [*NOT_COVERED, *([CLASSES_ARE_PUBLIC] if classifies else [])],
+        "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
+    }
+
+
+def summary(run: RunFolder) -> str:
+    """The report as text that fits one screen; ends with a newline."""
+    facts = report(run)
+    blocks = [_head(facts), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
+    return "\n".join("\n".join(block) + "\n" for block in blocks if block)
+
+
+def strategy_of(run: RunFolder) -> str:
+    """The name of the run's strategy, "unknown" if the folder does not say."""
+    return str(run.setting("strategy") or "unknown")
+
+
+def has_guarantee(strategy: str, row: Mapping[str, Any]) -> bool:
+    """Whether a run of ``strategy`` promises anything after the round of ``row``: some ε of it is finite."""
+    epsilon = [value for name, value in row.items() if name.startswith("epsilon_") and name != AS_PUBLISHED]
+    return strategy != "noiseless" and any(math.isfinite(value) for value in epsilon)
+
+
+def format_epsilon(value: float | None) -> str:
+    """ε rounded up: three decimals below 1, two below 100, none above; "∞", or "–" if there is no figure."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    digits = "0.001" if value < 1 else "0.01" if value < 100 else "1"
+    return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=ROUND_CEILING))
+
+
+def format_delta(value: float | None) -> str:
+    """δ as people write it: 1e-5."""
+    return "?" if value is None else f"{value:g}".replace("e-0", "e-")
+
+
+def format_reach(reach: Mapping[str, Any] | None) -> str:
+    """A reach in words: "an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all"."""
+    if not reach:
+        return "an entity (its reach is not recorded)"
+    users, each, total = reach.get("users"), reach.get("sentences_per_user"), reach.get("sentences")
+    if users == 1 or each is None:
+        sentences = total if total is not None else each
+        return f"an entity in ≤ {_count(users, 'user')}, ≤ {_count(sentences, 'sentence')}"
+    words = f"an entity in ≤ {_count(users, 'user')}, ≤ {_count(each, 'sentence')} each"
+    return words if total is None or total >= users * each else f"{words}, ≤ {total:,} in all"
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{_number(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "?"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    return "∞" if value == math.inf else f"{int(value):,}"
+
+
+def _field(label: str, text: str) -> list[str]:
+    """``label`` in the margin, ``text`` wrapped beside it."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"{label:<{_LABEL}}",
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    )
+
+
+def _head(facts: Mapping[str, Any]) -> list[str]:
+    corpus = facts["corpus"] or {}
+    done, planned = _number(facts["rounds_done"]), _number(facts["rounds"])
+    owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
+    return [
+        *_field(
+            "Run",
+            f"{facts['run']}: {done} of {planned} rounds, {_STOPPED.get(facts['stopped'], facts['stopped'])}",
+        ),
+        *_field("Protects", facts["protects"] or "unknown"),
+        *_field("Strategy", f"{facts['strategy']}: {_settings(facts)}"),
+        *_field("Corpus", f"{corpus.get('name', 'unnamed')}: {owners}" if corpus else "not recorded"),
+    ]
+
+
+def _settings(facts: Mapping[str, Any]) -> str:
+    values, strategy = facts["settings"], facts["strategy"]
+    rates = ("q_u",) if strategy == "user_level" else ("q_u", "q_e", "q_s")
+    published, adaptive = values["published"], values["adaptive"]
+    parts = [f"{name} {_number(values[name])}" for name in rates]
+    z, clip, cap = (values[name] for name in ("noise_multiplier", "clip_norm", "user_cap"))
+    if strategy != "noiseless" and None not in (z, clip, cap):
+        clips_sentences = strategy == "uedp" and values["clipping"] != "user"
+        parts.append(f"sentence clip c {clip:.4g}, user cap ŵ {cap:.4g}" if clips_sentences else "")
+        parts.append(f"user clip β {cap * clip:.4g}")
+        parts.append(f"noise multiplier z {z:.4g}")
+        if adaptive:
+            parts.append(f"the clips follow the {adaptive['quantile']:.4g} quantile")
+        elif published:
+            parts.append(f"{published['estimator']}, noise {published['noise']}")
+        else:
+            parts[-1] += f" (noise {z * cap * clip:.4g} on the sum)"
+    parts.append(f"N {_number(values['population'])}, seed {values['seed']}")
+    return ", ".join(part for part in parts if part)
+
+
+def _privacy(facts: Mapping[str, Any]) -> list[str]:
+    epsilon = facts["epsilon"]
+    if not epsilon:
+        return ["Privacy: no round is recorded."]
+    if not facts["guarantee"]:
+        return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
+    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}", "reach (covers)", "ε", "ε robust")]
+    any_user = "a user with any number of sentences"
+    user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
+    for unit, words in {"user_unbounded": any_user, "user": user}.items():
+        rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
+    for name, words in REACHES.items():
+        reach = (facts["reach"] or {}).get(name)
+        if reach and reach.get("users") == 0:
+            continue
+        entity = format_reach(reach)
+        plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
+        figures = format_epsilon(plain), format_epsilon(robust)
+        rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
+    rows += _claim(facts)
+    notes = [*facts["not_covered"], *filter(None, [_coverage(facts["coverage"])])]
+    return rows + [line for note in notes for line in _wrap_note(note)]
+
+
+def _coverage(coverage: Mapping[str, Any] | None) -> str | None:
+    """How much the tagger finds, where that was measured: what the plain ε of entities rests on and the robust not."""
+    if not coverage:
+        return None
+    flagged, coins = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
+    return (
+        f"Coverage, measured on {coverage.get('gold')} ({coverage.get('split')}): the tagger flags {flagged} of the "
+        f"sentences with an entity and gives {coins} of the mentions their entity's coin. ε robust does not depend "
+        "on it."
+    )
+
+
+def _percent(figure: Mapping[str, Any] | None) -> str:
+    """A share with its 95 % interval, rounded down: "94.1 % (93.0 to 95.2)"."""
+    if not figure or figure.get("value") is None:
+        return "an unknown share"
+    low, high = figure.get("low"), figure.get("high")
+    share = f"{_tenths(figure['value'])} %"
+    return share if low is None or high is None else f"{share} ({_tenths(low)} to {_tenths(high)})"
+
+
+def _tenths(share: float) -> str:
+    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}"
+
+
+def _claim(facts: Mapping[str, Any]) -> list[str]:
+    """The paper's own figure, which never stands without the proven ones above it."""
+    claimed = facts["epsilon_as_published"]
+    if claimed is None:
+        return []
+    return [_row("  as published, for a user and any entity: a claim, no guarantee", "", format_epsilon(claimed), "")]
+
+
+def _row(words: str, reach: str, epsilon: str, robust: str) -> str:
+    return f"{words:<63} {reach:<19}{epsilon:>8}{robust:>9}".rstrip()
+
+
+def _user_bound(facts: Mapping[str, Any]) -> str:
+    bound = facts["user_sentences"]
+    return "n' sentences (not recorded)" if bound is None else f"≤ {_count(bound, 'sentence')} (n')"
+
+
+def _share(facts: Mapping[str, Any], reach: str) -> str:
+    """The share of the corpus's entities that a reach covers, rounded down."""
+    share = (facts["reach_coverage"] or {}).get(reach)
+    return "" if share is None else f" ({math.floor(100 * share)} %)"
+
+
+def _wrap_note(note: str) -> list[str]:
+    return textwrap.wrap(note, _WIDTH, initial_indent="  · ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
+    values = {name: value for name, value in facts["utility"].items() if value is not None}
+    if "final" not in values:
+        return [f"Utility: no {utility.column} is recorded."]
+    parts = [f"{utility.show(values['initial'])} at the start, {utility.show(values['final'])} at the end"]
+    if "perplexity_per_word" in values:
+        parts[0] += f" ({utility.show(values['perplexity_per_word'])} per word)"
+    if "reference" in values:
+        parts.append(f"{utility.show(values['reference'])} by {utility.reference_words}")
+    return [f"Utility: {utility.words} {'; '.join(parts)}"]
+
+
+def _warnings(facts: Mapping[str, Any]) -> list[str]:
+    return [line for text in facts["warnings"] for line in _field("Warning", str(text))]

@@ -1,0 +1,1 @@
+"""Research on published papers: reproductions of the UeDP paper, and private text representations."""

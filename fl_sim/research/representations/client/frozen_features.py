@@ -1,0 +1,59 @@
+"""Texts to numbers by a frozen Hugging Face encoder, once: the features of a text are kept in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.features import ensure_features, feature_path, sentence_features
+from fl_sim.clients.models.classifier import Classifier, width_of
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.tasks import Classification
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.research.representations.client.encoders import EncoderSpec, model_spec
+
+_SEED = 0  # no weight of a frozen encoder is new
+
+
+class FrozenEncoder:
+    """A Hugging Face encoder that reads texts and does not train.
+
+    Args:
+        spec: ``spec.model`` names it.
+        cache: a folder for the features of texts, as private as the texts; None keeps nothing.
+    """
+
+    def __init__(self, spec: EncoderSpec, cache: Path | None = None) -> None:
+        self._model: LanguageModel = load_model(model_spec(spec, "head"), _SEED, Classification(("0", "1")))
+        self._cache = cache
+
+    @property
+    def width(self) -> int:
+        """h, numbers of a text."""
+        module = self._model.module
+        if not isinstance(module, Classifier):  # what load_model makes for classification
+            raise ModelError(f"encoder.model {self._model.spec.name!r} is no encoder")
+        return width_of(module.body)
+
+    def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32 (n, h), a row a text; read from the cache where the same texts were read before."""
+        encoded = encode_texts(texts, self._model)
+        if self._cache is None:
+            return sentence_features(self._model, Examples(encoded).read(range(len(texts))))
+        return np.asarray(ensure_features(self._model, encoded, feature_path(self._model, encoded, self._cache)))
+
+
+def encode_texts(texts: Sequence[str], model: LanguageModel) -> EncodedSplit:
+    """``[bos] + tokens + [eos]`` of each text, cut to the model's context, in memory."""
+    found = (
+        model.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"] if texts else []
+    )
+    rows = [[model.bos_id, *ids, model.eos_id][: model.max_tokens] for ids in found]
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    tokens = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=int(offsets[-1]))
+    return EncodedSplit(tokens, offsets)

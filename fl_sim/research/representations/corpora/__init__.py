@@ -1,0 +1,1 @@
+"""Labelled corpora with private attributes."""

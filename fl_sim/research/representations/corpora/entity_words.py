@@ -1,0 +1,23 @@
+"""The words of a prepared corpus's entities: what a tagger found, as a list of words that are not to be sent."""
+
+from __future__ import annotations
+
+import string
+
+from fl_sim.data_prep.store.corpus import Corpus
+
+
+def entity_words(corpus: Corpus) -> frozenset[str]:
+    """Every word of every mention in any split, lower case and without punctuation marks at its ends.
+
+    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they are everybody's.
+    """
+    found: set[str] = set()
+    for split in corpus.splits:
+        texts = corpus.texts(split).to_pylist()
+        mentions = corpus.mentions(split)
+        columns = (mentions.column(name).to_pylist() for name in ("sentence", "start", "end"))
+        for sentence, start, end in zip(*columns, strict=True):
+            words = (word.strip(string.punctuation) for word in texts[sentence][start:end].split())
+            found.update(word.lower() for word in words if word and not (word.isalpha() and word.islower()))
+    return frozenset(found)

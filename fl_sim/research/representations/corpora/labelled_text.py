@@ -1,0 +1,180 @@
+"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
+
+* DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
+  Splits are the file's.
+* AG News (Zhang, Zhao and LeCun 2015), SST-2 (Socher et al. 2013) and sentence polarity (Pang and Lee 2005): no
+  private attribute. A seed draws ``rows`` training rows and cuts off the validation share, as the study of DPNR does
+  (30,000 rows, 95 : 5); test rows are the file's, or drawn where there is none.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fl_sim.data_prep.readers.ag_news import CLASSES as AG_CLASSES
+from fl_sim.data_prep.readers.ag_news import AgNewsOptions, read_ag_news
+from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.textfiles import decoded_lines
+from fl_sim.research.representations.corpora.labelled import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    LabelledData,
+    LabelledSplit,
+    cut,
+    shuffled,
+)
+
+DPNR_TOPICS = ("topic 0", "topic 1", "topic 2", "topic 3")  # the file has numbers alone
+AG_PERSONS = ("Bush", "Kerry", "Arafat", "Blair", "Sharon")
+SENTIMENTS = ("negative", "positive")
+VALIDATION_SHARE = 0.05
+_DPNR_FILE = "ag_data.txt"
+_SEPARATOR = "===================="
+_POLARITY_TEST_SHARE = 0.1
+
+
+def read_dpnr_ag(source: Path) -> LabelledData:
+    """DPNR's AG set in the folder ``source`` (``ag_data.txt``, or .xz): ``label<TAB>text<TAB>private`` a line.
+
+    Raises:
+        CorpusError: naming file and line, for a line of another shape.
+    """
+    path = _file(source, _DPNR_FILE)
+    splits: dict[str, LabelledSplit] = {}
+    rows: list[tuple[str, int, list[int]]] = []
+    for number, line in decoded_lines(path):
+        if line.strip() == _SEPARATOR:
+            if len(splits) == len(SPLITS):
+                raise CorpusError(f"{path}, line {number}: a fourth split, must be {len(SPLITS)}")
+            splits[SPLITS[len(splits)]] = _of_persons(rows)
+            rows = []
+        elif line.strip():
+            rows.append(_dpnr_row(line, f"{path}, line {number}"))
+    if rows and len(splits) < len(SPLITS):
+        splits[SPLITS[len(splits)]] = _of_persons(rows)
+    if set(splits) != set(SPLITS):
+        raise CorpusError(f"{path}: {len(splits)} splits, must be {len(SPLITS)}")
+    return LabelledData("dpnr-ag", DPNR_TOPICS, AG_PERSONS, splits)
+
+
+def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> LabelledData:
+    """AG News in the folder ``source``: title and description as one text, its topic as class."""
+    training: list[tuple[str, int]] = []
+    test: list[tuple[str, int]] = []
+    for sentence in read_ag_news(source, AgNewsOptions(), Reading()):
+        row = (sentence.text, AG_CLASSES.index(str(sentence.target)))
+        (training if sentence.split == TRAIN else test).append(row)
+    if not test:
+        raise CorpusError(f"{source}: no test.csv (or .xz, .gz) in this folder")
+    return _drawn("ag-news", AG_CLASSES, training, test, seed, rows)
+
+
+def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
+    """SST-2 in the folder ``source``: ``train.tsv`` and ``test.tsv`` (or .xz) of ``label<TAB>sentence``."""
+    training, test = (_tsv(_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
+    return _drawn("sst2", SENTIMENTS, training, test, seed, rows)
+
+
+def read_sentence_polarity(source: Path, seed: int, rows: int | None = None) -> LabelledData:
+    """Sentence polarity in the folder ``source``: ``rt-polarity.neg`` and ``.pos`` (or .xz), Latin-1; a tenth of the
+    rows, drawn by ``seed``, is for testing."""
+    everything = [
+        (line.strip(), label)
+        for label, name in enumerate(("rt-polarity.neg", "rt-polarity.pos"))
+        for line in _latin1(_file(source, name)).splitlines()
+        if line.strip()
+    ]
+    order = shuffled(len(everything), seed, "sentence-polarity test")
+    test, training = cut(order, (_POLARITY_TEST_SHARE, 1 - _POLARITY_TEST_SHARE))
+    return _drawn(
+        "sentence-polarity", SENTIMENTS, [everything[i] for i in training], [everything[i] for i in test], seed, rows
+    )
+
+
+TextReader = Callable[[Path, int, int | None], LabelledData]
+TEXT_READERS: dict[str, TextReader] = {
+    "ag-news": read_labelled_ag_news,
+    "sst2": read_sst2,
+    "sentence-polarity": read_sentence_polarity,
+}
+"""Readers of texts without private attributes, by name: called with folder, seed, and how many training rows."""
+
+
+def _drawn(
+    name: str,
+    classes: tuple[str, ...],
+    training: Sequence[tuple[str, int]],
+    test: Sequence[tuple[str, int]],
+    seed: int,
+    rows: int | None,
+) -> LabelledData:
+    """``rows`` of the training rows drawn by ``seed``, the last of them for validation."""
+    if rows is not None and not 2 <= rows <= len(training):
+        raise CorpusError(f"rows {rows} must lie in [2, {len(training)}], what {name} has for training")
+    order = shuffled(len(training), seed, f"{name} rows")[:rows]
+    kept, held = cut(order, (1 - VALIDATION_SHARE, VALIDATION_SHARE))
+    whole = _plain(training)
+    splits = {TRAIN: whole.take(kept), VALIDATION: whole.take(held), TEST: _plain(test)}
+    return LabelledData(name, classes, (), splits)
+
+
+def _plain(rows: Sequence[tuple[str, int]]) -> LabelledSplit:
+    labels = np.array([label for _, label in rows], dtype=np.int64)
+    return LabelledSplit(tuple(text for text, _ in rows), labels, np.zeros((len(rows), 0), dtype=np.int64))
+
+
+def _of_persons(rows: Sequence[tuple[str, int, list[int]]]) -> LabelledSplit:
+    private = np.zeros((len(rows), len(AG_PERSONS)), dtype=np.int64)
+    for row, (_, _, present) in enumerate(rows):
+        private[row, present] = 1
+    return LabelledSplit(tuple(r[0] for r in rows), np.array([r[1] for r in rows], dtype=np.int64), private)
+
+
+def _dpnr_row(line: str, where: str) -> tuple[str, int, list[int]]:
+    cells = line.rstrip("\n").split("\t")
+    if len(cells) != 3:
+        raise CorpusError(f"{where}: {len(cells)} columns, must be 3 (label, text, private)")
+    label = _number(cells[0], len(DPNR_TOPICS), "label", where)
+    return cells[1].strip(), label, [_number(word, len(AG_PERSONS), "private", where) for word in cells[2].split()]
+
+
+def _number(cell: str, count: int, name: str, where: str) -> int:
+    if not (cell.isascii() and cell.isdigit() and int(cell) < count):
+        raise CorpusError(f"{where}: {name} is {cell[:30]!r}, must be a number from 0 to {count - 1}")
+    return int(cell)
+
+
+def _tsv(path: Path) -> list[tuple[str, int]]:
+    rows = []
+    for number, line in decoded_lines(path):
+        label, tab, text = line.rstrip("\r\n").partition("\t")
+        if number == 1 and label == "label":
+            continue
+        if not tab:
+            raise CorpusError(f"{path}, line {number}: no tab, must be label<TAB>sentence")
+        rows.append((text.strip(), _number(label, len(SENTIMENTS), "label", f"{path}, line {number}")))
+    return rows
+
+
+def _latin1(path: Path) -> str:
+    """sentence polarity is older than UTF-8's use in corpora."""
+    data = path.read_bytes()
+    try:
+        return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("latin-1")
+    except lzma.LZMAError as error:
+        raise CorpusError(f"{path}: the compressed file is damaged: {error}") from error
+
+
+def _file(source: Path, name: str) -> Path:
+    candidates: Iterable[Path] = (source / f"{name}{suffix}" for suffix in ("", ".xz"))
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        raise CorpusError(f"{source}: no {name} (or .xz) in this folder")
+    return found

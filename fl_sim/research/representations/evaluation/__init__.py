@@ -1,0 +1,1 @@
+"""What representations leak and what they are worth: attacks, audits, selection, pictures."""

@@ -1,0 +1,113 @@
+"""Pictures: t-SNE of representations, coloured by a private attribute (DPNR, figure 4); utility, fairness and leakage
+against ε."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.research.representations.client.draws import short_seed
+from fl_sim.storage.run_folder import replace_file
+from fl_sim.strategies.primitives import streams
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PERPLEXITY = 30.0
+_MOST_POINTS = 2000
+_VALUES = {"sex": ("female", "male")}
+
+
+def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+    """The plane's points (n, 2) of vectors (n, k), n at least 3 (van der Maaten and Hinton 2008)."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
+    model = TSNE(perplexity=perplexity, init="pca", random_state=short_seed(seed, "t-SNE", bits=32))
+    return np.asarray(model.fit_transform(vectors), dtype=np.float32)
+
+
+def group_names(attribute: str) -> tuple[str, str]:
+    """What 0 and 1 of a private attribute are called: of most, that it is absent or present."""
+    return _VALUES.get(attribute, (f"no {attribute}", attribute))
+
+
+def draw_tsne(
+    panels: dict[str, NDArray[np.float32]], groups: NDArray[np.int64], names: tuple[str, str], path: Path, seed: int
+) -> None:
+    """One panel for each set of vectors (n, k), all of the same examples, as a PNG or SVG at ``path``.
+
+    Args:
+        panels: title to vectors. groups: 0 or 1 (n,), named by ``names``. seed: of the rows drawn and of t-SNE.
+    """
+    from matplotlib.figure import Figure
+
+    rows = np.sort(streams.generator(seed, "t-SNE rows").permutation(len(groups))[:_MOST_POINTS])
+    figure = Figure(figsize=(4 * len(panels), 4), layout="constrained")
+    for number, (title, vectors) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        points = tsne(vectors[rows], seed)
+        for value, name in enumerate(names):
+            of_group = points[groups[rows] == value]
+            axes.scatter(of_group[:, 0], of_group[:, 1], s=4, alpha=0.6, label=name)
+        axes.set_title(title)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.axes[0].legend(markerscale=3)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix.lstrip(".") or "png")
+    replace_file(path, buffer.getvalue())
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system at an ε, in percent.
+
+    Attributes:
+        system: its name. epsilon: as it is proven, inf without noise.
+        figures: name to mean and deviation; the same names for all points of a picture.
+    """
+
+    system: str
+    epsilon: float
+    figures: dict[str, tuple[float, float]]
+
+
+def draw_tradeoff(points: Sequence[Point]) -> Figure:
+    """A panel for each figure against ε, logarithmic; what has no noise is a level line."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    names = list(points[0].figures)
+    noisy = [point.epsilon for point in points if math.isfinite(point.epsilon)]
+    systems = list(dict.fromkeys(point.system for point in points))
+    figure = Figure(figsize=(2 + 4.2 * len(names), 3.6), layout="constrained")
+    for number, name in enumerate(names, start=1):
+        axes = figure.add_subplot(1, len(names), number)
+        if noisy:
+            axes.set_xscale("log")
+            axes.set_xlim(min(noisy) / 1.5, max(noisy) * 1.5)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
+        for place, system in enumerate(systems):
+            own = sorted((p for p in points if p.system == system), key=lambda p: p.epsilon)
+            colour = f"C{place}"
+            if all(math.isinf(p.epsilon) for p in own):
+                axes.axhline(own[0].figures[name][0], color=colour, linestyle="--", label=f"{system} (ε = ∞)")
+                continue
+            means, deviations = zip(*(p.figures[name] for p in own), strict=True)
+            epsilons = [p.epsilon for p in own]
+            axes.errorbar(epsilons, means, deviations, color=colour, marker="o", capsize=3, label=system)
+        axes.set_xlabel("ε, proven")
+        axes.set_ylabel(f"{name}, percent")
+    # Beside the panels: over them it hides lines as soon as there are many systems.
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure

@@ -1,0 +1,146 @@
+"""Private text representations: encode, perturb, classify, attack; ε as claimed and as proven beside each other."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAME = "represent"
+HELP = "train a classifier on perturbed representations and attack them, or make a published table again"
+
+_SEEDS = "0,1,2,3,4"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim represent``."""
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    run_one = what.add_parser("run", help="one system on one corpus", description="Train and attack one system.")
+    run_one.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a TOML file (docs/representations.md)")
+    run_one.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="any key of the configuration"
+    )
+    run_one.add_argument("--out", type=Path, metavar="FILE", help="where to write the record, JSON")
+    run_one.add_argument("--picture", type=Path, metavar="FILE", help="draw the test texts by t-SNE as a PNG or SVG")
+    run_one.add_argument("--json", action="store_true", help="print the record instead of a summary")
+    again = what.add_parser("reproduce", help="a published table", description="Make a published table again.")
+    again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
+    again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
+    again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0,1,2,3,4")
+    again.add_argument("--full", action="store_true", help="the paper's whole grid")
+    again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
+    again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")
+    again.add_argument("--work", type=Path, metavar="DIR", help="keep what is done here; the same again goes on")
+    again.add_argument("--out", type=Path, metavar="FILE", help="where to write the table, JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiment or make the table; exit code 0."""
+    return _run_one(args) if args.what == "run" else _reproduce(args)
+
+
+def _run_one(args: argparse.Namespace) -> int:
+    import json
+    import sys
+
+    from fl_sim.config import parse_assignments
+    from fl_sim.research.representations import representation_experiment
+    from fl_sim.research.representations.config import ExperimentConfig, load_file, load_mapping
+    from fl_sim.research.representations.evaluation.experiment_summary import summary
+    from fl_sim.storage.run_folder import encode, replace_file
+
+    settings = parse_assignments(args.settings)
+    if args.config is None:
+        config: ExperimentConfig = load_mapping(settings)
+    else:
+        config = load_file(args.config).with_values(settings)
+    record = representation_experiment.run(
+        config,
+        lambda row: print(
+            f"epoch {row.epoch}: loss {row.loss:.4f}, validation accuracy {row.accuracy:.4f}", file=sys.stderr
+        ),
+        environment=representation_experiment.describe_environment(),
+    )
+    text = json.dumps(encode(record), indent=2)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(args.out, text.encode() + b"\n")
+    if args.picture is not None:
+        _draw(config, args.picture)
+    print(text if args.json else summary(record))
+    return 0
+
+
+def _draw(config: object, path: Path) -> None:
+    from fl_sim.config import ConfigError
+    from fl_sim.research.representations.client.client_workspace import open_data
+    from fl_sim.research.representations.config import ExperimentConfig
+    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, group_names
+    from fl_sim.research.representations.representation_experiment import released_by
+
+    if not isinstance(config, ExperimentConfig):
+        raise TypeError("a checked configuration is expected")
+    data = open_data(config.data, config.seed)
+    if not data.attributes:
+        raise ConfigError(f"--picture: {data.name} has no private attribute to colour by")
+    if not config.system.trains:
+        raise ConfigError(f"--picture: method {config.method!r} sends nothing to draw")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sent = released_by(config).released["test"]
+    mechanism = config.mechanism(sent.shape[1])
+    title = f"{config.method}, ε = {'∞' if mechanism is None else f'{mechanism.proven_epsilon:g}'} proven"
+    draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    return make_table(
+        args.name,
+        source=args.source,
+        seeds=args.seeds,
+        full=args.full,
+        layer=args.layer,
+        jobs=args.jobs,
+        work=args.work,
+        out=args.out,
+    )
+
+
+def make_table(
+    name: str,
+    *,
+    source: Path,
+    seeds: str | None,
+    full: bool,
+    jobs: int,
+    work: Path | None,
+    out: Path | None,
+    layer: str = "l1",
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Make a published table again, write it to ``out`` and print it; exit code 0."""
+    import json
+    import sys
+
+    from fl_sim.config import ConfigError
+    from fl_sim.research.representations.studies import reproductions
+    from fl_sim.research.representations.studies.study_tables import Options
+    from fl_sim.storage.run_folder import encode
+
+    if not 1 <= jobs <= 1024:
+        raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
+    chosen = (seeds or _SEEDS).split(",")
+    if not all(seed.isascii() and seed.isdigit() for seed in chosen):
+        raise ConfigError(f"--seeds is {seeds!r}; allowed: integers of at least 0, separated by commas")
+    options = Options(
+        source=source.expanduser().absolute(),
+        seeds=tuple(int(seed) for seed in chosen),
+        full=full,
+        layer=layer,
+        jobs=jobs,
+        work=None if work is None else work.expanduser().absolute(),
+    )
+    table = reproductions.run(name, options, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
+    if out is not None:
+        reproductions.write(table, out)
+    print(json.dumps(encode(table), ensure_ascii=False) if as_json else reproductions.show(table), end="")
+    return 0

@@ -1,0 +1,1 @@
+"""The server of private representations: classifiers, adversaries and their training."""

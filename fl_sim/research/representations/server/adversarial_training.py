@@ -1,0 +1,140 @@
+"""Training on what clients send: vectors up, gradients down, a step of server and encoder each.
+
+The randomness of a step is that of (seed, epoch, step) alone, so that a training that stops after epoch n is the
+beginning of one that goes on, and the same numbers come out wherever the clients are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fl_sim.research.representations.client.draws import Draw, short_seed
+from fl_sim.research.representations.corpora.labelled import LabelledSplit
+from fl_sim.research.representations.server.group_metrics import accuracy, grms, tpr_gap
+from fl_sim.research.representations.server.heads import Server
+from fl_sim.research.representations.server.optimizers import OptimizerSpec
+from fl_sim.research.representations.server.parties import Clients
+from fl_sim.research.representations.server.schedules import EpsilonSchedule, adversary_weight
+from fl_sim.strategies.primitives import streams
+
+NoiseInTraining = Literal["none", "same", "schedule"]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How to train.
+
+    Attributes:
+        epochs: that the schedules count with. stop_after: epochs that are really trained, at most ``epochs``.
+        batch_size: rows of a step; the last step of an epoch has the rest.
+        noise: of the privacy layer in training: none (normalised alone), the ``same`` as in the release, or by
+            ``schedule`` (ε_n of epoch n in place of ε).
+        epsilon, noise_scale: of the privacy layer in the release; None without one.
+        weight: λ. orthogonal: λ_ort.
+        seed: of all randomness.
+    """
+
+    epochs: int
+    batch_size: int
+    noise: NoiseInTraining
+    epsilon: float | None
+    noise_scale: float | None
+    weight: float
+    orthogonal: float
+    seed: int
+    schedule: EpsilonSchedule | None = None
+    stop_after: int | None = None
+
+    def scale(self, epoch: int) -> float | None:
+        """The noise's scale in ``epoch`` (from 0); None for the layer's own."""
+        if self.noise == "none":
+            return 0.0
+        if self.noise == "same" or self.noise_scale is None or self.epsilon is None or self.schedule is None:
+            return None
+        return self.noise_scale * self.epsilon / self.schedule(epoch + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """What validation says after an epoch (from 1); gaps are nan without private attributes."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    tpr_gap: float
+    grms: float
+
+
+def train(
+    clients: Clients,
+    server: Server,
+    optimizer: OptimizerSpec,
+    training: LabelledSplit,
+    validation: LabelledSplit,
+    plan: TrainingPlan,
+    observe: Callable[[EpochRow], None] = lambda row: None,
+) -> list[EpochRow]:
+    """Train encoder and server; returns a row an epoch.
+
+    Args:
+        clients: where vectors come from, and gradients go.
+        server: classifier and adversaries. optimizer: of the server; the clients have theirs.
+        training, validation: classes and private attributes (public in the papers' setting).
+        observe: called with the row of every epoch.
+    """
+    steps = optimizer.build(server.parameters())
+    classes, private = torch.from_numpy(training.labels), torch.from_numpy(training.private)
+    found = []
+    for epoch in range(plan.epochs if plan.stop_after is None else plan.stop_after):
+        order = streams.generator(plan.seed, "epoch order", epoch).permutation(len(training))
+        weight = adversary_weight(plan.weight, epoch, plan.epochs)
+        losses = []
+        server.train()
+        for number, rows in enumerate(_batches(order, plan.batch_size)):
+            seed = short_seed(plan.seed, "step", epoch, number)
+            z = clients.forward(rows, seed, plan.scale(epoch)).requires_grad_()
+            chosen = torch.from_numpy(rows)
+            loss = server.loss(
+                z,
+                classes[chosen],
+                private[chosen],
+                weight=weight,
+                orthogonal=plan.orthogonal,
+                draw=Draw.whole(seed, len(rows)),
+            )
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+            if z.grad is not None:
+                clients.backward(z.grad)
+            losses.append(loss.item())
+        row = _validated(clients, server, validation, plan.seed, epoch, float(np.mean(losses)))
+        found.append(row)
+        observe(row)
+    return found
+
+
+def _validated(
+    clients: Clients, server: Server, validation: LabelledSplit, seed: int, epoch: int, loss: float
+) -> EpochRow:
+    server.eval()
+    sent = clients.validation(short_seed(seed, "validation", epoch))
+    predicted = server.predictions(sent).numpy()
+    gaps = [
+        (tpr_gap(predicted, validation.labels, group), grms(predicted, validation.labels, group))
+        for group in validation.private.T
+    ]
+    # With several attributes the worst one counts.
+    gap = max((abs(g) for g, _ in gaps), default=float("nan"))
+    root = max((r for _, r in gaps), default=float("nan"))
+    return EpochRow(epoch + 1, loss, accuracy(predicted, validation.labels), gap, root)
+
+
+def _batches(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -1,0 +1,1 @@
+"""Published tables of private representations, made again."""

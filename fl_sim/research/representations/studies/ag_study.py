@@ -1,0 +1,180 @@
+"""The study's figures 7 and 8: how well texts are classified behind DPNR's layer, over ε and word dropout.
+
+A bag of words of 32 or 64 numbers and a linear classifier learn from 30,000 texts (95 : 5) for five epochs, with the
+noise of the release (Robust), without noise (Non Robust), or with noise of ε_n = 10/n in epoch n (Adaptative). The
+last two do not depend on ε, so that one training serves all releases; so does the Robust training at ε = 4 for all
+rates of dropout. SST-2 stands in for Yelp polarity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fl_sim.research.representations.config import ExperimentConfig, MethodName, load_mapping
+from fl_sim.research.representations.studies.study_tables import Options, collected, heading, mean_and_deviation, spread
+
+Key = tuple[float, float]
+"""ε and μ of a release."""
+Place = tuple[str, int, str, Key | None]
+"""Corpus, k, system and release; no release without a privacy layer."""
+
+EPSILONS = (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
+RATES = (0.1, 0.3, 0.5, 0.8)
+EPSILON_OF_RATES = 4.0
+RELEASES: tuple[Key, ...] = (*((e, 0.0) for e in EPSILONS), *((EPSILON_OF_RATES, m) for m in RATES))
+SYSTEMS: tuple[MethodName, ...] = ("non-robust", "robust", "adaptive")
+FOLDERS = {"ag-news": "ag_news", "sst2": "sst2"}
+"""Corpora, and their folders in the source."""
+
+_COLUMNS: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
+    ("ag-news", 32): {
+        "non-robust": (0.26, 0.26, 0.31, 0.36, 0.48, 0.57, 0.63, 0.67, 0.53, 0.37, 0.32, 0.27),
+        "robust": (0.25, 0.25, 0.25, 0.25, 0.30, 0.51, 0.66, 0.73, 0.58, 0.35, 0.33, 0.27),
+    },
+    ("ag-news", 64): {
+        "non-robust": (0.26, 0.26, 0.30, 0.36, 0.46, 0.54, 0.59, 0.66, 0.53, 0.37, 0.30, 0.26),
+        "robust": (0.25, 0.25, 0.25, 0.25, 0.31, 0.42, 0.50, 0.68, 0.47, 0.29, 0.28, 0.25),
+        "adaptive": (0.26, 0.26, 0.34, 0.42, 0.50, 0.57, 0.64, 0.63, 0.40, 0.37, 0.28, 0.26),
+    },
+}
+PUBLISHED: dict[tuple[str, int], dict[str, dict[Key, float]]] = {
+    place: {system: dict(zip(RELEASES, column, strict=True)) for system, column in columns.items()}
+    for place, columns in _COLUMNS.items()
+}
+"""Test accuracy, a share: the mean of five runs, without deviations. Yelp's columns have no counterpart here."""
+PUBLISHED_PLAIN = {("ag-news", 32): 0.80, ("ag-news", 64): 0.77}
+"""Test accuracy without a privacy layer."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is tried.
+
+    Attributes:
+        robust: ε of the Robust trainings, of which 4 is one; each costs a training.
+        dimensions: k. rows: texts of training and validation. epochs: of each training.
+    """
+
+    robust: tuple[float, ...]
+    dimensions: tuple[int, ...] = (32, 64)
+    rows: int = 30_000
+    epochs: int = 5
+
+
+THIN = Grid((1.0, 4.0))
+"""The default: all releases of Non Robust and Adaptative, and Robust at two ε."""
+
+FULL = Grid(EPSILONS)
+"""All of both figures."""
+
+
+def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """The figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
+
+    Args:
+        options: what and how; ``source`` has a folder for each corpus (:data:`FOLDERS`).
+        say: called with a line of text as things get done.
+    """
+    grid = FULL if options.full else THIN
+    found = collected(lambda seed: _configs(seed, grid, options), _accuracies, options, say)
+    return {
+        **heading("ag-study", "Study of DPNR (Zouhri and Abecidan 2021), figures 7 and 8", options),
+        "texts": grid.rows,
+        "epochs": grid.epochs,
+        "rows": [_row(place, values) for place, values in found.items()],
+    }
+
+
+def as_markdown(table: dict[str, Any]) -> str:
+    """The figures for people: accuracy in percent ± deviation (published), ε claimed and proven."""
+    lines: list[str] = []
+    seeds = len(table["seeds"])
+    for corpus, width in dict.fromkeys((row["corpus"], row["dimensions"]) for row in table["rows"]):
+        rows = [row for row in table["rows"] if (row["corpus"], row["dimensions"]) == (corpus, width)]
+        plain = next(row for row in rows if row["system"] == "unconstrained")
+        lines += [f"{corpus}, k = {width}; without a privacy layer {_cell(plain, seeds)}:", ""]
+        lines += [
+            "| ε | μ | ε' claimed | ε' proven | Non Robust | Robust | Adaptative |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for key in RELEASES:
+            cells = {row["system"]: row for row in rows if (row["epsilon"], row["word_dropout"]) == key}
+            if not cells:
+                continue
+            some = next(iter(cells.values()))
+            told = [f"{key[0]:g}", f"{key[1]:g}", f"{some['epsilon_claimed']:.3g}", f"{some['epsilon_corrected']:.4g}"]
+            told += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
+            lines.append(f"| {' | '.join(told)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
+    for corpus, folder in FOLDERS.items():
+        for width in grid.dimensions:
+            base: dict[str, Any] = {
+                "seed": seed,
+                "data": {"name": corpus, "source": str(options.source / folder), "rows": grid.rows},
+                "encoder": {"kind": "bag", "width": width},
+                "training": {"epochs": grid.epochs, "batch_size": 64},
+                "optimizer": {"name": "sgd", "learning_rate": 2.0},
+            }
+            yield load_mapping({**base, "method": "unconstrained"})
+            for system in ("non-robust", "adaptive"):
+                yield load_mapping(
+                    {
+                        **base,
+                        "method": system,
+                        "privacy": {"epsilon": EPSILON_OF_RATES},
+                        "releases": _sections(RELEASES),
+                    }
+                )
+            for epsilon in grid.robust:
+                others = [(epsilon, rate) for rate in RATES] if epsilon == EPSILON_OF_RATES else []
+                keys = [(epsilon, 0.0), *others]
+                yield load_mapping(
+                    {**base, "method": "robust", "privacy": {"epsilon": epsilon}, "releases": _sections(keys)}
+                )
+
+
+def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:
+    return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
+
+
+def _accuracies(record: dict[str, Any]) -> Iterator[tuple[Place, tuple[float, dict[str, Any] | None]]]:
+    """Each release's place, and its accuracy with what it promises."""
+    config = record["config"]
+    corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
+    if system == "unconstrained":
+        yield (corpus, width, system, None), (record["metrics"]["test"]["accuracy"], None)
+        return
+    for release in record["releases"]:
+        key = (release["privacy"]["epsilon"], release["word_dropout"])
+        yield (corpus, width, system, key), (release["test"]["accuracy"], release["privacy"])
+
+
+def _row(place: Place, values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
+    corpus, width, system, key = place
+    row: dict[str, Any] = {
+        "corpus": corpus,
+        "dimensions": width,
+        "system": system,
+        "epsilon": None,
+        "word_dropout": 0.0,
+    }
+    row["measured"] = mean_and_deviation([100 * accuracy for accuracy, _ in values])
+    privacy = values[0][1]
+    if key is None or privacy is None:
+        published = PUBLISHED_PLAIN.get((corpus, width))
+    else:
+        published = PUBLISHED.get((corpus, width), {}).get(system, {}).get(key)
+        row |= {"epsilon": key[0], "word_dropout": key[1]}
+        row |= {name: privacy[name] for name in ("epsilon_claimed", "epsilon_corrected")}
+    return row | {"published": None if published is None else 100 * published}
+
+
+def _cell(row: dict[str, Any], seeds: int) -> str:
+    published = "–" if row["published"] is None else f"{row['published']:.0f}"
+    return f"{spread(row['measured'], seeds, 1)} ({published})"

@@ -1,0 +1,144 @@
+"""The corpora of a figure: prepared once, in a folder that all figures share, or left out with the reason."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+from fl_sim.config import ConfigError
+from fl_sim.data_prep.deidentify import deidentify, sentences_of
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.research.uedp_paper.figures import CorpusSource
+
+_TRAIN = "train"
+
+
+class MissingCorpusError(ValueError):
+    """A corpus that cannot be had here; the message says why in one line."""
+
+
+@dataclass(frozen=True)
+class CorpusStore:
+    """Prepared corpora by what they are made from.
+
+    Attributes:
+        data: the folder with the raw corpora.
+        folder: where prepared ones are kept.
+        say: told of what takes a while.
+    """
+
+    data: Path
+    folder: Path
+    say: Callable[[str], None] = lambda _: None
+    _opened: dict[str, str] = field(default_factory=dict)
+
+    def prepared(
+        self, name: str, source: CorpusSource, entities: str | None = None, deidentified: str | None = None
+    ) -> str:
+        """The path of the corpus for a run's ``corpus.path``; made if it is not there yet.
+
+        Args:
+            name: what the figure calls it.
+            source: what it is made from.
+            entities: the kinds that are sensitive, in place of those of the source's flags.
+            deidentified: the mode in which its entities are taken out of the training split.
+
+        Raises:
+            MissingCorpusError: it cannot be prepared here.
+            ConfigError: the source has flags that ``fl-sim prepare`` does not take.
+        """
+        if entities is not None:
+            source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
+        key = f"{name}-{_digest(source)}"
+        whole = key if deidentified is None else f"{key}-trains-{deidentified}"
+        if whole not in self._opened:
+            try:
+                path = BUNDLED if source.kind == BUNDLED else str(self._made(key, source))
+                self._opened[whole] = path if deidentified is None else str(self._without(path, whole, deidentified))
+            except (CorpusError, FileNotFoundError) as error:
+                raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
+        return self._opened[whole]
+
+    def _made(self, key: str, source: CorpusSource) -> Path:
+        from fl_sim.cli.corpus_kinds import raw_corpus
+        from fl_sim.cli.identity_flags import identity_of
+        from fl_sim.cli.tagger_flags import marking_of
+        from fl_sim.data_prep.pipeline import prepare
+
+        raw_folder = self.data / str(source.source)
+        if not raw_folder.exists():
+            raise CorpusError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
+        out = self.folder / key
+        arguments = _arguments(source, raw_folder, out)
+        raw = raw_corpus(arguments)
+        if not out.exists():
+            self.say(f"preparing {out.name}")
+            out.parent.mkdir(parents=True, exist_ok=True)
+        marking = marking_of(arguments, raw.has_gold)
+        return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
+
+    def _without(self, path: str, key: str, mode: str) -> Path:
+        """The corpus with its entities taken out of what trains; what is held out stays as it was, because utility is
+        to be measured on the same text for all curves."""
+        corpus = Corpus.open(path)
+        out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
+        if not out.exists():
+            self.say(f"taking the entities out of {Path(path).name}")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=out.parent) as scratch:
+                made, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
+                _write_mixed(made, corpus, out)
+        return Corpus.open(out).path
+
+
+def _write_mixed(trains: Corpus, held_out: Corpus, out: Path) -> None:
+    """The training split of one corpus with the other splits of another."""
+    manifest = trains.manifest
+    write_corpus(
+        itertools.chain(
+            (sentence for sentence in sentences_of(trains) if sentence.split == _TRAIN),
+            (sentence for sentence in sentences_of(held_out) if sentence.split != _TRAIN),
+        ),
+        out,
+        name=manifest.name,
+        sources=manifest.sources,
+        settings={name: value for name, value in manifest.settings.items() if name != "identity"},
+        tagger=manifest.tagger,
+        needs_entities=False,
+    )
+
+
+def _digest(source: CorpusSource) -> str:
+    return hashlib.sha256(json.dumps(source.model_dump(), sort_keys=True).encode()).hexdigest()[:8]
+
+
+class _Flags(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"corpora: {message}")
+
+
+def _arguments(source: CorpusSource, raw_folder: Path, out: Path) -> argparse.Namespace:
+    """What ``fl-sim prepare`` would be told."""
+    from fl_sim.cli.corpus_commands import prepare_command
+
+    parser = _Flags(add_help=False, allow_abbrev=False)
+    prepare_command.add_arguments(parser)
+    words = [source.kind, "--source", str(raw_folder), "--out", str(out)]
+    for name, value in source.flags.items():
+        words += _flag(name, value)
+    return parser.parse_args(words)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{name}"]
+    return [] if value is False else [f"--{name}", str(value)]

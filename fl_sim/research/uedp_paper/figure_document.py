@@ -1,0 +1,270 @@
+"""Records in words: a table per figure, and results/README.md with all of them.
+
+Figures come from the records alone; what a figure shows and what was found come from its file in conf/figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fl_sim.config import ConfigError
+from fl_sim.reporting import plots
+from fl_sim.reporting.report import format_delta, format_epsilon
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, draw, show_spread, show_utility
+from fl_sim.research.uedp_paper.figure_records import (
+    CurveRecord,
+    EpsilonCurveRecord,
+    EpsilonRecord,
+    PanelRecord,
+    PointRecord,
+    Record,
+    TableCorpusRecord,
+    TableRecord,
+    TrainingRecord,
+    file_name,
+    read_records,
+)
+from fl_sim.research.uedp_paper.figures import PublishedNumber, find_figures, load_figure
+from fl_sim.storage.run_folder import replace_file
+
+README = "README.md"
+_DPI = 100
+_ORDER = ("table2", "fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig9")
+
+_HEAD = """\
+# Results
+
+Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. Each file is the record of one
+figure: settings, commit, versions, seeds, and what was measured. docs/reproduction.md has the commands. Tables of
+private text representations have a page of their own, in `representations/`.
+
+**Read the ε with care.** *Claimed* is what a method says of itself; of the published algorithm that is its paper's
+figure, by the paper's own accountant. *Proven* is what holds for the mechanism that ran (docs/privacy.md). An ε is
+that of one run alone. "p95" is an entity as widely mentioned as 95 % of the corpus's are at most; *robust* does not
+rely on the entity having been detected. Utility is the mean over the seeds ± its standard deviation.
+
+**What of the paper does not reproduce, and why.**
+
+* *Its ε.* The numbers come out of the accountant that we read out of them (figures 4 and 9), and are no guarantee. It
+  takes the moments of orders up to 64 only, so no claim of it can be below ln(1/δ)/64 = 0.18: the paper's range "ε from
+  0.18 to 0.20" is that floor and a little above, whatever is trained.
+* *Its utility under the noise that it states.* That noise is q_u·|U| + 1 times that of user-level DP at the same z: 51
+  to 501 times in figure 4. The authors' code draws a standard deviation of σ² in place of σ, and σ is far below 1, so
+  that hardly any noise is left. *As stated* and *as coded* stand side by side wherever the algorithm was trained here.
+"""
+
+
+def write_document(folder: Path) -> list[Path]:
+    """Write README.md of a folder of records, and the pictures that it shows.
+
+    Raises:
+        ResultsError: the folder has no record, or a file there is none.
+    """
+    records = ordered(read_records(folder))
+    files = []
+    for record in records:
+        picture = draw(record)
+        if picture is not None:
+            files.append(plots.save(picture, folder / picture_name(record), _DPI))
+    replace_file(folder / README, document(records).encode())
+    return [folder / README, *files]
+
+
+def ordered(records: Iterable[Record]) -> list[Record]:
+    """The paper's table and figures first, then ours by name."""
+    place = {name: number for number, name in enumerate(_ORDER)}
+    return sorted(records, key=lambda record: (place.get(record.figure, len(place)), file_name(record)))
+
+
+def picture_name(record: Record) -> str:
+    """The picture beside a record."""
+    return file_name(record).removesuffix(".json") + ".png"
+
+
+def document(records: Sequence[Record]) -> str:
+    """The text of README.md."""
+    contents = [f"* [{record.title}](#{_anchor(record.title)})" for record in records]
+    parts = [_HEAD, "\n".join(contents) + "\n"]
+    for record in records:
+        parts.append(section(record, file_name(record), picture_name(record)))
+    return "\n".join(parts)
+
+
+def section(record: Record, source: str = "", picture: str = "") -> str:
+    """One figure: what the paper shows, ours beside published, and what was found."""
+    shows, finding = _words(record)
+    lines = [f"## {record.title}", "", shows]
+    if finding:
+        lines += ["", f"**What came of it.** {finding}"]
+    if isinstance(record, TrainingRecord):
+        body = [line for panel in record.panels for line in _training_panel(record, panel)]
+    elif isinstance(record, EpsilonRecord):
+        body = _epsilon(record)
+    else:
+        body = _table_two(record)
+    lines += ["", *body]
+    if picture and not isinstance(record, TableRecord):
+        lines += ["", f"![{record.title}]({picture})"]
+    lines = [*_without_tail(lines), "", *_skipped(record.skipped), _origin(record, source)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _words(record: Record) -> tuple[str, str]:
+    """What the figure shows, and the finding: from its file as it is now, else as it was recorded."""
+    try:
+        figure = load_figure(find_figures()[record.figure])
+        return figure.shows.strip(), figure.finding.strip()
+    except (ConfigError, KeyError):
+        return str(record.config.get("shows", "")).strip(), str(record.config.get("finding", "")).strip()
+
+
+def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
+    corpus = panel.corpus
+    start = panel.curves[0].points[0].initial.mean
+    facts = [
+        f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities "
+        f"(tagger: {corpus.tagger}).",
+        f"Start: {show_utility(record.metric, start)}.",
+        *(
+            f"{words[0].upper()}{words[1:]}: {show_utility(record.metric, value)}."
+            for words, value in panel.references.items()
+        ),
+    ]
+    lines = [f"### {panel.title}", "", " ".join(facts), ""]
+    names = ["", *([record.x_words] if record.x == "value" else []), METRIC_WORDS[record.metric]]
+    names += ["gap closed"] if record.baseline else []
+    names += [f"ε claimed, δ = {format_delta(record.delta)}", "ε user", "ε + entity p95", "robust", "ε + entity max"]
+    printed = [number for number in record.published if number.panel == panel.name]
+    rows = [_point_row(record, curve, point) for curve in panel.curves for point in curve.points]
+    lines += _markdown(names, rows)
+    lines += [
+        "",
+        *(f"Target: {target.words}: {show_utility(record.metric, target.value)}.  " for target in panel.targets),
+        *_printed(record, printed),
+        *(f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()),
+    ]
+    return [*_without_tail(lines), ""]
+
+
+def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:
+    epsilon = point.epsilon
+    cells = [curve.label]
+    if record.x == "value":
+        cells.append("" if point.x is None else f"{point.x:g}")
+    cells.append(show_spread(record.metric, point))
+    if record.baseline:
+        cells.append("–" if point.gap_closed is None else f"{point.gap_closed:.0%}")
+    cells.append("none" if epsilon.claimed is None else format_epsilon(epsilon.claimed))
+    ours = (epsilon.user, epsilon.user_entity_p95, epsilon.robust_p95, epsilon.user_entity_max)
+    return cells + ["–" if value is None else format_epsilon(value) for value in ours]
+
+
+def _printed(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
+    """The paper's own numbers, a line."""
+    if not printed and record.figure.startswith("ours"):
+        return []
+    if not printed:
+        return ["The paper prints no number of this picture."]
+    words = []
+    for number in printed:
+        place = "" if number.epsilon is None else f" at ε {number.epsilon:g}"
+        place += "" if number.x is None else f" at {record.x_words} {number.x:g}"
+        words.append(f"{number.curve} {show_utility(record.metric, number.value)}{place}")
+    sections = ", ".join(dict.fromkeys(number.section for number in printed))
+    return [f"Printed in the paper (section {sections}): {'; '.join(words)}."]
+
+
+def _epsilon(record: EpsilonRecord) -> list[str]:
+    names = [
+        "corpus", "", "steps", "ε printed", "ε by the paper's accountant", "proven: user",
+        f"+ entity in ≤ {record.entity_users} users", "+ entity that all mention",
+    ]  # fmt: skip
+    rows = []
+    for panel in record.panels:
+        for curve in panel.curves:
+            for number in _rows_of(curve):
+                place = curve.rounds.index(number)
+                printed = curve.printed.get(str(number))
+                rows.append(
+                    [
+                        panel.title,
+                        curve.label,
+                        f"{number:,}",
+                        "–" if printed is None else f"{printed:g}",
+                        f"{curve.as_published[place]:.3f}",
+                        format_epsilon(curve.proven_user[place]),
+                        format_epsilon(curve.proven_user_entity[place]),
+                        format_epsilon(curve.proven_everywhere) if number == curve.rounds[-1] else "",
+                    ]
+                )
+    return _markdown(names, rows)
+
+
+def _rows_of(curve: EpsilonCurveRecord) -> list[int]:
+    """The rounds that the table shows: those that the paper prints, and the last."""
+    return sorted({*(int(number) for number in curve.printed), curve.rounds[-1]})
+
+
+def _table_two(record: TableRecord) -> list[str]:
+    lines: list[str] = []
+    for corpus in record.corpora:
+        names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
+        lines += _markdown(names, [_published_row(corpus), _our_row(corpus)])
+        lines += ["", corpus.difference, ""]
+    return _without_tail(lines)
+
+
+def _published_row(corpus: TableCorpusRecord) -> list[str]:
+    row = corpus.published
+    if not row:
+        return ["published", *["–"] * (3 + len(corpus.columns))]
+    counts = [row["vocabulary"], row["sentences"], row["users"], *(row["sensitive"][c] for c in corpus.columns)]
+    return ["published", *(f"{count:,}" for count in counts)]
+
+
+def _our_row(corpus: TableCorpusRecord) -> list[str]:
+    ours = corpus.ours
+    counts = [ours.vocabulary, ours.sentences, ours.users, *(ours.sensitive[c] for c in corpus.columns)]
+    return [f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)]
+
+
+def _skipped(skipped: Mapping[str, str]) -> list[str]:
+    return [f"Left out: {name}: {reason}  " for name, reason in skipped.items()]
+
+
+def _origin(record: Record, source: str) -> str:
+    """Where the figures come from, in a line."""
+    parts = [f"[{source}]({source})"] if source else []
+    if isinstance(record, TrainingRecord):
+        parts.append(f"seeds {', '.join(map(str, record.seeds))}")
+        seconds = sum(point.seconds for panel in record.panels for curve in panel.curves for point in curve.points)
+        parts.append(f"{math.ceil(seconds / 60)} minutes of one core in rounds")
+    parts += [f"size: {record.size}", f"made {record.when[:10]} from {_short_commits(record.commit)}"]
+    return f"*{'; '.join(parts)}.*"
+
+
+def _short_commits(commits: str) -> str:
+    named = [commit.split() for commit in commits.split(", ")]
+    return ", ".join(" ".join([words[0][:12], *words[1:]]) for words in named)
+
+
+def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_row(names), "|" + "---|" * len(names), *(_row(row) for row in rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _without_tail(lines: list[str]) -> list[str]:
+    while lines and not lines[-1]:
+        lines = lines[:-1]
+    return lines
+
+
+def _anchor(title: str) -> str:
+    """How GitHub names a heading."""
+    kept = (c for c in title.lower() if c.isalnum() or c in " -_")
+    return "".join(kept).replace(" ", "-")

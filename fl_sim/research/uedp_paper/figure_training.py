@@ -1,0 +1,321 @@
+"""A training figure: its settings as runs, the runs as a batch, what they measured as a record."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.reporting.report import strategy_of
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_records import (
+    CorpusRecord,
+    CurveRecord,
+    Epsilons,
+    PanelRecord,
+    PointRecord,
+    TargetRecord,
+    Trace,
+    spread,
+)
+from fl_sim.research.uedp_paper.figures import (
+    CurveSettings,
+    PanelSettings,
+    PointSettings,
+    Settings,
+    TargetLine,
+    TrainingFigure,
+)
+from fl_sim.search.batch import DONE, FAILED, Ending, run_batch
+from fl_sim.storage.run_folder import AS_PUBLISHED, RunFolder
+from fl_sim.storage.utility import utility_of
+
+_WAYS_TO_NOISE = {"privacy.noise_multiplier", "privacy.target_epsilon"}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a figure. name: its folder. given: its settings but for the figure's own."""
+
+    panel: PanelSettings
+    curve: CurveSettings
+    point: PointSettings
+    seed: int
+    name: str
+    given: Settings
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a figure, and the panels that have none, with the reason."""
+
+    figure: TrainingFigure
+    corpora: Mapping[str, str]
+    runs: tuple[PlannedRun, ...]
+    skipped: Mapping[str, str]
+
+
+def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: Sequence[str] = ()) -> Plan:
+    """Prepare the corpora and check every run's configuration.
+
+    Args:
+        figure: at the size wanted.
+        out: the figure's folder; runs go to ``out/runs``.
+        store: gives the corpora.
+        panels: only these; empty means all.
+
+    Raises:
+        ConfigError: a setting is impossible, or a panel unknown.
+    """
+    known = [panel.name for panel in figure.panels]
+    for name in panels:
+        if name not in known:
+            raise ConfigError(f"--panel is '{name}'; allowed: {', '.join(known)}")
+    check_settings(figure)
+    corpora: dict[str, str] = {}
+    runs: list[PlannedRun] = []
+    skipped: dict[str, str] = {}
+    for panel in figure.panels:
+        if panels and panel.name not in panels:
+            skipped[panel.name] = "not run (--panel)"
+            continue
+        source = figure.corpora[panel.corpus]
+        try:
+            corpora[panel.name] = store.prepared(panel.corpus, source)
+            paths = {
+                curve.name: store.prepared(panel.corpus, source, curve.entities, curve.deidentified)
+                for curve in curves_of(figure, panel)
+            }
+        except MissingCorpusError as error:
+            skipped[panel.name] = str(error)
+            continue
+        runs += _runs(figure, panel, paths, out, store.folder.parent / "features")
+    return Plan(figure, corpora, tuple(runs), skipped)
+
+
+def check_settings(figure: TrainingFigure) -> None:
+    """See that every run's settings are possible; :class:`ConfigError` names the curve."""
+    for panel in figure.panels:
+        for curve in curves_of(figure, panel):
+            for point in points_of(curve):
+                try:
+                    RunConfig.from_mapping({**_given(figure, panel, curve, point), "corpus.path": "bundled"})
+                except ConfigError as error:
+                    raise ConfigError(f"panel {panel.name}, curve {curve.name}: {error}") from error
+
+
+def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSettings]:
+    """The curves that a panel shows."""
+    return [curve for curve in figure.curves if not curve.panels or panel.name in curve.panels]
+
+
+def points_of(curve: CurveSettings) -> tuple[PointSettings, ...]:
+    """The points of a curve; one that is drawn round by round has one."""
+    return curve.points or (PointSettings(),)
+
+
+def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda _: None) -> list[Ending]:
+    """Run what is not done yet; :func:`fl_sim.search.batch.run_batch` says how."""
+    endings = []
+    for ending in run_batch({run.name: run.config for run in plan.runs}, jobs):
+        observe(ending)
+        endings.append(ending)
+    return endings
+
+
+def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
+    """What the finished runs measured, panel by panel."""
+    ended = {ending.name: ending for ending in endings}
+    records = []
+    for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
+        runs = list(group)
+        failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status == FAILED}
+        done = [run for run in runs if ended[run.name].status == DONE]
+        if done:
+            records.append(_panel_record(plan, panel, done, failed))
+    return records
+
+
+def _runs(
+    figure: TrainingFigure, panel: PanelSettings, paths: Mapping[str, str], out: Path, features: Path
+) -> list[PlannedRun]:
+    runs = []
+    for curve in curves_of(figure, panel):
+        for number, point in enumerate(points_of(curve)):
+            given = _given(figure, panel, curve, point)
+            own = {"corpus.path": paths[curve.name]}
+            if given.get("task") == "classification" and given.get("model.tune") == "head":
+                own["corpus.feature_cache"] = str(features)
+            for seed in figure.seeds:
+                settings = {**given, **own, "seed": seed}
+                stem = f"{panel.name}-{curve.name}-{number}-seed{seed}"
+                name = f"{stem}-{_digest(settings)}"
+                config = RunConfig.from_mapping({**settings, "out": str(out / "runs" / name)})
+                runs.append(PlannedRun(panel, curve, point, seed, name, given, config))
+    return runs
+
+
+def _given(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, point: PointSettings) -> Settings:
+    """The settings of a run: the figure's, the panel's, the curve's, the point's, later ones over earlier ones.
+
+    A later way to choose the noise takes the place of an earlier one.
+    """
+    merged: Settings = {"engine.name": "inline"}
+    for layer in (figure.set, panel.set, curve.set, point.set):
+        if _WAYS_TO_NOISE & layer.keys():
+            merged = {key: value for key, value in merged.items() if key not in _WAYS_TO_NOISE}
+        merged |= layer
+    return merged
+
+
+def _digest(settings: Settings) -> str:
+    """So that runs with other settings get other folders, and a changed figure runs only what changed."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _panel_record(
+    plan: Plan, panel: PanelSettings, runs: Sequence[PlannedRun], failed: Mapping[str, str]
+) -> PanelRecord:
+    curves = []
+    folders = {run.name: RunFolder.open(str(run.config.out)) for run in runs}
+    for curve, of_curve in itertools.groupby(runs, key=lambda run: run.curve):
+        points = [
+            _point_record(plan.figure, curve, [(run, folders[run.name]) for run in group])
+            for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
+        ]
+        strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
+        curves.append(CurveRecord(name=curve.name, label=curve.label, strategy=strategy, points=tuple(points)))
+    curves = _with_gaps(plan.figure, curves)
+    return PanelRecord(
+        name=panel.name,
+        title=panel.title,
+        corpus=_corpus_record(plan.corpora[panel.name]),
+        curves=tuple(curves),
+        references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
+        targets=tuple(_targets(plan.figure, panel, curves)),
+        failed=dict(failed),
+    )
+
+
+def _point_record(
+    figure: TrainingFigure, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]
+) -> PointRecord:
+    first, folders = runs[0][0], [folder for _, folder in runs]
+    results = [folder.result or {} for folder in folders]
+    strategy = strategy_of(folders[0])
+    last = {str(name): value for name, value in folders[0].metrics().iloc[-1].items()}
+    plan = results[0]["plan"]
+    return PointRecord(
+        x=first.point.x,
+        settings=first.given,
+        noise_multiplier=plan["noise_multiplier"] if strategy != "noiseless" else None,
+        utility=spread([float(result[figure.metric]) for result in results]),
+        initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
+        gap_closed=None,
+        epsilon=_epsilons(curve, strategy, last),
+        trace=None if curve.points else _trace(figure, curve, strategy, folders),
+        seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
+    )
+
+
+def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Epsilons:
+    claimed = _claim_column(curve, strategy)
+    entities = curve.deidentified is None
+    return Epsilons(
+        claimed=None if claimed is None else float(row[claimed]),
+        user=float(row["epsilon_user"]),
+        user_entity_median=float(row["epsilon_user_entity_median"]) if entities else None,
+        user_entity_p95=float(row["epsilon_user_entity_p95"]) if entities else None,
+        user_entity_max=float(row["epsilon_user_entity_max"]) if entities else None,
+        robust_p95=float(row["epsilon_user_entity_robust_p95"]) if entities else None,
+    )
+
+
+def _claim_column(curve: CurveSettings, strategy: str) -> str | None:
+    """The metric by which a strategy speaks of itself."""
+    if strategy == "noiseless":
+        return None
+    if strategy == "published":
+        return AS_PUBLISHED
+    return "epsilon_user" if strategy == "user_level" else "epsilon_user_entity_p95"
+
+
+def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders: Sequence[RunFolder]) -> Trace:
+    tables = [folder.metrics().set_index("round") for folder in folders]
+    first = tables[0]
+    measured = [int(number) for number in first.index if first[figure.metric].notna()[number]]
+    figures = [spread([float(table[figure.metric][number]) for table in tables]) for number in measured]
+    claimed = _claim_column(curve, strategy)
+    proven = "epsilon_user" if curve.deidentified else "epsilon_user_entity_p95"
+    return Trace(
+        rounds=tuple(measured),
+        mean=tuple(value.mean for value in figures),
+        std=tuple(value.std for value in figures),
+        claimed=None if claimed is None else tuple(float(first[claimed][number]) for number in measured),
+        proven=tuple(float(first[proven][number]) for number in measured),
+    )
+
+
+def _with_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
+    """The curves with the share of the way to the baseline that each of their points closes."""
+    baseline = next((curve.points[-1].utility.mean for curve in curves if curve.name == figure.baseline), None)
+    if baseline is None:
+        return list(curves)
+
+    def closed(point: PointRecord) -> PointRecord:
+        start = point.initial.mean
+        share = (start - point.utility.mean) / (start - baseline) if start != baseline else None
+        return point.model_copy(update={"gap_closed": share})
+
+    return [curve.model_copy(update={"points": tuple(map(closed, curve.points))}) for curve in curves]
+
+
+def _targets(figure: TrainingFigure, panel: PanelSettings, curves: Sequence[CurveRecord]) -> Iterable[TargetRecord]:
+    for target in figure.targets:
+        if target.panel not in (None, panel.name):
+            continue
+        value = _target_value(target, {curve.name: curve.points[-1] for curve in curves})
+        if value is not None:
+            yield TargetRecord(words=target.words, value=value)
+
+
+def _target_value(target: TargetLine, ends: Mapping[str, PointRecord]) -> float | None:
+    if target.value is not None:
+        return target.value
+    end = ends.get(str(target.of))
+    if end is None:
+        return None
+    if target.above is not None:
+        return end.utility.mean + target.above
+    start = end.initial.mean
+    return start - float(target.gap or 0.0) * (start - end.utility.mean)
+
+
+def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> dict[str, float]:
+    """What one gets without a model, from the panel's own training text; the mean over the runs, whose held-out samples
+    differ by their seeds."""
+    own = [folder for run, folder in runs if run.curve.deidentified is None] or [folder for _, folder in runs]
+    utility = utility_of(own[0])
+    key = utility.reference + figure.metric.removeprefix(utility.column)  # per token or per word
+    values = [float(value) for folder in own if (value := (folder.result or {}).get(key)) is not None]
+    return {utility.reference_words: spread(values).mean} if values else {}
+
+
+def _corpus_record(path: str) -> CorpusRecord:
+    corpus = Corpus.open(path)
+    counts = corpus.manifest.splits["train"]
+    return CorpusRecord(
+        name=corpus.manifest.name,
+        users=counts.users,
+        sentences=counts.sentences,
+        entities=counts.entities,
+        tagger=corpus.manifest.tagger["tagger"],
+        fingerprint=corpus.fingerprint,
+    )

@@ -1,0 +1,174 @@
+"""Making one figure from its file to its record, its picture and its words."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fl_sim.config import ConfigError
+from fl_sim.reporting import plots
+from fl_sim.research.uedp_paper import figure_numbers, figure_training
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
+from fl_sim.research.uedp_paper.figure_document import section
+from fl_sim.research.uedp_paper.figure_pictures import draw
+from fl_sim.research.uedp_paper.figure_records import EpsilonRecord, Record, TableRecord, TrainingRecord, write_record
+from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, TableFigure, TrainingFigure
+from fl_sim.search.batch import INTERRUPTED, Ending
+from fl_sim.storage import environment
+from fl_sim.storage.run_folder import RunFolder, replace_file
+
+
+@dataclass(frozen=True)
+class Making:
+    """What is to be made.
+
+    Attributes:
+        name: the figure's.
+        figure: as its file says.
+        full: at the paper's size.
+        panels: of a training figure; empty means all.
+        data: the folder with the raw corpora.
+        out: prepared corpora, and a folder for the figure.
+        jobs: runs at once.
+        say: told of what takes a while.
+        begin: told the number of runs before the first.
+        observe: told the end of every run.
+    """
+
+    name: str
+    figure: Figure
+    full: bool
+    panels: tuple[str, ...]
+    data: Path
+    out: Path
+    jobs: int = 1
+    say: Callable[[str], None] = lambda _: None
+    begin: Callable[[int], None] = lambda _: None
+    observe: Callable[[Ending], None] = lambda _: None
+
+    @property
+    def folder(self) -> Path:
+        """Where the figure's own things go."""
+        return self.out / (f"{self.name}-full" if self.full else self.name)
+
+    @property
+    def store(self) -> CorpusStore:
+        """Where corpora come from."""
+        return CorpusStore(self.data, self.out / "corpora", self.say)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of it. record: None where nothing could be made, or it was interrupted."""
+
+    record: Record | None
+    skipped: dict[str, str] = field(default_factory=dict)
+    endings: tuple[Ending, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the same has to be asked for again."""
+        return any(ending.status == INTERRUPTED for ending in self.endings)
+
+
+def make_figure(making: Making) -> Made:
+    """Make the figure and write its record, table and picture into its folder.
+
+    Raises:
+        ConfigError: a setting is impossible, or panels are asked of a figure that has none to choose.
+    """
+    figure = making.figure
+    if isinstance(figure, TrainingFigure):
+        return _make_training(making, figure.sized(making.full))
+    if making.panels:
+        raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
+    if isinstance(figure, EpsilonFigure):
+        return _kept(making, epsilon_record(making.name, figure))
+    return _make_table(making, figure)
+
+
+def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
+    """An ε figure, claimed and proven; nothing is trained, read or written."""
+    return EpsilonRecord(
+        **_common(name, figure, {}, [environment.describe()]),
+        delta=figure.delta,
+        entity_users=figure.entity_users,
+        panels=figure_numbers.epsilon_panels(figure),
+    )
+
+
+def _make_table(making: Making, figure: TableFigure) -> Made:
+    corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
+    rows, skipped = figure_numbers.table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
+    if not rows:
+        return Made(None, skipped)
+    common = _common(making.name, figure, skipped, [environment.describe()], making.full)
+    return _kept(making, TableRecord(**common, corpora=rows))
+
+
+def _make_training(making: Making, figure: TrainingFigure) -> Made:
+    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    skipped = dict(plan.skipped)
+    making.begin(len(plan.runs))
+    endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
+    if any(ending.status == INTERRUPTED for ending in endings):
+        return Made(None, skipped, endings)
+    panels = figure_training.panel_records(plan, endings)
+    if not panels:
+        return Made(None, skipped, endings)
+    shown = {panel.name for panel in panels}
+    record = TrainingRecord(
+        **_common(making.name, figure, skipped, _environments(plan), making.full),
+        seeds=figure.seeds,
+        x=figure.x,
+        x_words=figure.x_words,
+        metric=figure.metric,
+        delta=plan.runs[0].config.privacy.delta,
+        baseline=figure.baseline,
+        panels=tuple(panels),
+        published=tuple(number for number in figure.published if number.panel in shown),
+    )
+    return _kept(making, record, endings)
+
+
+def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
+    """What the runs ran on, which may have been another day's sources than those that draw them."""
+    folders = [Path(str(run.config.out)) for run in plan.runs]
+    return [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
+
+
+def _common(
+    name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
+) -> dict[str, Any]:
+    """What every record says of itself."""
+    found = list(environments)
+    states = [one.get("git") or {} for one in found]
+    commits = dict.fromkeys(f"{git.get('commit', 'unknown')}{' dirty' if git.get('dirty') else ''}" for git in states)
+    versions = {"fl_sim": found[0].get("fl_sim"), "python": found[0].get("python", platform.python_version())}
+    return {
+        "figure": name,
+        "title": figure.title,
+        "size": "full" if full else "default",
+        "commit": ", ".join(commits),
+        "config": figure.model_dump(mode="json"),
+        "versions": versions | found[0].get("libraries", {}),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "skipped": skipped,
+    }
+
+
+def _kept(making: Making, record: Record, endings: tuple[Ending, ...] = ()) -> Made:
+    """Write record, words and picture."""
+    folder = making.folder
+    files = [folder / "record.json", folder / "table.md"]
+    write_record(record, files[0])
+    replace_file(files[1], section(record).encode())
+    picture = draw(record)
+    if picture is not None:
+        files.append(plots.save(picture, folder / f"{making.name}.png"))
+    return Made(record, dict(record.skipped), endings, tuple(files))

@@ -1,0 +1,215 @@
+"""Make a figure or table of the UeDP paper, or one of ours: run what is needed, draw it, record it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.research.uedp_paper.figure_records import Record
+    from fl_sim.research.uedp_paper.make_figure import Made
+    from fl_sim.search.batch import Ending
+
+NAME = "reproduce"
+HELP = "make a figure or table of the UeDP paper beside its published numbers, or one of ours"
+
+_DATA = Path("..") / "shared" / "data"
+_OUT = Path("runs") / "reproduce"
+TABLES = ("adult", "ag-study", "dpnr-ag")
+"""Of private representations (docs/representations.md); the others are figures of language models."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``fl-sim reproduce``."""
+    parser.add_argument(
+        "figure",
+        nargs="?",
+        metavar="NAME",
+        help="fig2, table2, adult, … (--list), or a .toml file (conf/figures/README.md)",
+    )
+    parser.add_argument("--list", action="store_true", help="say which figures there are")
+    parser.add_argument(
+        "--data", type=Path, default=_DATA, metavar="DIR", help=f"the raw corpora, a folder each (default {_DATA})"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=_OUT, metavar="DIR",
+        help=f"corpora, runs and pictures; the same again goes on (default {_OUT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--full", action="store_true", help="at the paper's size (needs a GPU for the training figures)"
+    )
+    parser.add_argument("--panel", action="append", default=[], metavar="NAME", help="only this panel; may be repeated")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
+    parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0,1,2,3,4")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="put the figure's record there (results)")
+    parser.add_argument("--readme", type=Path, metavar="DIR", help="write README.md and pictures of a folder's records")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; exit code 0, 1 if a run failed or nothing could be made, 130 if it was interrupted."""
+    from fl_sim.config import ConfigError
+
+    asked = [bool(args.list), args.readme is not None, args.figure is not None]
+    if sum(asked) != 1:
+        raise ConfigError("allowed: one of a figure's NAME, --list and --readme DIR")
+    if args.list:
+        return _list(args.json)
+    if args.readme is not None:
+        return _readme(args.readme, args.json)
+    return _make(args)
+
+
+def _list(as_json: bool) -> int:
+    import json
+
+    from fl_sim.research.representations.studies.reproductions import REPRODUCTIONS
+    from fl_sim.research.uedp_paper.figures import find_figures, load_figure
+
+    titles = {name: load_figure(path).title for name, path in find_figures().items()}
+    titles |= {name: table.title for name, table in REPRODUCTIONS.items()}
+    if as_json:
+        print(json.dumps(titles, ensure_ascii=False))
+        return 0
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        print(f"{name:<{width}}  {title}")
+    return 0
+
+
+def _readme(folder: Path, as_json: bool) -> int:
+    import json
+
+    from fl_sim.research.representations.studies import reproductions
+    from fl_sim.research.uedp_paper.figure_document import write_document
+
+    written = [*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER)]
+    files = [str(path) for path in written]
+    print(json.dumps({"files": files}) if as_json else "\n".join(files))
+    return 0
+
+
+def _make(args: argparse.Namespace) -> int:
+    from fl_sim.cli.main import EXIT_INTERRUPTED
+    from fl_sim.config import ConfigError
+    from fl_sim.research.uedp_paper.figures import find_figure
+
+    if not 1 <= args.jobs <= 1024:
+        raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
+    if args.figure in TABLES:
+        return _make_table(args)
+    if args.seeds is not None:
+        raise ConfigError(f"--seeds is {args.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
+    codes = []
+    for name, path in find_figure(args.figure).items():
+        codes.append(_make_one(args, name, path))
+        if codes[-1] == EXIT_INTERRUPTED:
+            break
+    return max(codes)
+
+
+def _make_table(args: argparse.Namespace) -> int:
+    """A table of private representations, as `fl-sim represent reproduce` makes it."""
+    from fl_sim.config import ConfigError
+    from fl_sim.research.representations.represent_command import make_table
+    from fl_sim.research.representations.studies.reproductions import FOLDER, REPRODUCTIONS
+
+    if args.panel:
+        raise ConfigError(f"--panel is {args.panel[0]!r}; {args.figure} has no panels: leave it out")
+    return make_table(
+        args.figure,
+        source=args.data / REPRODUCTIONS[args.figure].folder,
+        seeds=args.seeds,
+        full=args.full,
+        jobs=args.jobs,
+        work=args.out / args.figure,
+        out=None if args.record is None else args.record / FOLDER / f"{args.figure}.json",
+        as_json=args.json,
+        quiet=args.quiet,
+    )
+
+
+def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
+    from fl_sim.cli.main import EXIT_INTERRUPTED
+    from fl_sim.search.batch import FAILED
+
+    made = _followed(args, name, path)
+    for what, reason in made.skipped.items():
+        print(f"left out: {what}: {reason}", file=sys.stderr)
+    if made.interrupted:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    for ending in made.endings:
+        if ending.status == FAILED:
+            print(f"failed: {ending.name}: {ending.reason}", file=sys.stderr)
+    if made.record is None:
+        print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
+        return 1
+    files = list(made.files)
+    if args.record is not None:
+        files.append(_record(made.record, args.record))
+    _print(args, made.record, files)
+    return 1 if any(ending.status == FAILED for ending in made.endings) else 0
+
+
+def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
+    """Make the figure under a progress bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fl_sim.research.uedp_paper.figures import load_figure
+    from fl_sim.research.uedp_paper.make_figure import Making, make_figure
+    from fl_sim.search.batch import INTERRUPTED
+
+    console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=console.quiet) as progress:
+        task = progress.add_task("runs", total=None)
+
+        def observe(ending: Ending) -> None:
+            progress.update(task, advance=ending.status != INTERRUPTED, description=ending.name)
+
+        return make_figure(
+            Making(
+                name=name,
+                figure=load_figure(path),
+                full=args.full,
+                panels=tuple(args.panel),
+                data=args.data.expanduser(),
+                out=args.out.expanduser().absolute(),
+                jobs=args.jobs,
+                say=lambda words: console.print(words, markup=False),
+                begin=lambda runs: progress.update(task, total=runs),
+                observe=observe,
+            )
+        )
+
+
+def _record(record: Record, folder: Path) -> Path:
+    from fl_sim.research.uedp_paper.figure_records import check_publishable, file_name, write_record
+
+    check_publishable(record)
+    path = folder / file_name(record)
+    write_record(record, path)
+    return path
+
+
+def _print(args: argparse.Namespace, record: Record, files: list[Path]) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from fl_sim.research.uedp_paper.figure_document import section
+    from fl_sim.storage.run_folder import encode
+
+    if args.json:
+        told = {"files": [str(path) for path in files], "record": encode(record.model_dump(mode="python"))}
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    text = section(record)
+    Console().print(Markdown(text)) if sys.stdout.isatty() else print(text, end="")
+    print("\n" + "\n".join(str(path) for path in files))

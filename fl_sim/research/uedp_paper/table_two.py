@@ -1,0 +1,169 @@
+"""Table II of the UeDP paper: its rows as published, and the same figures of a prepared corpus.
+
+Lai, Phan, Sun, Jain, Dernoncourt, Gu and Barmpalios (2022), "User-Entity Differential Privacy in Learning Natural
+Language Models", IEEE BigData: |V|, sentences, users, and sentences with an entity of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from rich.table import Table
+
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers.categories import Selection
+
+SOURCE = "Lai et al., User-Entity Differential Privacy in Learning Natural Language Models (2022), Table II"
+
+GROUPS = {"Org": "org", "Loc": "loc", "GPE": "gpe", "Person": "person", "PII": "pii", "Misc": "misc"}
+"""Column of the table → the name of its entities for ``--entities``; ``All`` is the union of a corpus's columns."""
+
+ALL = "All"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A corpus's row as printed. sensitive: sentences by column, ``All`` among them. difference: why ours differs."""
+
+    name: str
+    vocabulary: int
+    sentences: int
+    users: int
+    sensitive: Mapping[str, int]
+    difference: str
+
+
+PUBLISHED: Mapping[str, PublishedRow] = {
+    "conll2003": PublishedRow(
+        "CONLL-2003",
+        8_882,
+        14_040,
+        946,
+        {"Org": 5_187, "Loc": 5_433, "Person": 4_406, "Misc": 3_438, ALL: 11_176},
+        "Users agree, and the 14,041 sentences but for one (preprocessing leaves nothing of 51). The published counts "
+        "of sensitive sentences are not those of the gold tags, although the paper names these as its ground truth: "
+        "3,438 is the number of gold MISC mentions, not of sentences with one, and the others match no count of gold "
+        "tags. The published |V| is that of no preprocessing we tried.",
+    ),
+    "ag-news": PublishedRow(
+        "AG",
+        30_000,
+        112_000,
+        7_536,
+        {"Org": 58_177, "Loc": 39_988, "GPE": 18_506, "PII": 42_683, ALL: 67_157},
+        "AG names no authors, so the paper's users cannot be recovered; they are drawn anew, N(15, 2²) rows each. "
+        "Which 112,000 of AG's 120,000 rows it took, it does not say; |V| looks like a cap, and its entities are those "
+        "of another tagger, an unnamed spaCy pipeline.",
+    ),
+    "sec-standin": PublishedRow(
+        "SEC",
+        12_651,
+        5_188,
+        1_592,
+        {"Org": 1_955, "Loc": 273, "GPE": 60, "PII": 357, ALL: 2_166},
+        "The paper's SEC clauses are private. These are clauses of other public contracts (CUAD, ContractNLI, Kleister "
+        "NDA), at most 12 a user; a Kleister user is one agreement, not a company. Its entities are those of another "
+        "tagger, an unnamed spaCy pipeline.",
+    ),
+}
+"""The three rows by the kind of raw corpus that stands for them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The same figures of one split of ours."""
+
+    vocabulary: int
+    sentences: int
+    users: int
+    sensitive: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TableTwo:
+    """columns: kinds of entities, ``All`` last. ours: a row per split. published: the paper's, if it has the corpus."""
+
+    columns: tuple[str, ...]
+    ours: dict[str, Row] = field(default_factory=dict)
+    published: PublishedRow | None = None
+    key: ClassVar[str] = "table_two"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON-ready values; the published row with its source."""
+        published = None if self.published is None else {**asdict(self.published), "source": SOURCE}
+        return {**asdict(self), "columns": list(self.columns), "published": published}
+
+    def shown(self, name: str) -> Table:
+        """The figures as a table for people, turned on its side to fit a terminal, the published ones first."""
+        made = Table(title=f"{name}: the figures of the paper's Table II")
+        rows: dict[str, PublishedRow | Row] = dict(self.ours)
+        if self.published is not None:
+            rows = {"published": self.published, **rows}
+        made.add_column("", no_wrap=True)
+        for title in rows:
+            made.add_column(title, justify="right", no_wrap=True)
+        made.add_row("different words", *(f"{row.vocabulary:,}" for row in rows.values()))
+        made.add_row("sentences", *(f"{row.sentences:,}" for row in rows.values()))
+        made.add_row("users", *(f"{row.users:,}" for row in rows.values()))
+        for column in self.columns:
+            made.add_row(f"sensitive: {column}", *(f"{row.sensitive[column]:,}" for row in rows.values()))
+        return made
+
+    def explained(self) -> str:
+        """What the figures count, and where the published ones come from and why they differ; a line each."""
+        lines = [
+            "Sensitive: sentences with an entity that may be of the kind; a label that leaves it open counts under all."
+        ]
+        if self.published is not None:
+            lines += [f"Published: {SOURCE}, {self.published.name}.", self.published.difference]
+            lines += [
+                f"Split {split} has {row.sentences / self.published.sentences:.0%} of the published sentences."
+                for split, row in self.ours.items()
+            ]
+        return "\n".join(lines)
+
+
+def table_of(corpus: Corpus) -> TableTwo:
+    """The figures of ``corpus``, with those that the paper has of the same corpus.
+
+    A sentence counts as sensitive under a column if a mention of it may be of that kind, as ``fl-sim prepare
+    --entities`` decides: one whose label leaves the kind open ("NAME" of the rules) counts under every kind.
+    """
+    published = PUBLISHED.get(str(corpus.manifest.settings.get("kind", corpus.manifest.name)))
+    kinds = tuple(GROUPS) if published is None else tuple(column for column in published.sensitive if column != ALL)
+    ours = {split: _row(corpus, split, kinds) for split in corpus.splits}
+    return TableTwo((*kinds, ALL), ours, published)
+
+
+def _row(corpus: Corpus, split: str, kinds: Iterable[str]) -> Row:
+    ownership = corpus.ownership(split)
+    selected = {kind: Selection.parse(GROUPS[kind]) for kind in kinds}
+    selected[ALL] = Selection.parse([GROUPS[kind] for kind in kinds])
+    sentence, codes, labels = _label_codes(corpus, split)
+    sensitive = {}
+    for column, selection in selected.items():
+        kept = np.array([selection.keeps(label, labels) for label in labels], dtype=bool)
+        sensitive[column] = len(np.unique(sentence[kept[codes]]))
+    return Row(vocabulary(corpus.texts(split)), ownership.num_sentences, ownership.num_users, sensitive)
+
+
+def _label_codes(corpus: Corpus, split: str) -> tuple[NDArray[np.int64], NDArray[np.int32], list[str]]:
+    """Each mention's sentence and its label's position among the split's labels."""
+    mentions = corpus.mentions(split)
+    encoded = mentions.column("label").combine_chunks().dictionary_encode()
+    return mentions.column("sentence").to_numpy(), encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+
+
+def vocabulary(texts: pa.ChunkedArray) -> int:
+    """How many different words, between white space, the texts have."""
+    words: set[str] = set()
+    for chunk in texts.chunks:
+        words.update(pc.list_flatten(pc.utf8_split_whitespace(chunk)).unique().to_pylist())
+    words.discard("")
+    return len(words)

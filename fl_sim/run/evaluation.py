@@ -1,0 +1,116 @@
+"""Utility on held-out text: what the task's metrics say of the model, and of a reference that knows no text.
+
+The held-out figures and references are computed from private text without noise: for the simulation's owner, not
+for release.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.features import Observer, ensure_features, feature_path
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.tasks import Classification, HeldOut, NextWord
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.strategies.primitives import streams
+
+IntArray = npt.NDArray[np.int64]
+
+_AT_ONCE = 1 << 20  # tokens counted at a time, so that counting needs no memory of the corpus's size
+
+
+def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> IntArray:
+    """The ids of at most ``max_sentences`` held-out sentences, the same for every run with that seed."""
+    sentences = len(encoded.offsets) - 1
+    if sentences <= max_sentences:
+        return np.arange(sentences, dtype=np.int64)
+    chosen = streams.generator(seed, "held-out").choice(sentences, max_sentences, replace=False)
+    return np.sort(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutSentences:
+    """The sentences on which a run is measured.
+
+    Attributes:
+        examples: what the model reads.
+        words: white-space separated words of each, its end counted as one more, int64 (n,); 0 for a sentence that
+            was cut to the context.
+    """
+
+    examples: list[Example]
+    words: IntArray
+
+    @classmethod
+    def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
+        """The sentences ``ids`` of a split with these texts."""
+        examples = source.read(ids)
+        whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
+        words = np.array([len(text.split()) + 1 for text in texts.take(pa.array(ids)).to_pylist()], dtype=np.int64)
+        return cls(examples, np.where(whole, words, 0))
+
+    def read_by(
+        self, model: LanguageModel, folder: Path, observer: Observer = lambda done, total: None
+    ) -> HeldOutSentences:
+        """The same sentences as the frozen body of ``model`` reads them, from a file in ``folder`` that is made if
+        need be; unchanged for a model whose body trains."""
+        if not model.reads_features or not self.examples:
+            return self
+        offsets = np.cumsum([0, *(len(example) for example in self.examples)], dtype=np.int64)
+        encoded = EncodedSplit(np.concatenate([example.tokens for example in self.examples]), offsets)
+        features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
+        read = zip(self.examples, features, strict=True)
+        return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in read], self.words)
+
+
+def measure(model: LanguageModel, sentences: HeldOutSentences) -> dict[str, float]:
+    """The task's metrics of the model (`fl_sim.clients.tasks`), by name."""
+    # One thread, as in the workers: several on cores that the workers share slow each other down many times over.
+    torch.set_num_threads(1)
+    return model.task.metrics(held_out(model, sentences.examples), sentences.words)
+
+
+def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
+    """What one gets without a model, from the training text: ``unigram_perplexity`` (and ``…_per_word``) of the
+    add-one-smoothed unigram model on the same predicted tokens, or ``majority_error`` of always saying the most
+    frequent class."""
+    if isinstance(model.task, Classification):
+        return {"majority_error": _majority_error(train, sentences.examples)}
+    found = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.words)
+    return {f"unigram_{name}": value for name, value in found.items() if name != "loss"}
+
+
+def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> HeldOut:
+    counts = _predicted(train, vocabulary) + 1.0
+    nats = -np.log(counts / counts.sum())
+    return HeldOut(
+        losses=np.array([nats[e.tokens[1:]].mean() if len(e) > 1 else 0.0 for e in examples]),
+        predictions=np.array([max(len(e) - 1, 0) for e in examples], dtype=np.int64),
+        wrong=np.zeros(len(examples), dtype=np.int64),
+    )
+
+
+def _predicted(encoded: EncodedSplit, vocabulary: int) -> IntArray:
+    """How often each token is predicted, (vocabulary,): in every sentence but as its first, which nothing predicts."""
+    firsts = encoded.tokens[encoded.offsets[:-1][encoded.lengths > 0]]
+    counts = -np.bincount(firsts, minlength=vocabulary)
+    for start in range(0, len(encoded.tokens), _AT_ONCE):
+        counts += np.bincount(encoded.tokens[start : start + _AT_ONCE], minlength=vocabulary)
+    return counts
+
+
+def _majority_error(train: Examples, examples: list[Example]) -> float:
+    targets = np.array([e.target for e in examples if e.target >= 0])
+    known = train.targets[train.targets >= 0] if train.targets is not None else np.empty(0, dtype=np.int32)
+    if len(targets) == 0 or len(known) == 0:
+        return math.nan
+    return float((targets != np.bincount(known).argmax()).mean())

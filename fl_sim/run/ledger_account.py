@@ -1,0 +1,65 @@
+"""ε of one run, or of several on one corpus, from their ledgers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, since, together
+
+
+def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
+    """The ledgers of run folders, checked; of finished runs also against the copy of the head in the result.
+
+    Raises:
+        LedgerError: a ledger is missing, changed, cut off or reordered.
+        ResultsError: the run's result is corrupt.
+    """
+    ledgers = []
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise LedgerError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
+        ledger = Ledger.read(folder)
+        if (folder / "result.json").exists():
+            ledger.check_seal((RunFolder.open(folder).result or {}).get("ledger") or {})
+        ledgers.append(ledger)
+    return ledgers
+
+
+def account_for(
+    ledgers: Sequence[Ledger], user: Adjacency, both: Adjacency, delta: float, joined_at: int | None
+) -> dict[str, Any]:
+    """ε of all that ``ledgers`` say was released.
+
+    Args:
+        ledgers: of runs on one corpus.
+        user: the protected user alone.
+        both: the user with an entity of some reach.
+        delta: δ, in (0, 1).
+        joined_at: charge the protected parties only from this round on; of a single run.
+
+    Raises:
+        LedgerError: the runs are not independent, or ``joined_at`` means no round.
+    """
+    entries = together(ledgers)
+    if joined_at is not None:
+        if len(ledgers) > 1:
+            raise LedgerError(f"joined-at is {joined_at}, of {len(ledgers)} runs; allowed: with one run only")
+        entries = since(entries, joined_at)
+    return {
+        "releases": len(entries),
+        "noiseless_releases": sum(not entry.terms.private for entry in entries),
+        "delta": delta,
+        **_epsilons(entries, user, both, delta),
+    }
+
+
+def _epsilons(entries: Sequence[Entry], user: Adjacency, both: Adjacency, delta: float) -> dict[str, float]:
+    return {
+        "epsilon_user": epsilon_of(entries, user, delta),
+        "epsilon_user_entity": epsilon_of(entries, both, delta),
+        "epsilon_user_entity_robust": epsilon_of(entries, both, delta, robust=True),
+    }

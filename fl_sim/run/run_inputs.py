@@ -1,0 +1,83 @@
+"""What a run is made from: its corpus and its model, opened and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fl_sim.clients.models.hub import MINILM
+from fl_sim.clients.models.language_model import SMALL_GPT2, SMALL_GPT2_PUBLIC, LanguageModel, ModelError, load_model
+from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
+from fl_sim.clients.tasks import Task, make_task
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+
+_BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, AWD_LSTM, MINILM, BUNDLED_TOKENIZER)
+"""Names that mean what ships, whatever folder is called the same."""
+
+
+def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
+    """The corpus of a run, with the splits that the run needs; every checksum is verified, because ε rests on it.
+
+    Args:
+        config: of the run.
+        fingerprint: of the corpus when the run began; what was appended since is left out.
+
+    Raises:
+        CorpusError: for a folder that is no prepared corpus, or has changed since.
+        ConfigError: for a split that it has not, or that would both train and be held out.
+    """
+    corpus = Corpus.open(config.corpus.path, verify=True, fingerprint=fingerprint)
+    train, held_out = config.corpus.train_split, held_out_split(config, corpus)
+    for key, split in {"train_split": train, "held_out_split": held_out}.items():
+        if split not in corpus.splits:
+            raise ConfigError(f"corpus.{key} is '{split}'; allowed: {', '.join(corpus.splits)}")
+    if train == held_out:
+        raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
+    return corpus
+
+
+def held_out_split(config: RunConfig, corpus: Corpus) -> str:
+    """The split on which utility is measured: the configured one, else the corpus's own."""
+    return config.corpus.held_out_split or corpus.held_out_split
+
+
+def task_of(config: RunConfig, corpus: Corpus) -> Task:
+    """What the model of a run is to tell; :class:`ConfigError` for classification on a corpus without classes."""
+    if config.task == "classification" and len(corpus.classes) < 2:
+        found = f"its sentences have {len(corpus.classes)} classes" if corpus.classes else "its sentences have no class"
+        raise ConfigError(
+            f"task is 'classification' and corpus.path is '{config.corpus.path}'; allowed: a corpus with at least two "
+            f"classes ({found})"
+        )
+    return make_task(config.task, corpus.classes)
+
+
+def build_model(config: RunConfig, task: Task) -> LanguageModel:
+    """The model of a run; :class:`ModelError` if it cannot be loaded, is larger than the memory, or is not for the
+    task."""
+    try:
+        return load_model(config.model, config.seed, task)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"model '{config.model.name}' cannot be built: {reason}") from error
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The configuration as it holds in every working folder, a worker's or that of somebody who resumes."""
+    corpus, model = config.corpus, config.model
+    if corpus.path != BUNDLED:
+        corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
+    if corpus.feature_cache is not None:
+        corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})
+    named = {"name": model.name, "tokenizer": model.tokenizer}
+    folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
+    return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=folders)})
+
+
+def _is_folder(name: str) -> bool:
+    return name not in _BUILT_IN and _absolute(name).is_dir()
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()

@@ -1,0 +1,71 @@
+"""Settings that somebody changed and that nothing will read: said aloud, so that nobody trusts in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from fl_sim.clients.models.model_names import AWD_LSTM, BUILT, SMALL_GPT2
+from fl_sim.config import RunConfig
+
+_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
+_DROPOUT = ("drop_embedding", "drop_input", "drop_hidden", "drop_output", "drop_weight")
+_RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
+
+
+def idle_settings(config: RunConfig) -> list[str]:
+    """One sentence per reason why settings that differ from their default have no effect."""
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
+        for section, fields, reason in _unread(config)
+        if (names := _changed(getattr(config, section), section, fields))
+    ]
+
+
+def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """The fields of each section that this configuration leaves unread, and why."""
+    strategy = config.privacy.strategy
+    takes_steps = {"user_level": (None, "steps"), "noiseless": ("steps",)}
+    steps = config.local.update in takes_steps.get(strategy, ())
+    if strategy not in takes_steps:
+        yield "local", ("update",), f"{strategy} decides it"
+    if not steps:
+        yield "local", _STEPS, "users take no local steps, they send gradients"
+    if config.server.optimizer == "adam":
+        yield "server", ("momentum",), "server.optimizer is adam"
+    else:
+        yield "server", ("beta_1", "beta_2", "stabilizer"), "server.optimizer is sgd"
+    if config.server.schedule == "constant":
+        yield "server", ("final_share",), "server.schedule is constant"
+    if config.averaging.kind != "exponential":
+        yield "averaging", ("decay",), f"averaging.kind is {config.averaging.kind}"
+    if config.averaging.kind != "tail":
+        yield "averaging", ("tail",), f"averaging.kind is {config.averaging.kind}"
+    if config.privacy.clip_quantile is None:
+        yield "privacy", ("clip_learning_rate", "clip_count_noise"), "privacy.clip_quantile is not given"
+    if config.model.name not in BUILT:
+        yield "model", ("hidden", "layers", "heads", "embedding"), "model.name has sizes of its own"
+    if config.model.name == SMALL_GPT2:
+        yield "model", ("embedding",), "model.name is small-gpt2"
+    if config.model.name == AWD_LSTM:
+        yield "model", ("heads",), "model.name is awd-lstm"
+    if config.model.dropout == 0:
+        yield "model", _DROPOUT, "model.dropout is 0"
+    if config.task == "next-word":
+        yield "model", ("pooling", "normalize"), "task is next-word"
+    if config.task == "next-word" or config.model.tune != "head":
+        yield "corpus", ("feature_cache",), "the model reads the sentences in every round"
+    if config.model.lora_rank == 0:
+        yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
+    if config.engine.name == "inline":
+        yield "engine", _RAY, "engine.name is inline"
+    if strategy == "noiseless":
+        yield "privacy", ("secure_noise",), "noiseless draws no noise"
+    if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
+        yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
+
+
+def _changed(values: BaseModel, section: str, fields: tuple[str, ...]) -> list[str]:
+    defaults = type(values)()
+    return [f"{section}.{name}" for name in fields if getattr(values, name) != getattr(defaults, name)]

@@ -1,0 +1,1 @@
+"""Many runs and their settings: planning, sweeps and batches."""

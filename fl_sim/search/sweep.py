@@ -1,0 +1,197 @@
+"""Running a sweep: many runs in one folder, in parallel if asked, gone on with after whatever stopped it.
+
+    OUT/sweep.json             what is tried, so that another sweep cannot end up in the same folder
+    OUT/runs/point0003-seed1/  one run folder each
+    OUT/table.json, table.md   the figures of every setting, over its seeds, best first
+
+Trying settings on private data is itself a release: whoever sees which setting won has seen something of all runs.
+The table states the ε of all runs together, from their ledgers, beside the ε of each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_sim.config import ConfigError
+from fl_sim.search.batch import DONE, FAILED, run_batch
+from fl_sim.search.sweep_points import Point, Sweep
+from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
+
+EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run ended: ``done``, ``interrupted`` or ``failed``, and in the last case why, in one line."""
+
+    point: Point
+    status: str
+    reason: str = ""
+
+
+def run_sweep(
+    sweep: Sweep, out: Path, jobs: int = 1, observe: Callable[[Outcome], None] = lambda _: None
+) -> list[Outcome]:
+    """Run what is not done yet of ``sweep`` in the folder ``out`` and write its table.
+
+    A run that was stopped goes on after its last checkpoint; a finished one is left alone; one that fails does not stop
+    the others. Ctrl-C ends each run after its round under way and then the sweep.
+
+    Args:
+        jobs: how many runs at once, each in a process of its own.
+        observe: called with the outcome of every run, finished ones included.
+
+    Raises:
+        ResultsError: ``out`` is something else's folder, or another sweep's.
+    """
+    _claim(sweep, out)
+    outcomes: list[Outcome] = []
+    for outcome in _outcomes(sweep, out, jobs):
+        outcomes.append(outcome)
+        observe(outcome)
+    outcomes.sort(key=lambda outcome: (outcome.point.number, sweep.seeds.index(outcome.point.seed)))
+    write_table(sweep, out, outcomes)
+    return outcomes
+
+
+def _claim(sweep: Sweep, out: Path) -> None:
+    described = encode(sweep.model_dump(mode="json"))
+    file = out / "sweep.json"
+    if out.exists() and not out.is_dir():
+        raise ResultsError(f"{out}: is a file; a sweep needs a folder")
+    if file.exists():
+        try:
+            other = json.loads(file.read_bytes())
+        except ValueError as error:
+            raise ResultsError(f"{file}: is corrupt (no JSON)") from error
+        if other != described:
+            raise ResultsError(
+                f"{out}: holds another sweep; choose another folder, or go on with the sweep it began with"
+            )
+        return
+    if out.exists() and any(out.iterdir()):
+        raise ResultsError(f"{out}: exists and is not empty; choose another folder")
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(described, indent=2).encode() + b"\n")
+
+
+def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:
+    points = {point.name: point for point in sweep.points()}
+    configs = {name: sweep.config(point, out / "runs" / name) for name, point in points.items()}
+    for ending in run_batch(configs, jobs):
+        yield Outcome(points[ending.name], ending.status, ending.reason)
+
+
+def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Gather the figures of all finished runs and write ``table.json`` and ``table.md``; returns the former."""
+    folders = {o.point.name: RunFolder.open(out / "runs" / o.point.name) for o in outcomes if o.status == DONE}
+    rows = [_row(sweep, group, folders) for group in _by_settings(outcomes)]
+    rows.sort(key=lambda row: (row["mean"] is None, row["mean"] if row["mean"] is not None else 0.0))
+    table = {"metric": sweep.metric, "rows": rows, "all_runs": _together(list(folders.values()))}
+    replace_file(out / "table.json", json.dumps(encode(table), indent=2).encode() + b"\n")
+    replace_file(out / "table.md", as_markdown(table).encode())
+    return table
+
+
+def read_table(out: Path) -> dict[str, Any]:
+    """The table of a sweep's folder; :class:`ResultsError` where there is none."""
+    try:
+        table = decode(json.loads((out / "table.json").read_bytes()))
+    except FileNotFoundError as error:
+        raise ResultsError(f"{out}: has no table.json; allowed: the folder of a sweep") from error
+    except ValueError as error:
+        raise ResultsError(f"{out / 'table.json'}: is corrupt (no JSON)") from error
+    return dict(table)
+
+
+def as_markdown(table: dict[str, Any]) -> str:
+    """The table for people: settings, the metric's mean and deviation, ε."""
+    keys = sorted({key for row in table["rows"] for key in row["settings"]})
+    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε user", "ε + entity p95", "robust"]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in table["rows"]:
+        cells = [_short(row["settings"].get(key)) for key in keys]
+        cells += [_short(row[name]) for name in ("noise_multiplier", "mean", "deviation", "runs", *EPSILONS)]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", table["all_runs"]["note"]]
+    lines += [f"Failed: {name}: {reason}" for row in table["rows"] for name, reason in row["failed"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _by_settings(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    groups: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.point.number, []).append(outcome)
+    return list(groups.values())
+
+
+def _row(sweep: Sweep, group: Sequence[Outcome], folders: dict[str, RunFolder]) -> dict[str, Any]:
+    results = [folders[o.point.name].result or {} for o in group if o.point.name in folders]
+    values = [_figure(result, sweep.metric) for result in results]
+    finite = [value for value in values if math.isfinite(value)]
+    epsilons = [_epsilons(folders[o.point.name]) for o in group if o.point.name in folders]
+    plan = results[0].get("plan", {}) if results else {}
+    return {
+        "settings": dict(group[0].point.settings),
+        "runs": len(results),
+        "values": values,
+        "mean": statistics.fmean(finite) if finite else None,
+        "deviation": statistics.stdev(finite) if len(finite) > 1 else None,
+        "noise_multiplier": plan.get("noise_multiplier"),
+        **{name: max((e[name] for e in epsilons), default=None) for name in EPSILONS},
+        "failed": {o.point.name: o.reason for o in group if o.status == FAILED},
+    }
+
+
+def _figure(result: dict[str, Any], metric: str) -> float:
+    value = result.get(metric)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = sorted(k for k, v in result.items() if isinstance(v, int | float) and not isinstance(v, bool))
+        raise ConfigError(f"metric is '{metric}', which a run's result does not have; allowed: {', '.join(numbers)}")
+    return float(value)
+
+
+def _epsilons(folder: RunFolder) -> dict[str, float]:
+    last = folder.metrics().iloc[-1]
+    return {name: float(last[name]) for name in EPSILONS}
+
+
+def _together(folders: Sequence[RunFolder]) -> dict[str, Any]:
+    """ε of whoever sees the models of all runs, from their ledgers; all are independent, each with its own seed."""
+    from fl_sim.run.ledger_account import account_for, read_ledgers
+    from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+
+    said = "Trying settings on private data is a release too. "
+    if not folders:
+        return {"runs": 0, "note": "No run is finished."}
+    results = [folder.result or {} for folder in folders]
+    corpora = {json.dumps(result["corpus"], sort_keys=True) for result in results}
+    if len(corpora) > 1:
+        note = said + "These runs are on different corpora, so no one ε speaks of all of them."
+        return {"runs": len(folders), "note": note}
+    sentences = max(float(result["user_sentences"]) for result in results)
+    reach = Reach(**results[0]["reach"]["p95"])
+    delta = max(float(result["plan"]["delta"]) for result in results)
+    user = Adjacency(sentences)
+    found = account_for(read_ledgers([f.path for f in folders]), user, Adjacency(sentences, reach), delta, None)
+    note = said + (
+        f"Whoever learns the models of all {len(folders)} runs, or which setting won, is promised at δ = {delta:g}: "
+        f"ε user {_short(found['epsilon_user'])}, with an entity at the 95th percentile "
+        f"{_short(found['epsilon_user_entity'])}, robust {_short(found['epsilon_user_entity_robust'])}. "
+        "To publish one run at its own ε, choose its settings on public data."
+    )
+    return {"runs": len(folders), **found, "note": note}
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return "∞" if math.isinf(value) else f"{value:.4g}"
+    return str(value)

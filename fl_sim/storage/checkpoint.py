@@ -1,0 +1,81 @@
+"""The state of a run after a round, replaced whole: model, optimizer and where the ledger stood.
+
+The rounds' randomness needs no state: every stream is a function of the root seed and the round. A checksum over all of
+it tells a file whose bits have changed, which safetensors alone would not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fl_sim.storage.run_folder import ResultsError, replace_file
+
+_FILE = "latest.safetensors"
+_MODEL, _OPTIMIZER = "model", "optimizer."
+_ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The model (d,) after ``server_round`` rounds, the optimizer state that its next step needs, and the seals of the
+    moment: the ledger's (:attr:`fl_sim.strategies.ledger.Ledger.seal`) and that of the folder's settings and rows
+    (:meth:`fl_sim.storage.run_folder.RunFolder.seal`)."""
+
+    server_round: int
+    vector: npt.NDArray[np.float32]
+    optimizer: dict[str, npt.NDArray[np.float64]]
+    ledger: Mapping[str, Any]
+    folder: Mapping[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Replace the checkpoint in ``folder`` atomically."""
+        folder.mkdir(exist_ok=True)
+        tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
+        tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
+        seals = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
+        words = {_ROUND: str(self.server_round), **seals}
+        replace_file(folder / _FILE, save(tensors, metadata=words | {_CHECKSUM: _checksum(tensors, words)}))
+
+    def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
+        """Whether this is a state of a model of ``size`` parameters and of an optimizer with such a state."""
+        shapes = {name: value.shape for name, value in self.optimizer.items()}
+        return self.vector.shape == (size,) and shapes == {name: value.shape for name, value in optimizer.items()}
+
+    @classmethod
+    def read(cls, folder: Path) -> Checkpoint | None:
+        """The last checkpoint, or None before the first; :class:`ResultsError` if it is corrupt."""
+        path = folder / _FILE
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                words = dict(file.metadata())
+            if words.pop(_CHECKSUM) != _checksum(tensors, words):
+                raise ValueError("its checksum does not match its content")
+            optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
+            seals = [dict(json.loads(words[name])) for name in (_LEDGER, _FOLDER)]
+            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, *seals)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
+
+
+def _checksum(tensors: Mapping[str, np.ndarray], words: Mapping[str, str]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all tensors, and over what is said of them."""
+    digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {value.dtype.str} {value.shape}\n".encode())
+        digest.update(value.data if value.ndim else value.tobytes())
+    return digest.hexdigest()

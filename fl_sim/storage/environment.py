@@ -1,0 +1,66 @@
+"""What a run ran on: commit, versions and machine, without names of people, hosts or folders."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = ("torch", "transformers", "flwr", "ray", "numpy", "dp-accounting", "pyarrow", "spacy")
+"""The libraries that can change a run's figures."""
+
+_SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
+_GIT_SECONDS = 10
+
+
+def describe(more: Sequence[str] = ()) -> dict[str, Any]:
+    """A JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
+
+    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` is
+    about the files that can change a result. A library that is not installed has the version None.
+    """
+    return {
+        "fl_sim": _version("fl-sim"),
+        "git": git_state(Path(__file__).resolve().parents[2]),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "libraries": {name: _version(name) for name in (*LIBRARIES, *more)},
+    }
+
+
+def git_state(source: Path) -> dict[str, Any] | None:
+    """The commit of the checkout whose root is ``source``; None if it is none (or git is not installed).
+
+    A virtual environment may lie inside somebody else's repository, whose commit says nothing about fl_sim:
+    so the root has to be ``source`` itself, and fl_sim has to be tracked in it.
+    """
+    root = _git(source, "rev-parse", "--show-toplevel")
+    if root is None or Path(root).resolve() != source.resolve():
+        return None
+    if _git(source, "ls-files", "--error-unmatch", "fl_sim/__init__.py") is None:
+        return None
+    commit = _git(source, "rev-parse", "HEAD")
+    status = _git(source, "status", "--porcelain", "--", *_SOURCES)
+    return None if commit is None or status is None else {"commit": commit, "dirty": bool(status)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, without the line end; None where git fails or is not there."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

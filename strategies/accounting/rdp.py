@@ -1,0 +1,65 @@
+"""A second, independent accountant: Rényi divergence of the same round, by quadrature.
+
+It shares nothing with the privacy-loss accountant but the law of the shift. Its ε is larger, by 5 to 20 % for
+typical settings, and the two are held against each other in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from fl_sim.strategies.accounting.accountant import RoundEvent, round_mixtures
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.composition import tail_share
+from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+
+ORDERS = np.concatenate([np.arange(1.1, 3, 0.1), np.arange(3, 12, 0.5), np.geomspace(12, 256, 24)])
+_BEYOND = 12.0  # standard deviations past the outermost peak of an integrand
+_FINEST_STEP = 0.05
+_LN_2PI = float(np.log(2 * np.pi))
+
+
+def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:
+    """ε after each number of rounds from Rényi differential privacy, the larger of both directions.
+
+    Conversion: Canonne, Kamath and Steinke 2020 (arXiv 2004.00010), Proposition 12. What the law of the shift
+    cuts off is charged to δ.
+    """
+    counts = np.asarray(rounds, dtype=np.int64)
+    tail = tail_share(delta, int(counts.max()))
+    mixtures = round_mixtures(event, adjacency, tail)
+    charged = delta - counts * _missing(mixtures)
+    per_round = np.array([renyi_divergence(mixtures, event.noise_multiplier, order) for order in ORDERS])
+    conversion = np.log1p(-1 / ORDERS) - (np.log(charged)[:, None] + np.log(ORDERS)) / (ORDERS - 1)
+    return np.maximum((np.multiply.outer(counts, per_round) + conversion).min(axis=1), 0.0)
+
+
+def renyi_divergence(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, order: float) -> float:
+    """D_order of one round, the larger of both directions."""
+    both = np.array([_log_moments(mixture, noise_multiplier, order) for mixture in mixtures])
+    probabilities = np.array([mixture.probability for mixture in mixtures])
+    return float(max(logsumexp(both, b=probabilities[:, None], axis=0)) / (order - 1))
+
+
+def _log_moments(mixture: ShiftMixture, noise_multiplier: float, order: float) -> tuple[float, float]:
+    """ln E_Q[(P/Q)^order] and ln E_P[(Q/P)^order] for Q = N(0, z²), by the trapezoidal rule.
+
+    The integrands are analytic and no narrower than the step allows for: the rule is exact to rounding.
+    """
+    shifts = np.append(mixture.shifts, 0.0) / noise_multiplier
+    weights = np.append(mixture.weights, mixture.common)
+    reach = order * shifts.max() + _BEYOND
+    step = _FINEST_STEP / np.sqrt(1 + order * shifts.max() ** 2 / 16)
+    x = np.arange(-reach, reach + step, step)
+    loss = logsumexp(np.multiply.outer(x, shifts) - shifts**2 / 2, b=weights, axis=1)
+    log_weight = np.log(step) - (x**2 + _LN_2PI) / 2
+    return float(logsumexp(log_weight + order * loss)), float(logsumexp(log_weight + (1 - order) * loss))
+
+
+def _missing(mixtures: tuple[ShiftMixture, ...]) -> float:
+    kept = sum(mixture.probability * (1 - mixture.missing[0]) for mixture in mixtures)
+    return max(0.0, 1.0 - kept)

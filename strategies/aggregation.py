@@ -1,0 +1,385 @@
+"""The server's side of a round, shared by every strategy: sample, collect bounded sums, add noise once, step.
+
+This is Algorithm 3 of docs/privacy.md as a Flower strategy. The strategies differ only in the local rule by which a
+node bounds what a user sends (:mod:`fl_sim.strategies.uedp`, :mod:`fl_sim.strategies.baselines`) and in their
+:class:`PrivacyPlan`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fl_sim.strategies.local_training import LocalTrainingConfig
+from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan
+from fl_sim.strategies.messages import (
+    TRAIN_MESSAGE,
+    LocalRule,
+    MessageError,
+    TrainReply,
+    TrainRequest,
+    arrays_to_vector,
+    runs_of,
+    vector_to_arrays,
+)
+from fl_sim.strategies.postprocessing.averaging import IterateAverage
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer
+from fl_sim.strategies.primitives import clipping, sampling
+from fl_sim.strategies.primitives.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise
+
+log = logging.getLogger(__name__)
+
+# A sum of float32 vectors may exceed the sum of their bounds by rounding, never by more than this share.
+_NORM_TOLERANCE = 1e-3
+
+# An adaptive clip stays within this factor of where it began, so that no noise can drive it out of the numbers.
+_CLIP_RANGE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Where the users are: the workspace that every node opens and the load that each user brings.
+
+    Attributes:
+        workspace: JSON that names the corpus and the model (``fl_sim.clients.workspace``).
+        sentences_per_user: how many sentences user ``u`` owns, int64 (U,); it only balances the nodes.
+        seed: the run's root seed.
+    """
+
+    workspace: str
+    sentences_per_user: npt.NDArray[np.int64]
+    seed: int
+
+    @property
+    def num_users(self) -> int:
+        """U, how many users hold data."""
+        return len(self.sentences_per_user)
+
+
+@dataclass(slots=True)
+class RoundTally:
+    """What the owner of the simulation sees of a round besides the model. No ε covers these numbers."""
+
+    cohort_users: int
+    cohort_sentences: int = 0
+    clipped: int = 0
+    nonfinite: int = 0
+    loss_sum: float = 0.0
+    failed_nodes: int = 0
+    update_norm: float = 0.0
+    noise_norm: float = 0.0
+    clip_norm: float | None = None
+
+    def add(self, reply: TrainReply) -> None:
+        """Count one node's accepted reply."""
+        self.cohort_sentences += reply.sentences
+        self.clipped += reply.clipped
+        self.nonfinite += reply.nonfinite
+        self.loss_sum += reply.loss_sum
+
+    def metrics(self) -> dict[str, Any]:
+        """The tally as one flat row; a mean over nothing is NaN."""
+        sentences = self.cohort_sentences
+        return {
+            "cohort_users": self.cohort_users,
+            "cohort_sentences": sentences,
+            "clipped_fraction": self.clipped / sentences if sentences else math.nan,
+            "train_loss": self.loss_sum / sentences if sentences else math.nan,
+            "update_norm": self.update_norm,
+            "noise_norm": self.noise_norm,
+            "failed_nodes": self.failed_nodes,
+            "nonfinite": self.nonfinite,
+            **({} if self.clip_norm is None else {"clip_norm": self.clip_norm}),
+        }
+
+
+class _Asked(NamedTuple):
+    """What one node was asked for: how many users, and which (`TrainRequest.identity`)."""
+
+    users: int
+    identity: str
+
+
+@dataclass
+class _OpenRound:
+    """What was asked of the nodes in the round under way."""
+
+    vector: npt.NDArray[np.float32]
+    tally: RoundTally
+    asked: dict[int, _Asked] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundParts:
+    """What a strategy is made of.
+
+    Attributes:
+        plan: the promise; decides rates, clips, noise and denominator.
+        federation: where the users are.
+        optimizer: the server's step, post-processing of the noisy average.
+        average: of the models so far, which is what is evaluated and saved.
+        local: how users train where the strategy lets them take several steps.
+        should_stop: asked after every round; a true answer ends the run there.
+        before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
+        secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
+            done again is then another release.
+    """
+
+    plan: PrivacyPlan
+    federation: Federation
+    optimizer: ServerOptimizer
+    average: IterateAverage = field(default_factory=IterateAverage)
+    local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig)
+    should_stop: Callable[[], bool] = lambda: False
+    before_release: Callable[[int], None] = lambda server_round: None
+    secure_noise: bool = False
+
+
+class BoundedSumStrategy(Strategy):
+    """Federated averaging in which a round releases one noisy sum of bounded user vectors.
+
+    Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
+    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the local rule (a reply whose norm shows that
+    it did not is discarded), and that vocabulary, initial model, N and all rates are public. Where the clip adapts, the
+    noisy count that it follows is released as one more coordinate of the sum, and is covered by the same ε.
+    """
+
+    def __init__(self, parts: RoundParts) -> None:
+        self.plan = parts.plan
+        self.federation = parts.federation
+        self.local = parts.local
+        self.tally = RoundTally(cohort_users=0)
+        self._parts = parts
+        self._clip_norm = np.array([parts.plan.clip_norm])
+        self._open = _OpenRound(np.empty(0, np.float32), self.tally)
+
+    @abstractmethod
+    def local_rule(self) -> LocalRule:
+        """How a node turns a sampled user's sentences into one bounded vector."""
+
+    def rule(self, update: str) -> LocalRule:
+        """The local rule for ``update`` under the plan's rates and the round's clip."""
+        plan, local, adaptive = self.plan, self.local, self.plan.adaptive
+        rule = LocalRule(
+            update=update,
+            q_e=plan.q_e,
+            q_s=plan.q_s,
+            sentence_clip=self.clip_norm if plan.clips_sentences else math.inf,
+            user_clip=self.user_clip,
+            local_epochs=local.epochs,
+            batch_size=local.batch_size,
+            learning_rate=local.learning_rate,
+            local_optimizer=local.optimizer,
+        )
+        if adaptive is None:
+            return rule
+        return replace(
+            rule,
+            quantile=adaptive.quantile,
+            vote_weight=adaptive.vote_weight,
+            update_weight=adaptive.update_weight,
+        )
+
+    @property
+    def clip_norm(self) -> float:
+        """c of the round under way: the plan's, or what became of it where it adapts."""
+        return float(self._clip_norm[0])
+
+    @property
+    def user_clip(self) -> float:
+        """β = ŵ·c of the round under way; infinite where nobody is clipped."""
+        return self.plan.user_cap * self.clip_norm if self.plan.private else math.inf
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on the sum of the round under way."""
+        return self.plan.noise_per_clip * self.user_clip if self.plan.private else 0.0
+
+    def averaged(self, model: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What is evaluated and saved where training stands at ``model``."""
+        return self._parts.average.value(model)
+
+    def state(self) -> dict[str, npt.NDArray[np.float64]]:
+        """What a checkpoint must hold beside the model, so that the next round is the same."""
+        adaptive = {"clip_norm": self._clip_norm} if self.plan.adaptive is not None else {}
+        return self._parts.optimizer.state() | self._parts.average.state() | adaptive
+
+    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Continue from a :meth:`state`."""
+        self._parts.optimizer.restore(state)
+        self._parts.average.restore(state)
+        if self.plan.adaptive is not None:
+            self._clip_norm = state["clip_norm"]
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run the rounds ``first_round`` to ``num_rounds``; ``evaluate_fn`` sees the model after each of them."""
+        result = Result()
+        arrays = initial_arrays
+        if evaluate_fn is not None and first_round == 1:
+            evaluate_fn(0, arrays)
+        for server_round in range(first_round, num_rounds + 1):
+            requests = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
+            replies = grid.send_and_receive(requests, timeout=timeout)
+            arrays, metrics = self.aggregate_train(server_round, replies)
+            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+            if evaluate_fn is not None:
+                evaluate_fn(server_round, arrays)
+            if self._parts.should_stop():
+                break
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample the round's users and ask every node that hosts one of them for its bounded sum."""
+        federation, plan = self.federation, self.plan
+        cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, plan.q_u)
+        self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
+        nodes = sorted(grid.get_node_ids())
+        shards = partition_users(federation.sentences_per_user, len(nodes))
+        requests = []
+        for node, (first, stop) in zip(nodes, shards, strict=False):
+            users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
+            if len(users):
+                request = self._request(server_round, users)
+                self._open.asked[node] = _Asked(len(users), request.identity)
+                requests.append(Message(request.to_record(), node, TRAIN_MESSAGE))
+        return requests
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
+        plan, model, self.tally = self.plan, self._open.vector, self._open.tally
+        total, votes = self._sum(replies)
+        self._parts.before_release(server_round)
+        released, noise = self._noised(server_round, total, self.noise_std)
+        average = released / plan.denominator
+        self.tally.update_norm = float(np.linalg.norm(total)) / plan.denominator
+        self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.denominator
+        if plan.adaptive is not None:
+            self.tally.clip_norm = self.clip_norm
+            self._adapt(plan.adaptive, server_round, votes)
+        stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
+        self._parts.average.add(server_round, stepped)
+        return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: held-out text is evaluated on the server."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing: held-out text is evaluated on the server."""
+        return None
+
+    def summary(self) -> None:
+        """Log what the strategy promises."""
+        log.info("%s: %s", type(self).__name__, self.plan)
+
+    def _request(self, server_round: int, users: npt.NDArray[np.int64]) -> TrainRequest:
+        return TrainRequest(
+            server_round=server_round,
+            round_seed=sampling.round_seed(self.federation.seed, server_round),
+            users=runs_of(users),
+            rule=self.local_rule(),
+            workspace=self.federation.workspace,
+            vector=self._open.vector,
+        )
+
+    def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
+        """The sum of vectors and votes over all accepted replies, by node ids so that arrival does not matter."""
+        total, votes = np.zeros(len(self._open.vector)), 0.0
+        waiting = dict(self._open.asked)
+        for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
+            asked = waiting.pop(message.metadata.src_node_id, None)
+            try:
+                reply = self._checked(message, asked)
+            except MessageError as error:
+                log.warning("round's reply discarded: %s", error)
+                self.tally.failed_nodes += 1
+                continue
+            total += reply.vector
+            votes += reply.votes
+            self.tally.add(reply)
+        self.tally.failed_nodes += len(waiting)
+        return total, votes
+
+    def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
+        """What a round releases of ``total``: with noise of ``std`` on every coordinate; and the noise alone."""
+        if self._parts.secure_noise and self.plan.private:
+            noise = secure_gaussian_noise(len(total), std)
+            return round_to_grid(total + noise, std), noise
+        noise = gaussian_noise(self.federation.seed, server_round, len(total), std, purpose)
+        return total + noise, noise
+
+    def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
+        """c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)): the count of a noisy share, as public as the noisy sum.
+
+        The votes are one more coordinate κ·c·Σ(b − γ) of the sum and get its noise zβ, which is zβ/(κc) on the count.
+        """
+        plan = self.plan
+        std = plan.noise_multiplier * plan.items_per_user / adaptive.vote_weight
+        released, _ = self._noised(server_round, np.array([votes]), std, "count noise")
+        share = float(released[0]) / (plan.items_per_user * plan.expected_cohort)
+        farthest = math.log(_CLIP_RANGE)
+        moved = math.log(self.clip_norm / plan.clip_norm) - adaptive.learning_rate * share
+        self._clip_norm = np.array([plan.clip_norm * math.exp(min(max(moved, -farthest), farthest))])
+
+    def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:
+        """The reply of a node that was asked for what ``asked`` says, if it is what the guarantee allows."""
+        node = message.metadata.src_node_id
+        if message.has_error():
+            raise MessageError(f"node {node} failed: {message.error.reason}")
+        if asked is None:
+            raise MessageError(f"node {node} was not asked, or answered twice")
+        reply, users = TrainReply.from_message(message), asked.users
+        if reply.answers != asked.identity:
+            raise MessageError(f"node {node} answered for other users, or for another round, than it was asked")
+        if reply.users != users or reply.vector.shape != self._open.vector.shape:
+            raise MessageError(
+                f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "
+                f"asked for {users} users, shape {self._open.vector.shape}"
+            )
+        bound = users * self.user_clip
+        length = self.local_rule().joint_norm(clipping.norm(reply.vector), reply.votes)
+        if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
+            raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}")
+        return reply
+
+
+def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:
+    """Cut the users into one run of consecutive ids per node, with about equally many sentences each.
+
+    Returns:
+        At most ``num_nodes`` runs (first, one past the last), each with at least one user; with as many nodes as
+        users, or more, exactly one user per run.
+    """
+    users = len(sentences_per_user)
+    shards = min(num_nodes, users)
+    load = np.cumsum(sentences_per_user)
+    targets = load[-1] * np.arange(1, shards) / shards if shards else np.empty(0)
+    cuts = [0, *(np.searchsorted(load, targets) + 1).tolist(), users]
+    for k in range(1, shards):  # at least one user on each side of every cut
+        cuts[k] = min(max(cuts[k], cuts[k - 1] + 1), users - (shards - k))
+    return list(itertools.pairwise(cuts)) if shards else []

@@ -1,0 +1,284 @@
+"""Clipped per-sentence sums: the fast path against the definition, the bound c, and what may not matter."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from fl_sim.clients.batches import Batch
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients import clipped_sums
+from fl_sim.clients.gradients.clipped_sums import GradientSum, clipped_gradient_sum
+from fl_sim.clients.gradients.ghost_pass import covered_layers
+from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
+from fl_sim.clients.models.language_model import LanguageModel, ModelError
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES, CONTEXT, COVERED, NOT_COVERED, examples
+
+MASKS = 3  # the seed of the dropout masks, where a model has dropout
+LENGTHS = (1, 2, 3, 2, 20, 33, 7, 21, 41, 15)
+
+
+@pytest.fixture(scope="module")
+def small() -> LanguageModel:
+    return models_to_try.small_gpt2()
+
+
+def true_gradients(model: LanguageModel, given: Sequence[Example]) -> list[NDArray[np.float64]]:
+    """-∇ l(θ, s) of each sentence from the definition: alone, unpadded, in float64, by plain autograd."""
+    module: Any = copy.deepcopy(model.module).double()
+    parameters = dict(module.named_parameters())
+    wanted = [parameters[name] for name, _ in model.named_shapes()]
+    found = []
+    for example in given:
+        if model.task.size(example) == 0:
+            found.append(np.zeros(model.num_parameters))
+            continue
+        loss = true_loss(model, module, example)
+        clipped_sums = torch.autograd.grad(loss, wanted, allow_unused=True)
+        filled = [torch.zeros_like(w) if g is None else g for g, w in zip(clipped_sums, wanted, strict=True)]
+        found.append(-np.concatenate([g.flatten().numpy() for g in filled]))
+    return found
+
+
+def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tensor:
+    ids = torch.from_numpy(example.tokens.astype(np.int64))
+    if model.task is not CLASSES:
+        return functional.cross_entropy(true_states(model, module, example, ids[:-1], "logits"), ids[1:])
+    states = true_states(model, module.body, example, ids, "last_hidden_state")
+    pooled = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[module.pooling]
+    if module.normalize:
+        pooled = pooled / pooled.norm()
+    return functional.cross_entropy(module.head(pooled), torch.tensor(example.target))
+
+
+def true_states(model: LanguageModel, module: Any, example: Example, ids: torch.Tensor, wanted: str) -> torch.Tensor:
+    """What the module says of one sentence (T, …)."""
+    if isinstance(module, AwdLstm | AwdLstmForNextWord):
+        (alone,) = masks_in_double([model.batch([example], MASKS)])
+        return module(alone)[0]
+    return getattr(module(input_ids=ids[None]), wanted)[0]
+
+
+def masks_in_double(batches: Sequence[Batch]) -> list[Batch]:
+    def doubled(masks: Masks) -> Masks:
+        weights = [None if w is None else w.double() for w in masks.weights]
+        return Masks(masks.words.double(), [s.double() for s in masks.states], weights)
+
+    return [replace(b, masks=None if b.masks is None else doubled(b.masks)) for b in batches]
+
+
+def clipped_total(true: list[NDArray[np.float64]], clip_norm: float) -> NDArray[np.float64]:
+    norms = [max(float(np.linalg.norm(g)), 1e-300) for g in true]
+    return sum((g * min(1.0, clip_norm / n) for g, n in zip(true, norms, strict=True)), np.zeros_like(true[0]))
+
+
+def distance(found: NDArray[np.float32], expected: NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("build", [*COVERED.values(), *NOT_COVERED.values()], ids=[*COVERED, *NOT_COVERED])
+def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
+    model = build()
+    given = examples(*LENGTHS, task=model.task)
+    true = true_gradients(model, given)
+    norms = np.array([np.linalg.norm(g) for g in true])
+    for clip_norm in (norms[norms > 0].min() / 3, float(np.median(norms)), norms.max() * 3, math.inf):
+        found = clipped_gradient_sum(model, given, clip_norm, mask_seed=MASKS)
+        assert distance(found.vector, clipped_total(true, clip_norm)) < 2e-5
+        assert found.clipped == int((norms > clip_norm).sum())
+        assert found.sentences == len(given)
+        assert found.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
+        assert found.nonfinite == 0
+        check_users(model, given, true, clip_norm)
+
+
+def check_users(model: LanguageModel, given: list[Example], true: list[NDArray[np.float64]], clip_norm: float) -> None:
+    """The sum of every user and its norm, those who share a pass and those who do not."""
+    ends = [0, 4, 5, 5, 8, len(given)]
+    total = torch.zeros(model.num_parameters)
+    seen = []
+    for found in user_sums(model, [given[i:j] for i, j in pairwise(ends)], clip_norm, MASKS):
+        shares = [0.5 + user for user in found.users]
+        before = total.clone()
+        found.add(shares, total)
+        expected = np.zeros(model.num_parameters)
+        for user, share, length, tally in zip(found.users, shares, found.lengths, found.tallies, strict=True):
+            own = true[ends[user] : ends[user + 1]]
+            of_user = clipped_total(own, clip_norm) if own else np.zeros(model.num_parameters)
+            assert length == pytest.approx(np.linalg.norm(of_user), rel=1e-4)
+            assert (tally.sentences, tally.nonfinite) == (len(own), 0)
+            assert tally.clipped == sum(np.linalg.norm(g) > clip_norm for g in own)
+            expected += share * of_user
+        seen += found.users
+        assert np.linalg.norm((total - before).numpy() - expected) <= 2e-5 * np.linalg.norm(expected)
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("build", COVERED.values(), ids=COVERED)
+def test_the_fast_path_is_taken(build: Callable[[], LanguageModel]) -> None:
+    assert covered_layers(build()) is not None
+
+
+def test_no_sentence_moves_the_sum_by_more_than_c(small: LanguageModel) -> None:
+    clip_norm = 0.1
+    for sentence in examples(*LENGTHS, 30, 30, 12):
+        moved = clipped_gradient_sum(small, [sentence], clip_norm).vector.astype(np.float64)
+        assert np.linalg.norm(moved) <= clip_norm * (1 + 1e-5)
+        if len(sentence) > 1:  # and it is shortened to c, not to less
+            assert np.linalg.norm(moved) >= clip_norm * (1 - 1e-4)
+
+
+def test_a_repeated_sentence_counts_each_time_it_is_given(small: LanguageModel) -> None:
+    (sentence,) = examples(17)
+    ten = clipped_gradient_sum(small, [sentence] * 10, 0.1).vector.astype(np.float64)
+    assert np.linalg.norm(ten) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("max_batch_tokens", [1, 25, 64, 4096])
+def test_a_contribution_does_not_depend_on_the_batch(small: LanguageModel, max_batch_tokens: int) -> None:
+    given = examples(*LENGTHS)
+    apart = sum(clipped_gradient_sum(small, [s], 3.0).vector.astype(np.float64) for s in given)
+    for order in (given, given[::-1]):
+        together = clipped_gradient_sum(small, order, 3.0, max_batch_tokens=max_batch_tokens)
+        assert distance(together.vector, apart) < 1e-5
+
+
+def test_the_accumulator_adds_up_and_starts_again(small: LanguageModel) -> None:
+    given = examples(*LENGTHS)
+    total = GradientSum(small)
+    total.add(given[:4], 2.0)
+    total.add(given[4:], 2.0)
+    at_once = clipped_gradient_sum(small, given, 2.0)
+    assert distance(total.result().vector, at_once.vector.astype(np.float64)) < 1e-6
+    assert total.result().sentences == at_once.sentences
+    assert total.result().loss_sum == pytest.approx(at_once.loss_sum, rel=1e-6)
+    total.reset()
+    assert total.result().sentences == 0
+    assert not total.result().vector.any()
+
+
+@pytest.mark.parametrize("given", [[], examples(1, 1)], ids=["none", "nothing to predict"])
+def test_nothing_to_predict_contributes_nothing(small: LanguageModel, given: list[Example]) -> None:
+    found = clipped_gradient_sum(small, given, 1.0)
+    assert not found.vector.any()
+    assert (found.sentences, found.predictions, found.loss_sum) == (len(given), 0, 0.0)
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, math.inf])
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, 3e38])
+def test_a_sentence_that_is_not_finite_counts_as_zero(clip_norm: float, wrong: float) -> None:
+    model = models_to_try.untied_gpt2()
+    covered_layers(model)  # checked while the parameters are sound
+    bad, *good = examples(12, 20, 9, 30)
+    token = int(bad.tokens[3])
+    good = [replace(s, tokens=s.tokens[s.tokens != token]) for s in good]
+    embedding: Any = model.module.get_input_embeddings()
+    with torch.no_grad():
+        embedding.weight[token] = wrong
+    found = clipped_gradient_sum(model, [bad, *good], clip_norm)
+    assert found.nonfinite == 1
+    assert found.sentences == 4
+    expected = clipped_gradient_sum(model, good, clip_norm)
+    assert expected.nonfinite == 0
+    assert distance(found.vector, expected.vector.astype(np.float64)) < 1e-6
+    assert found.loss_sum == pytest.approx(expected.loss_sum, rel=1e-6)
+
+
+def test_the_padding_of_a_longer_neighbour_cannot_spoil_a_sentence() -> None:
+    """Token 0 pads; were its row not finite, attention would meet 0 · nan in every shorter sentence."""
+    model = models_to_try.untied_gpt2()
+    covered_layers(model)
+    short, long = (replace(s, tokens=np.maximum(s.tokens, 1)) for s in examples(6, 30))
+    embedding: Any = model.module.get_input_embeddings()
+    with torch.no_grad():
+        embedding.weight[0] = math.nan
+    found = clipped_gradient_sum(model, [short, long], 0.5)
+    assert found.nonfinite == 0
+    assert distance(found.vector, clipped_total(true_gradients(model, [short, long]), 0.5)) < 2e-5
+
+
+def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    """No layer description can see it; the comparison with autograd must."""
+    model = models_to_try.small_gpt2()
+    mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
+    plain = mlp.forward
+    mlp.forward = lambda x: plain(x) + torch.matmul(x, mlp.c_fc.weight)[..., : x.shape[-1]]
+    with caplog.at_level(logging.WARNING):
+        assert covered_layers(model) is None
+    assert "c_fc.weight" in caplog.text
+    given = examples(9, 14)
+    one_by_one = GradientSum(model)
+    for sentence in given:
+        clipped_sums.add_one(model, sentence, 1.0, one_by_one.views, one_by_one.tally)
+    found = clipped_gradient_sum(model, given, 1.0)
+    assert distance(found.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
+
+
+def test_a_layer_called_twice_goes_the_slow_way() -> None:
+    model = models_to_try.small_gpt2()
+    blocks: Any = model.module.transformer.h  # type: ignore[union-attr]
+    blocks[1].mlp = blocks[0].mlp
+    model = LanguageModel(model.module, model.tokenizer, model.spec, seed=0)
+    assert covered_layers(model) is None
+    given = examples(9, 14)
+    found = clipped_gradient_sum(model, given, 1.0)
+    assert distance(found.vector, clipped_total(true_gradients(model, given), 1.0)) < 2e-5
+
+
+def test_a_pass_leaves_the_model_as_it_was(small: LanguageModel) -> None:
+    before, state = small.get_vector(), torch.random.get_rng_state()
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        clipped_gradient_sum(small, examples(*LENGTHS), 1.0)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    np.testing.assert_array_equal(small.get_vector(), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(p.requires_grad and p.grad is None for p in small.parameters.tensors.values())
+    assert not any(m._forward_hooks for m in small.module.modules())
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan])
+def test_a_clip_norm_that_bounds_nothing_is_refused(small: LanguageModel, clip_norm: float) -> None:
+    with pytest.raises(ModelError, match="clip_norm"):
+        clipped_gradient_sum(small, examples(5), clip_norm)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (np.array([], dtype=np.int32), "0 tokens"),
+        (np.zeros(CONTEXT + 2, dtype=np.int32), "42 tokens; allowed: 1 to 41"),
+        (np.array([1, 4096], dtype=np.int32), "token id 4096"),
+        (np.array([-1, 3], dtype=np.int32), "token id -1"),
+        (np.array([1.0, 2.0]), "float64"),
+        (np.zeros((2, 2), dtype=np.int32), "2-d"),
+    ],
+)
+def test_a_sentence_that_the_model_cannot_read_is_refused(
+    small: LanguageModel, tokens: NDArray[Any], message: str
+) -> None:
+    total = GradientSum(small)
+    with pytest.raises(ModelError, match=message):
+        total.add([*examples(5), Example(tokens)], 1.0)
+    assert total.result().sentences == 0
+
+
+def test_an_impossible_batch_size_is_refused(small: LanguageModel) -> None:
+    with pytest.raises(ModelError, match="max_batch_tokens is 0"):
+        clipped_gradient_sum(small, examples(5), 1.0, max_batch_tokens=0)

@@ -1,0 +1,174 @@
+"""Norms and weighted sums of single layers against explicit per-sentence gradients in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fl_sim.clients.gradients.ghost_norms import (
+    EmbeddingLayer,
+    LinearLayer,
+    Lookup,
+    MaskedProduct,
+    NotCovered,
+    PerSentence,
+    Product,
+    Record,
+    ScaleLayer,
+    TiedLayer,
+    TiedTable,
+)
+from fl_sim.clients.gradients.ghost_pass import Tape
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def outer(inputs: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """(B, q, p) float64 per-sentence gradients of a linear layer's weight."""
+    return torch.einsum("btq,btp->bqp", grad.double(), inputs.double())
+
+
+def rows(ids: torch.Tensor, grad: torch.Tensor, size: int) -> torch.Tensor:
+    """(B, V, h) float64 per-sentence gradients of a table."""
+    chosen = torch.nn.functional.one_hot(ids, size).double()
+    return torch.einsum("btv,bth->bvh", chosen, grad.double())
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9, 60], ids=lambda t: f"{t} tokens")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_by_gram_matrices_or_directly(tokens: int, transposed: bool) -> None:
+    inputs, grad = normal(3, tokens, 40), normal(3, tokens, 24, seed=1)
+    product = Product("w", inputs, grad, transposed)
+    expected = outer(inputs, grad)
+    torch.testing.assert_close(product.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    factors = torch.tensor([0.5, 0.0, -2.0])
+    total = torch.ones(40, 24) if transposed else torch.ones(24, 40)
+    product.add(factors, total)
+    weighted = torch.einsum("b,bqp->qp", factors.double(), expected)
+    torch.testing.assert_close(total.double() - 1, weighted.t() if transposed else weighted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_norm_never_falls_short_where_tokens_cancel(seed: int) -> None:
+    """Near-equal inputs, output gradients that sum to zero: Gram sums lose digits, the slack must cover them."""
+    base = normal(4, 1, 64, seed=seed)
+    inputs = base + 1e-3 * normal(4, 16, 64, seed=seed + 100)
+    grad = normal(4, 16, 512, seed=seed + 200)
+    grad = grad - grad.mean(dim=1, keepdim=True)
+    product = Product("w", inputs, grad, transposed=False)
+    exact = outer(inputs, grad).square().sum(dim=(1, 2))
+    assert bool((product.squared + product.slack >= exact * (1 - 1e-6)).all())
+    assert bool((product.slack > 0).all())
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1 << 18])
+def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.clients.gradients.ghost_norms._MASKED_LIMIT", limit)
+    inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
+    scale = (normal(24, 10, seed=2) > 0).float() * 2
+    masked = MaskedProduct("w", inputs, grad, scale)
+    expected = outer(inputs, grad) * scale.double()
+    torch.testing.assert_close(masked.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.ones(24, 10)
+    masked.add(torch.tensor([0.5, 0.0, -2.0]), total)
+    torch.testing.assert_close(total.double() - 1, 0.5 * expected[0] - 2 * expected[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 30], ids=["by Gram matrices", "stored"])
+def test_a_tied_table_of_users(tokens: int) -> None:
+    """Two users of two sentences: their norms are those of weighted sums, cross terms and all."""
+    ids = torch.randint(0, 9, (4, tokens), generator=torch.Generator().manual_seed(4))
+    looked_up, inputs, scores = normal(4, tokens, 5), normal(4, tokens, 5, seed=1), normal(4, tokens, 9, seed=2)
+    embedding, linear = nn.Embedding(9, 5), nn.Linear(5, 9, bias=False)
+    names = {"weight": "table"}
+    layer = TiedLayer(EmbeddingLayer(embedding, names), LinearLayer(linear, names, transposed=False))
+    records = [Record(ids, looked_up, looked_up, {}), Record(inputs, scores, scores, {})]
+    factors = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    (found,) = layer.contributions([record.of_users(2, factors) for record in records])
+    assert isinstance(found, PerSentence) == (tokens == 30)
+    each = factors.double().view(-1, 1, 1) * (rows(ids, looked_up, 9) + outer(inputs, scores))
+    expected = each.unflatten(0, (2, 2)).sum(dim=1)
+    torch.testing.assert_close(found.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.zeros(9, 5)
+    found.add(torch.tensor([3.0, -1.0]), total)
+    torch.testing.assert_close(total.double(), 3 * expected[0] - expected[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_lookup_adds_what_meets_in_one_row() -> None:
+    ids = torch.tensor([[3, 1, 3, 3], [0, 1, 2, 3]])
+    grad = normal(2, 4, 5)
+    lookup = Lookup("e", ids, grad, padding_idx=None)
+    expected = rows(ids, grad, 6)
+    torch.testing.assert_close(lookup.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.zeros(6, 5)
+    lookup.add(torch.tensor([2.0, -1.0]), total)
+    torch.testing.assert_close(total.double(), 2 * expected[0] - expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_lookup_gives_the_padding_row_nothing() -> None:
+    ids = torch.tensor([[3, 1, 3, 0]])
+    lookup = Lookup("e", ids, normal(1, 4, 5), padding_idx=3)
+    total = torch.zeros(6, 5)
+    lookup.add(torch.ones(1), total)
+    assert not total[3].any()
+    torch.testing.assert_close(lookup.squared, total.double().square().sum().unsqueeze(0), rtol=1e-5, atol=0)
+
+
+def test_a_tied_table_has_the_cross_term() -> None:
+    ids = torch.tensor([[3, 1, 3, 2], [0, 1, 2, 5]])
+    looked_up, inputs, scores = normal(2, 4, 5), normal(2, 4, 5, seed=1), normal(2, 4, 6, seed=2)
+    product = Product("e", inputs, scores, transposed=False)
+    tied = TiedTable(Lookup("e", ids, looked_up, padding_idx=None), product)
+    expected = rows(ids, looked_up, 6) + outer(inputs, scores)
+    torch.testing.assert_close(tied.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    total = torch.zeros(6, 5)
+    tied.add(torch.tensor([1.0, -3.0]), total)
+    torch.testing.assert_close(total.double(), expected[0] - 3 * expected[1], rtol=1e-5, atol=1e-5)
+
+
+def test_small_gradients_are_kept_per_sentence() -> None:
+    gradients = normal(3, 4, 2)
+    kept = PerSentence("b", gradients)
+    total = torch.zeros(4, 2)
+    kept.add(torch.tensor([1.0, 0.0, 2.0]), total)
+    torch.testing.assert_close(total, gradients[0] + 2 * gradients[2])
+    torch.testing.assert_close(kept.squared, gradients.double().square().sum(dim=(1, 2)))
+
+
+class OffsetRMSNorm(nn.Module):
+    """Scales by 1 + weight, as some architectures do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(normal(6, seed=3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.pow(2).mean(-1, keepdim=True).add(1e-6).rsqrt() * (1 + self.weight)
+
+
+@pytest.mark.parametrize("module", [nn.LayerNorm(6), nn.RMSNorm(6), OffsetRMSNorm()], ids=lambda m: type(m).__name__)
+def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
+    inputs, grad = normal(2, 4, 6), normal(2, 4, 6, seed=1)
+    layer = ScaleLayer(module, {name: name for name, _ in module.named_parameters()})
+    with Tape([module]) as tape:
+        output = module(inputs)
+        tape.outputs()
+    found = layer.contributions([tape.records([grad])[module]])
+    for contribution in found:
+        parameter = dict(module.named_parameters())[contribution.name]
+        for sentence in range(2):
+            weights = (grad * torch.eye(2)[sentence].view(2, 1, 1),)
+            (expected,) = torch.autograd.grad(output, parameter, weights, retain_graph=True)
+            assert float(contribution.squared[sentence]) == pytest.approx(float(expected.square().sum()), rel=1e-4)
+
+
+def test_a_module_called_twice_in_a_pass_is_not_covered() -> None:
+    module = nn.Linear(3, 3)
+    with Tape([module]) as tape:
+        module(module(normal(1, 2, 3)))
+    with pytest.raises(NotCovered, match="2 times"):
+        tape.outputs()
+    assert not module._forward_hooks

@@ -1,0 +1,63 @@
+"""Matrix products in bfloat16: the sum moves, the promise does not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.ghost_pass import covered_layers
+from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.models.model_spec import ModelSpec
+from tests.clients.models.models_to_try import examples
+
+SIZES = {"hidden": 32, "layers": 2, "heads": 2, "max_tokens": 32}
+CLIP = 0.05
+
+
+@pytest.fixture(scope="module")
+def mixed() -> LanguageModel:
+    model = load_model(ModelSpec(**SIZES, precision="bfloat16"), seed=0)
+    assert covered_layers(model) is not None
+    return model
+
+
+@pytest.fixture(scope="module")
+def full() -> LanguageModel:
+    return load_model(ModelSpec(**SIZES), seed=0)
+
+
+def test_a_sentence_stays_within_its_clip_and_a_user_within_its_norm(mixed: LanguageModel) -> None:
+    given = examples(5, 9, 17, 30)
+    for sentence in given:
+        alone = clipped_gradient_sum(mixed, [sentence], CLIP).vector
+        assert np.linalg.norm(alone.astype(np.float64)) == pytest.approx(CLIP, rel=1e-2)
+        assert np.linalg.norm(alone.astype(np.float64)) <= CLIP * (1 + 1e-5)
+    for found in user_sums(mixed, [given[:2], given[2:]], math.inf):
+        for row, length in enumerate(found.lengths):
+            total = torch.zeros(mixed.num_parameters)
+            found.add([float(row == other) for other in range(len(found.users))], total)
+            assert float(total.double().norm()) <= length * (1 + 1e-5)
+
+
+def test_the_sum_is_that_of_float32_but_for_rounding(mixed: LanguageModel, full: LanguageModel) -> None:
+    given = examples(5, 9, 17, 30)
+    rounded, exact = (clipped_gradient_sum(model, given, CLIP).vector for model in (mixed, full))
+    cosine = rounded @ exact / np.linalg.norm(rounded) / np.linalg.norm(exact)
+    assert 0.999 < cosine < 1 - 1e-9
+
+
+def test_utility_is_measured_in_float32(mixed: LanguageModel, full: LanguageModel) -> None:
+    given = examples(5, 9)
+    assert np.array_equal(held_out(mixed, given).losses, held_out(full, given).losses)
+
+
+def test_an_lstm_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"model.precision is 'bfloat16'; allowed for 'awd-lstm': float32"):
+        load_model(ModelSpec(name="awd-lstm", hidden=8, layers=1, precision="bfloat16"), seed=0)

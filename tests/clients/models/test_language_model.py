@@ -1,0 +1,247 @@
+"""Models by name: reproducible weights, a flat vector of what travels, losses, saving, and clear refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from fl_sim.clients.models import hub
+from fl_sim.clients.models.language_model import LanguageModel, ModelError, held_out, load_model, sentence_losses
+from fl_sim.clients.models.model_spec import ModelSpec
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import SMALL, examples
+
+
+@pytest.fixture(scope="module")
+def small() -> LanguageModel:
+    return models_to_try.small_gpt2()
+
+
+@pytest.fixture
+def saved(small: LanguageModel, tmp_path: Path) -> Path:
+    small.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(autouse=True)
+def quiet_transformers() -> Iterator[None]:
+    level = logging.getLogger("transformers").level
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("transformers").setLevel(level)
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    vectors = {}
+    for seed, noise in ((0, 11), (0, 12), (1, 11)):
+        torch.manual_seed(noise)
+        state = torch.random.get_rng_state()
+        vectors[seed, noise] = load_model(SMALL, seed).get_vector()
+        assert torch.equal(torch.random.get_rng_state(), state)
+    np.testing.assert_array_equal(vectors[0, 11], vectors[0, 12])
+    assert not np.array_equal(vectors[0, 11], vectors[1, 11])
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
+    code = (
+        "from fl_sim.clients.models.model_spec import ModelSpec;"
+        "from fl_sim.clients.models.language_model import load_model; import hashlib, torch;"
+        f"torch.rand(5); m = load_model(ModelSpec.model_validate_json('{SMALL.model_dump_json()}'), 0);"
+        "print(hashlib.sha256(m.get_vector().tobytes()).hexdigest())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == hashlib.sha256(small.get_vector().tobytes()).hexdigest()
+
+
+def test_the_default_model_is_small_and_ties_its_embeddings() -> None:
+    model = load_model(ModelSpec(), 0)
+    module: Any = model.module
+    assert 600_000 <= model.num_parameters <= 1_000_000
+    assert module.lm_head.weight is module.get_input_embeddings().weight
+    assert not module.training
+    assert sum(math.prod(shape) for _, shape in model.named_shapes()) == model.num_parameters
+
+
+def test_the_vector_goes_out_and_in(small: LanguageModel) -> None:
+    before = small.get_vector()
+    assert before.dtype == np.float32
+    assert before.shape == (small.num_parameters,)
+    other = np.arange(before.size, dtype=np.float64) / before.size
+    small.set_vector(other)
+    np.testing.assert_array_equal(small.get_vector(), other.astype(np.float32))
+    small.set_vector(before)
+    for wrong in (before[:-1], before[None]):
+        with pytest.raises(ModelError, match="shape"):
+            small.set_vector(wrong)
+
+
+def test_only_adapters_travel_and_the_base_stays() -> None:
+    whole = models_to_try.small_gpt2()
+    adapted = load_model(SMALL.model_copy(update={"lora_rank": 3}), seed=0)
+    assert adapted.num_parameters < whole.num_parameters / 50
+    assert all("lora_" in name for name, _ in adapted.named_shapes())
+    given = examples(9, 20)
+    torch.testing.assert_close(sentence_losses(adapted, given), sentence_losses(whole, given))  # B starts at zero
+    adapted.set_vector(adapted.get_vector() + 0.1)
+    core: Any = adapted.module
+    frozen: Any = whole.module
+    torch.testing.assert_close(core.get_base_model().transformer.wte.weight, frozen.transformer.wte.weight)
+    assert not torch.allclose(sentence_losses(adapted, given), sentence_losses(whole, given))
+
+
+def test_losses_are_the_mean_over_each_sentence_alone(small: LanguageModel) -> None:
+    given = examples(5, 1, 30, 2)
+    module: Any = small.module
+    expected = []
+    for sentence in given:
+        ids = torch.from_numpy(sentence.tokens.astype(np.int64))
+        scores = module(input_ids=ids[None]).logits[0, :-1]
+        expected.append(functional.cross_entropy(scores, ids[1:]) if len(ids) > 1 else torch.tensor(0.0))
+    found = sentence_losses(small, given)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+    assert found.dtype == torch.float32
+    assert float(found[1].detach()) == 0.0
+    alone = torch.cat([sentence_losses(small, [s]) for s in given])
+    torch.testing.assert_close(found, alone, rtol=1e-6, atol=1e-6)
+    assert sentence_losses(small, []).shape == (0,)
+
+
+def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel) -> None:
+    given = examples(5, 1, 30, 2, 30)
+    losses = sentence_losses(small, given).detach().numpy()
+    for max_batch_tokens in (1, 40, None):
+        found = held_out(small, given, max_batch_tokens)
+        assert found.predictions.tolist() == [4, 0, 29, 1, 29]
+        np.testing.assert_allclose(found.losses, losses, rtol=1e-5)
+        np.testing.assert_allclose(found.nats, losses * found.predictions, rtol=1e-5)
+    assert len(held_out(small, []).losses) == 0
+
+
+def test_encoding_begins_ends_and_cuts(small: LanguageModel) -> None:
+    short, empty, long = small.encode(["Ada lives here.", "", "one two three " * 40])
+    assert short.tokens.dtype == np.int32
+    assert (short.tokens[0], short.tokens[-1]) == (small.bos_id, small.eos_id)
+    assert empty.tokens.tolist() == [small.bos_id, small.eos_id]
+    assert len(long) == small.max_tokens + 1  # as many inputs as the context holds
+    assert small.eos_id not in long.tokens[1:]
+    assert small.encode([]) == []
+
+
+def test_a_text_cannot_forge_a_boundary(small: LanguageModel) -> None:
+    (forged,) = small.encode(["a <|endoftext|> b"])
+    assert small.eos_id not in forged.tokens[1:-1]
+
+
+def test_a_saved_model_comes_back(small: LanguageModel, saved: Path) -> None:
+    assert not list(saved.glob("*.bin"))
+    back = load_model(ModelSpec(name=str(saved), max_tokens=1000), seed=3)
+    np.testing.assert_array_equal(back.get_vector(), small.get_vector())
+    assert back.max_tokens == small.max_tokens  # its own context, not the larger one asked for
+    assert json.loads((saved / "spec.json").read_text())["seed"] == 0
+    given = examples(9, 20)
+    torch.testing.assert_close(sentence_losses(back, given), sentence_losses(small, given), rtol=1e-5, atol=1e-5)
+
+
+def test_saved_adapters_hold_no_base(tmp_path: Path) -> None:
+    model = models_to_try.with_adapters()
+    model.save(tmp_path / "adapter")
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert sum(w.numel() for w in weights.values()) == model.num_parameters
+
+
+def test_dropout_of_a_pretrained_model_is_off(saved: Path) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    config.update(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+    (saved / "config.json").write_text(json.dumps(config))
+    model = load_model(ModelSpec(name=str(saved)), seed=0)
+    given = examples(9, 20)
+    torch.testing.assert_close(sentence_losses(model, given), sentence_losses(model, given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "no-such/model"}, r"cannot load model 'no-such/model': .*HF_HUB_OFFLINE"),
+        ({"name": "not a name!"}, "cannot load model 'not a name!'"),
+        ({"tokenizer": "no-such/tokenizer"}, "cannot load tokenizer 'no-such/tokenizer'"),
+        ({"hidden": 30}, "hidden is 30; allowed with heads = 4"),
+        ({"lora_rank": 2, "lora_targets": ("no_such_layer",)}, "lora_targets is .'no_such_layer'"),
+        ({"device": "cuda:99"}, "device is 'cuda:99'"),
+    ],
+)
+def test_what_is_not_to_be_had_is_one_line(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=message) as refusal:
+        load_model(SMALL.model_copy(update=changes), 0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_cuda_that_is_absent_is_refused() -> None:
+    with pytest.raises(ModelError, match="torch sees 0 CUDA devices"):
+        load_model(SMALL.model_copy(update={"device": "cuda"}), 0)
+
+
+@pytest.mark.parametrize("wrong", [{"hiden": 3}, {"layers": 0}, {"device": "tpu"}, {"lora_rank": -1}])
+def test_a_spec_with_a_wrong_key_or_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ModelSpec(**wrong)
+
+
+def test_pickled_weights_are_never_read(saved: Path) -> None:
+    weights = load_file(saved / "model.safetensors")
+    (saved / "model.safetensors").unlink()
+    torch.save(weights, saved / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="tried the local folder"):
+        load_model(ModelSpec(name=str(saved)), 0)
+
+
+def test_missing_weights_are_not_drawn_at_random(saved: Path) -> None:
+    weights = load_file(saved / "model.safetensors")
+    del weights["transformer.ln_f.weight"]
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 weights, the first is 'transformer.ln_f.weight'"):
+        load_model(ModelSpec(name=str(saved)), 0)
+
+
+def test_damaged_weights_are_refused(saved: Path) -> None:
+    (saved / "model.safetensors").write_bytes(b"\x10\x00\x00")
+    with pytest.raises(ModelError, match="cannot load model"):
+        load_model(ModelSpec(name=str(saved)), 0)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(saved: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, n_positions=8)).save_pretrained(saved)
+    with pytest.raises(ModelError, match=r"has 4096 tokens; allowed for model .*: at most 100"):
+        load_model(ModelSpec(name=str(saved)), 0)
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens on the discard port
+    for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(proxy, raising=False)
+    started = time.monotonic()
+    assert not hub.is_reachable()
+    with pytest.raises(ModelError, match=r"nor from the hub http://127\.0\.0\.1:9"):
+        load_model(ModelSpec(name="no-such/model"), 0)
+    assert time.monotonic() - started < 5

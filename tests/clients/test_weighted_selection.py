@@ -1,0 +1,199 @@
+"""The published algorithm on a node: who takes part, with which weight, and what one user or entity can move."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.models.language_model import LanguageModel, load_model, sentence_losses
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import select
+from fl_sim.clients.training import bounded_sum
+from fl_sim.clients.weighted_selection import (
+    WeightedSelection,
+    entity_weights,
+    extended_weight,
+    num_extended,
+    select_for,
+    user_weights,
+)
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.primitives import sampling
+
+RULE = LocalRule("published", q_e=0.5, q_s=0.7, sentence_clip=math.inf, user_clip=0.1)
+EVERYTHING = replace(RULE, q_e=1.0, q_s=1.0)
+
+# Users own 2, 1, 3 and 2 sentences; entity 0 is known to all but user 1, sentence 4 mentions three entities.
+ENTITIES_OF = [[0], [], [1], [0, 1, 2], [], [2], [0], []]
+USERS = [2, 1, 3, 2]
+
+
+def ownership(entities_of: list[list[int]], users: list[int]) -> Ownership:
+    return Ownership(
+        user_offsets=np.cumsum([0, *users]).astype(np.int64),
+        entity_offsets=np.cumsum([0, *(len(e) for e in entities_of)]).astype(np.int64),
+        entity_ids=np.array([e for entities in entities_of for e in entities], dtype=np.int32),
+        num_entities=3,
+    )
+
+
+CORPUS = ownership(ENTITIES_OF, USERS)
+EVERYBODY = np.array([[0, 4]])
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model(ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24), 0)
+
+
+@pytest.fixture(scope="module")
+def examples() -> Examples:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 12, len(ENTITIES_OF))
+    tokens = rng.integers(0, 400, lengths.sum()).astype(np.int32)
+    return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
+
+
+def by_definition(rule: LocalRule, seed: int, corpus: Ownership = CORPUS) -> dict[int, float]:
+    """Every sentence that takes part, with m_s = Σ w_e over its sampled entities, or w_s."""
+    everything = np.arange(corpus.num_entities)
+    up = sampling.active_entities(seed, everything, rule.q_e)
+    w_e = [
+        min(sum(e in mentioned for mentioned in ENTITIES_OF) / (rule.entity_weight_cap or 1e-9), 1) for e in range(3)
+    ]
+    w_s = min(sum(not mentioned for mentioned in ENTITIES_OF) / (rule.extended_weight_cap or 1e-9), 1)
+    chosen = {}
+    for sentence, mentioned in enumerate(ENTITIES_OF):
+        sampled = sum(w_e[e] for e in mentioned if up[e])
+        if not mentioned and rule.extended and sampling.active_sentences(seed, np.array([sentence]), rule.q_s)[0]:
+            sampled = w_s
+        if sampled:
+            chosen[sentence] = sampled
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"extended": False}, {"entity_weight_cap": 4.0}, {"extended_weight_cap": 6.0}, {"user_weight_cap": 3.0}],
+)
+def test_the_selection_is_the_definition(changes: dict) -> None:
+    rule = replace(RULE, **changes)
+    seen = set()
+    for number in range(30):
+        seed = sampling.round_seed(0, number)
+        chosen = select_for(rule, CORPUS, EVERYBODY, seed)
+        assert isinstance(chosen, WeightedSelection)
+        expected = by_definition(rule, seed)
+        assert dict(zip(chosen.sentences.tolist(), chosen.weights.tolist(), strict=True)) == pytest.approx(expected)
+        owners = np.repeat(chosen.users, chosen.counts)
+        np.testing.assert_array_equal(owners, CORPUS.user_of_sentence[chosen.sentences])
+        np.testing.assert_allclose(chosen.user_weights, np.minimum(np.array(USERS) / 3, 1) if changes.get(
+            "user_weight_cap") else 1.0)  # fmt: skip
+        seen |= set(expected)
+    assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
+
+
+def test_one_active_entity_of_several_is_enough() -> None:
+    """The rule that keeps q_e from amplifying: sentence 3 is left out only if all three of its entities are."""
+    rounds = 2_000
+    present = sum(3 in select_for(RULE, CORPUS, EVERYBODY, sampling.round_seed(1, t)).sentences for t in range(rounds))
+    assert present / rounds == pytest.approx(1 - 0.5**3, abs=0.03)
+
+
+def test_other_rules_are_selected_as_ever() -> None:
+    rule = LocalRule("gradients", 0.5, 0.5, 1.0, 1.0)
+    chosen, expected = select_for(rule, CORPUS, EVERYBODY, 9), select(CORPUS, EVERYBODY, 9, 0.5, 0.5)
+    assert not isinstance(chosen, WeightedSelection)
+    np.testing.assert_array_equal(chosen.sentences, expected.sentences)
+
+
+def test_weights_without_caps_are_one() -> None:
+    assert user_weights(CORPUS, None).tolist() == [1.0] * 4
+    assert entity_weights(CORPUS, None).tolist() == [1.0] * 3
+    assert (extended_weight(CORPUS, None), num_extended(CORPUS)) == (1.0, 3)
+    assert user_weights(CORPUS, 2.0).tolist() == [1.0, 0.5, 1.0, 1.0]
+    assert entity_weights(CORPUS, 3.0).tolist() == pytest.approx([1.0, 2 / 3, 2 / 3])
+    assert extended_weight(CORPUS, 4.0) == 0.75
+
+
+def gradient(model: LanguageModel, examples: Examples, sentence: int) -> np.ndarray:
+    loss = sentence_losses(model, examples.read([sentence]))[0]
+    parts = torch.autograd.grad(loss, list(model.parameters.tensors.values()))
+    return -torch.cat([part.flatten() for part in parts]).double().numpy()
+
+
+def shortened(vector: np.ndarray, radius: float) -> np.ndarray:
+    return vector * min(1.0, radius / max(float(np.linalg.norm(vector)), 1e-30))
+
+
+@pytest.mark.parametrize("beta", [0.1, 1e6])
+@pytest.mark.parametrize("caps", [{}, {"user_weight_cap": 3.0, "entity_weight_cap": 4.0}])
+def test_the_sum_is_the_definition(model: LanguageModel, examples: Examples, beta: float, caps: dict) -> None:
+    """Σ_u w_u·Π_β(Σ_e w_e Σ_{s∋e} −∇l + Σ_s w_s·(−∇l)), entity by entity as the paper writes it."""
+    rule = replace(EVERYTHING, user_clip=beta, **caps)
+    reply = bounded_sum(model, examples, select_for(rule, CORPUS, EVERYBODY, 3), rule, 3)
+    w_u, w_e = user_weights(CORPUS, rule.user_weight_cap), entity_weights(CORPUS, rule.entity_weight_cap)
+    expected = np.zeros(model.num_parameters)
+    for user in range(4):
+        own = range(CORPUS.user_offsets[user], CORPUS.user_offsets[user + 1])
+        update = np.zeros(model.num_parameters)
+        for entity in range(3):
+            update += w_e[entity] * sum(gradient(model, examples, s) for s in own if entity in ENTITIES_OF[s])
+        update += sum(gradient(model, examples, s) for s in own if not ENTITIES_OF[s])
+        expected += w_u[user] * shortened(update, beta)
+    assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert (reply.users, reply.sentences, reply.nonfinite) == (4, 8, 0)
+    assert reply.clipped == (8 if beta == 0.1 else 0)
+
+
+def contributions(model: LanguageModel, examples: Examples, rule: LocalRule, kept: list[int]) -> list[np.ndarray]:
+    """What each user sends where only the sentences ``kept`` are in the corpus."""
+    owners = CORPUS.user_of_sentence
+    corpus = ownership([ENTITIES_OF[s] for s in kept], np.bincount(owners[kept], minlength=4).tolist())
+    lengths = np.diff(examples.encoded.offsets)[kept]
+    tokens = np.concatenate([examples.encoded.sentence(s) for s in kept])
+    those = Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
+    return [
+        bounded_sum(model, those, select_for(rule, corpus, np.array([[user, user + 1]]), 3), rule, 3).vector
+        for user in range(4)
+    ]
+
+
+def moved(model: LanguageModel, examples: Examples, rule: LocalRule, removed: set[int]) -> np.ndarray:
+    """How far each user's contribution moves when sentences go, in user clips."""
+    everything = list(range(len(ENTITIES_OF)))
+    before = contributions(model, examples, rule, everything)
+    after = contributions(model, examples, rule, [s for s in everything if s not in removed])
+    return np.array([np.linalg.norm(a - b) for a, b in zip(before, after, strict=True)]) / rule.user_clip
+
+
+def test_with_weights_of_one_a_user_and_an_entity_move_nobody_else(model: LanguageModel, examples: Examples) -> None:
+    """Adjacency by brute force: without user 2, and without entity 0 (users 0, 2 and 3 know it)."""
+    without_user = moved(model, examples, EVERYTHING, {3, 4, 5})
+    assert without_user[[0, 1, 3]].max() == 0
+    assert 0 < without_user[2] <= 1 + 1e-5
+    without_entity = moved(model, examples, EVERYTHING, {0, 3, 6})
+    assert without_entity[1] == 0
+    assert (without_entity[[0, 2, 3]] > 0).all()
+    assert without_entity.max() <= 2 + 1e-5
+
+
+@pytest.mark.parametrize("cap", ["entity_weight_cap", "extended_weight_cap"])
+def test_weights_from_data_let_one_user_move_others(model: LanguageModel, examples: Examples, cap: str) -> None:
+    """Why such weights are accounted for at full reach only; each still moves by two clips at most."""
+    without_user = moved(model, examples, replace(EVERYTHING, user_clip=1e3, **{cap: 3.0}), {3, 4, 5})
+    assert without_user[[0, 1, 3]].max() > 0
+    assert moved(model, examples, replace(EVERYTHING, **{cap: 3.0}), {3, 4, 5}).max() <= 2
+
+
+def test_a_user_weight_shrinks_what_was_clipped(model: LanguageModel, examples: Examples) -> None:
+    rule = replace(EVERYTHING, user_weight_cap=3.0)
+    lengths = [np.linalg.norm(vector) for vector in contributions(model, examples, rule, list(range(8)))]
+    assert lengths == pytest.approx(0.1 * np.minimum(np.array(USERS) / 3, 1), rel=1e-4)

@@ -1,0 +1,146 @@
+"""Hugging Face's datasets: saved ones, folders of tables, and what cannot be had, in one line each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.readers.hugging_face import HfDataset, read_hf
+from fl_sim.data_prep.readers.raw_corpora import hugging_face
+from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.records import CorpusError, Sentence
+
+datasets = pytest.importorskip("datasets", reason="the hf extra is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROWS: dict[str, list[Any]] = {
+    "body": ["Ada met Bo. Nobody else!", None, "It rained."],
+    "who": ["u1", "u2", "u3"],
+    "ents": [[{"start": 8, "end": 10, "label": "PER"}], [], []],
+    "kind": [1, 0, -1],
+}
+OPTIONS = TableOptions("body", "who", "ents", target_column="kind", test_fraction=0.0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def dataset() -> Any:
+    entity = {"start": datasets.Value("int64"), "end": datasets.Value("int64"), "label": datasets.Value("string")}
+    features = {
+        "body": datasets.Value("string"),
+        "who": datasets.Value("string"),
+        "ents": datasets.List(entity),
+        "kind": datasets.ClassLabel(names=["calm", "busy"]),
+    }
+    return datasets.Dataset.from_dict(ROWS, features=datasets.Features(features))
+
+
+def saved(folder: Path, *splits: str) -> Path:
+    if splits:
+        datasets.DatasetDict({split: dataset() for split in splits}).save_to_disk(folder)
+    else:
+        dataset().save_to_disk(folder)
+    return folder
+
+
+def read(folder: Path, options: TableOptions = OPTIONS, splits: tuple[str, ...] = ()) -> list[Sentence]:
+    return list(read_hf(HfDataset(str(folder), splits=splits), options))
+
+
+def test_a_saved_dataset(tmp_path: Path) -> None:
+    sentences = read(saved(tmp_path / "set"))
+    assert [(s.split, s.user, s.text, s.target) for s in sentences] == [
+        ("train", "u1", "Ada met Bo.", "busy"),
+        ("train", "u1", "Nobody else!", "busy"),
+        ("train", "u3", "It rained.", None),
+    ]
+    assert [[s.surface(m) for m in s.mentions] for s in sentences] == [["Bo"], [], []]
+
+
+def test_splits_of_a_dataset_are_those_of_the_corpus(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "set", "train", "validation", "unsupervised")
+    assert Counter(s.split for s in read(folder)) == {"train": 3, "validation": 3, "unsupervised": 3}
+    assert Counter(s.split for s in read(folder, splits=("train", "validation"))) == {"train": 3, "validation": 3}
+    assert Counter(s.split for s in read(folder, splits=("validation",))) == {"train": 3}
+    with pytest.raises(CorpusError, match="no split 'dev', only train, validation, unsupervised"):
+        read(folder, splits=("dev",))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_folder_of_tables(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "test"):
+        if kind == "parquet":
+            dataset().to_parquet(folder / f"{split}.parquet")
+        else:
+            dataset().to_json(folder / f"{split}.jsonl")
+    sentences = read(folder)
+    assert Counter(s.split for s in sentences) == {"train": 3, "test": 3}
+    assert [[s.surface(m) for m in s.mentions] for s in sentences[:3]] == [["Bo"], [], []]
+    assert sentences[0].target == ("busy" if kind == "parquet" else "1")
+
+
+def test_prepare_a_saved_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path / "set", "train", "test")
+    columns = ["--text-column", "body", "--user-column", "who", "--entities-column", "ents", "--target-column", "kind"]
+    assert main(["prepare", "hf", "--source", str(folder), *columns, "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["test"]["sentences"] == 3
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["settings"]["dataset"] == "set"
+    assert manifest["classes"] == ["busy"]
+    assert {"train/data-00000-of-00001.arrow", "test/data-00000-of-00001.arrow"} < set(manifest["sources"])
+    assert str(tmp_path) not in json.dumps(manifest)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "set: the dataset cannot be loaded"),
+        (lambda folder: (folder / "set.py").write_text("raise SystemExit"), "set: the dataset cannot be loaded"),
+        (lambda folder: (folder / "a.txt").write_text("hello\n"), "set: files of kind 'text'; only arrow, csv"),
+        (lambda folder: (folder / "a.jsonl").write_text("{"), "set"),
+        (lambda folder: (folder / "a.parquet").write_bytes(b"PAR1"), "set"),
+        (lambda folder: (folder / "a.jsonl").write_text('{"body": "a"}\n'), "no column 'who'; found 'body'"),
+    ],
+)
+def test_folders_that_will_not_do(make: Any, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    make(folder)
+    with pytest.raises(CorpusError, match=message) as error:
+        read(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import HfApi
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("Name or service not known\nand much more")
+
+    monkeypatch.setattr(HfApi, "dataset_info", unreachable)
+    with pytest.raises(CorpusError, match=r"nobody/nothing: no such folder, and no dataset .* \(Name or service"):
+        hugging_face(HfDataset("nobody/nothing"), OPTIONS)
+
+
+def test_offline_a_name_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fl_sim.cli.main"]
+    code = "import sys; from fl_sim.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "prepare", "hf", "--source", "nobody/nothing", "--out", str(tmp_path / "o")]
+    done = subprocess.run(
+        [*command, "--text-column", "a", "--user-column", "b"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "nobody/nothing: the dataset cannot be loaded" in done.stderr

@@ -1,0 +1,185 @@
+"""Tables of one's own: the same sentences whatever the format, exact offsets, and a split that looks at keys alone."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fl_sim.data_prep.readers.cutting import cut
+from fl_sim.data_prep.readers.tables import TableOptions, held_out, read_table
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+
+ROWS: list[dict[str, Any]] = [
+    {"body": "Ada met Bo. Nobody else came!", "who": "u1", "ents": [{"start": 8, "end": 10, "label": "PER"}]},
+    {"body": "It rained,\nas usual.", "who": "u2", "ents": []},
+    {"body": "  ", "who": "u2", "ents": []},
+    {"body": 'She said "no". Dr. Ray agreed.', "who": "u1", "ents": [{"start": 19, "end": 22, "label": "PER"}]},
+]
+OPTIONS = TableOptions(text_column="body", user_column="who", entities_column="ents", test_fraction=0.0)
+
+
+def write_table(kind: str, folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / f"table.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif kind == "csv":
+        with path.open("w", newline="", encoding="utf-8-sig") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(rows[0])
+            writer.writerows([[v if isinstance(v, str) else json.dumps(v) for v in row.values()] for row in rows])
+    else:
+        entity = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("label", pa.string())])
+        schema = pa.schema([("body", pa.string()), ("who", pa.string()), ("ents", pa.list_(entity))])
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_every_format_gives_the_same_sentences(kind: str, tmp_path: Path) -> None:
+    sentences = list(read_table(kind, write_table(kind, tmp_path, ROWS), OPTIONS))
+    assert [(s.user, s.text) for s in sentences] == [
+        ("u1", "Ada met Bo."),
+        ("u1", "Nobody else came!"),
+        ("u2", "It rained,\nas usual."),
+        ("u1", 'She said "no".'),
+        ("u1", "Dr. Ray agreed."),
+    ]
+    assert [[s.surface(m) for m in s.mentions] for s in sentences] == [["Bo"], [], [], [], ["Ray"]]
+    assert {s.split for s in sentences} == {"train"}
+
+
+def test_rows_stay_whole_on_request(tmp_path: Path) -> None:
+    options = TableOptions("body", "who", "ents", test_fraction=0.0, split_sentences=False)
+    sentences = list(read_table("jsonl", write_table("jsonl", tmp_path, ROWS), options))
+    assert [s.text for s in sentences] == [ROWS[0]["body"], ROWS[1]["body"], ROWS[3]["body"]]
+
+
+def test_a_compressed_table_and_a_tab_separated_one(tmp_path: Path) -> None:
+    plain = write_table("jsonl", tmp_path, ROWS)
+    packed = tmp_path / "table.jsonl.xz"
+    packed.write_bytes(lzma.compress(plain.read_bytes()))
+    assert list(read_table("jsonl", packed, OPTIONS)) == list(read_table("jsonl", plain, OPTIONS))
+    tabs = tmp_path / "table.tsv"
+    tabs.write_text("who\tbody\n7\tHello, you.\n", encoding="utf-8")
+    options = TableOptions("body", "who", test_fraction=0.0)
+    assert list(read_table("csv", tabs, options)) == [Sentence("train", "7", "Hello, you.", (), None, "row 1")]
+
+
+def test_a_split_column_decides_where_there_is_one(tmp_path: Path) -> None:
+    rows = [{"text": "Hi.", "user": 3, "part": "dev"}, {"text": "Ho.", "user": 3, "part": "train"}]
+    options = TableOptions(split_column="part")
+    sentences = list(read_table("jsonl", write_table("jsonl", tmp_path, rows), options))
+    assert [(s.split, s.user) for s in sentences] == [("dev", "3"), ("train", "3")]
+    assert "test_fraction" not in options.described()
+
+
+def test_held_out_depends_on_the_key_and_the_seed_alone() -> None:
+    keys = [f"user {number}" for number in range(4000)]
+    chosen = {key for key in keys if held_out(key, 0.1, seed=0)}
+    assert 0.08 < len(chosen) / len(keys) < 0.12
+    assert chosen == {key for key in reversed(keys) if held_out(key, 0.1, seed=0)}
+    assert chosen != {key for key in keys if held_out(key, 0.1, seed=1)}
+    assert chosen < {key for key in keys if held_out(key, 0.3, seed=0)}
+    assert not any(held_out(key, 0.0, seed=0) for key in keys)
+
+
+def test_adding_a_user_moves_nobody_else(tmp_path: Path) -> None:
+    rows = [{"text": "Some words.", "user": f"u{number}"} for number in range(200)]
+    read = [
+        {s.user: s.split for s in read_table("jsonl", write_table("jsonl", tmp_path, rows[skipped:]), TableOptions())}
+        for skipped in (0, 1)
+    ]
+    assert "test" in read[0].values()
+    assert {user: split for user, split in read[0].items() if user != "u0"} == read[1]
+
+
+@st.composite
+def row_and_bounds(draw: st.DrawFn) -> tuple[Sentence, list[tuple[int, int]]]:
+    text = draw(st.text("ab .\n", min_size=1, max_size=30))
+    cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=4)) | {0, len(text)})
+    places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))
+    spans = {tuple(sorted(place)) for place in draw(st.lists(places, max_size=4))}
+    mentions = tuple(Mention(a, b, "X") for a, b in sorted(spans) if text[a:b].strip())
+    return Sentence("train", "u", text, mentions), list(itertools.pairwise(cuts))
+
+
+@given(row_and_bounds())
+def test_cutting_loses_no_mention_and_no_word(case: tuple[Sentence, list[tuple[int, int]]]) -> None:
+    row, bounds = case
+    parts = list(cut(row, bounds))
+    surfaces = [part.surface(mention).strip() for part in parts for mention in part.mentions]
+    assert sorted(surfaces) == sorted(row.surface(mention).strip() for mention in row.mentions)
+    assert "".join("".join(part.text for part in parts).split()) == "".join(row.text.split())
+    assert all(part.text == part.text.strip() != "" for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("jsonl", '{"text": "a", "user": "u"}\n{"text": \n', r"table.jsonl, line 2: not JSON"),
+        ("jsonl", '["text", "user"]\n', r"line 1: must be a JSON object, not list"),
+        ("jsonl", '{"text": "a"}\n', r"line 1: no column 'user'; found 'text'"),
+        ("jsonl", '{"text": "a", "user": true}\n', r"line 1: column 'user' must be text or a whole number, not bool"),
+        ("jsonl", '{"text": "a", "user": 1.5}\n', r"line 1: column 'user' must be text or a whole number, not float"),
+        ("jsonl", '{"text": 4, "user": "u"}\n', r"line 1: column 'text' must be text, not int"),
+        ("jsonl", "[" * 100_000 + "\n", r"line 1: not JSON"),
+        ("jsonl", "", r"the file is empty"),
+        ("csv", "text,user\na,b\nc\n", r"table.csv, line 3: 1 columns, the header has 2"),
+        ("csv", "text,user\na,b,c\n", r"line 2: 3 columns"),
+        ("csv", 'text,user\n"a,b\n', r"line 2: unexpected end of data"),
+        ("csv", "text,name\na,b\n", r"line 1: no column 'user'; found 'text', 'name'"),
+        ("csv", "text,user,user\na,b,c\n", r"line 1: several columns 'user'"),
+        ("csv", "\n", r"line 1: no column 'text'; found none"),
+        ("csv", ",".join(map(str, range(99))) + "\n", r"found '0', .*, '11', \.\.\.$"),
+        ("parquet", "", r"the file is empty"),
+        ("parquet", "PAR1 it is not", r"not a readable Parquet file"),
+    ],
+)
+def test_bad_tables_are_named(kind: str, content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / f"table.{kind}"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CorpusError, match=message):
+        list(read_table(kind, path, TableOptions()))
+
+
+@pytest.mark.parametrize(
+    ("entities", "message"),
+    [
+        ("yes", "is not JSON"),
+        ({"start": 0}, "must be a list of entities, not dict"),
+        ([{"start": 0, "end": "1", "label": "X"}], "must look like"),
+        ([{"start": 0, "end": 1}], "must look like"),
+        ([{"start": 0, "end": 9, "label": "X"}], r"line 1: entity \[0, 9\) of user 'u' lies outside"),
+        ([{"start": 1, "end": 1, "label": "X"}], "lies outside"),
+        ([{"start": 1, "end": 2, "label": "X"}], "covers only white space"),
+        ([{"start": 0, "end": 1, "label": ""}], "empty label"),
+    ],
+)
+def test_bad_entities_are_named(entities: object, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text(json.dumps({"text": "a b", "user": "u", "e": entities}) + "\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=message):
+        list(read_table("jsonl", path, TableOptions(entities_column="e")))
+
+
+def test_a_parquet_error_names_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"text": [1, 2], "user": ["u", "v"]}), path)
+    with pytest.raises(CorpusError, match="row 1: column 'text' must be text, not int"):
+        list(read_table("parquet", path, TableOptions()))
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0])
+def test_fractions_outside_the_range_are_refused(fraction: float) -> None:
+    with pytest.raises(CorpusError, match="--test-fraction"):
+        TableOptions(test_fraction=fraction)

@@ -1,0 +1,682 @@
+"""Taggers: each looks at a text alone, gives places that are the text's, and several together lose nothing."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import spacy
+from hypothesis import given
+from hypothesis import strategies as st
+from spacy.language import Language
+from spacy.training import Example
+
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers import spacy_tagger
+from fl_sim.data_prep.taggers.categories import Selection
+from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
+from fl_sim.data_prep.taggers.spacy_tagger import SpacyTagger
+from fl_sim.data_prep.taggers.tagger_registry import (
+    Marking,
+    Tagger,
+    UnitedTagger,
+    default_tagger,
+    make_marking,
+    make_tagger,
+    parse_names,
+    with_high_recall,
+)
+
+RULES = RuleTagger()
+LABELS = ("PER", "ORG", "LOC", "MISC")
+HARD = [
+    "However, Ada Byron left.",
+    "",
+    "   ",
+    "\x00\x07 Ada\x1b[0m Byron",
+    "\ud800 Ada Byron \udfff",
+    "😀😀 Ada Byron 👩‍👩‍👧 mailed ada@byron.co.uk 🇬🇧 from Leeds",
+    "عزيزي Ada Byron שלום",
+    "Call +44 20 7946 0958 or (415) 555-2671 on 12 March 2024.",
+    "card 4111 1111 1111 1111, IBAN GB82 WEST 1234 5698 7654 32, SSN 536-90-4399",
+    "see www.byron.example/x and http://a.com/y?z=1, 10.2.3.4, 00:1A:2B:3C:4D:5E",
+    "The Bank of England and Marks & Spencer met in Stoke-on-Trent, U.S.",
+    "however, ada byron left.",
+    "ADA BYRON LEFT.",
+    "Ｆｕｌｌ Ｗｉｄｔｈ １２ Ⅳ ǅ ß İ",
+]
+
+
+def random_pipeline(folder: Path, *, shared: bool = False) -> Path:
+    """A pipeline whose weights are random, so that its decisions hang on last digits more than a trained one's."""
+    nlp = spacy.blank("en")
+    if shared:
+        nlp.add_pipe("tok2vec")
+        listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96, "upstream": "*"}
+        model = {"@architectures": "spacy.TransitionBasedParser.v2", "state_type": "ner", "extra_state_tokens": False}
+        model |= {"hidden_width": 64, "maxout_pieces": 2, "use_upper": True, "tok2vec": listener}
+        nlp.add_pipe("tagger").add_label("NN")
+        nlp.add_pipe("ner", config={"model": model})
+        nlp.add_pipe("sentencizer")
+    else:
+        nlp.add_pipe("ner")
+    component = nlp.get_pipe("ner")
+    for label in LABELS:
+        component.add_label(label)
+    doc = nlp.make_doc("Ada Byron left")
+    spacy.util.fix_random_seed(1)
+    nlp.initialize(lambda: [Example.from_dict(doc, {"entities": [(0, 9, "PER")], "tags": ["NN", "NN", "NN"]})])
+    nlp.to_disk(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_pipeline(tmp_path_factory.mktemp("random") / "model")
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [*HARD, *Corpus.open("bundled").texts("validation").to_pylist()[:150]]
+
+
+@pytest.fixture(scope="module")
+def taggers(pipeline: Path) -> dict[str, Tagger]:
+    names = {"rules": "rules", "patterns": "patterns", "spacy": f"spacy:{pipeline}"}
+    return {name: make_tagger(of) for name, of in names.items()} | {"all": make_tagger(list(names.values()))}
+
+
+def found(text: str, tagger: Tagger = RULES) -> list[tuple[str, str]]:
+    (mentions,) = tagger.tag([text])
+    return [(text[m.start : m.end], m.label) for m in mentions]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("However, Ada Byron left.", [("Ada Byron", "NAME")]),
+        ("The Bank of England raised rates.", [("Bank of England", "NAME")]),
+        (
+            "We went to Marks & Spencer in Stoke-on-Trent.",
+            [("Marks & Spencer", "NAME"), ("Stoke", "NAME"), ("Trent", "NAME")],
+        ),
+        ("Anne-Marie O'Neil's dog", [("Anne-Marie O'Neil", "NAME")]),
+        ("Prices rose again on Monday.", []),
+        ("I think it is fine.", []),
+        ("Thank you, Dr Ray.", [("Ray", "NAME")]),
+        ("US troops met NATO.", [("US", "NAME"), ("NATO", "NAME")]),
+        ("write to a.b@c.example or see www.c.example/x", [("a.b@c.example", "EMAIL"), ("www.c.example/x", "URL")]),
+        ("call +44 (0)20 7496 0353 now", [("+44 (0)20 7496 0353", "PHONE")]),
+        ("call 07700 900 777.", [("07700 900 777", "PHONE")]),
+        ("ssn 536-90-4399", [("536-90-4399", "US_SSN")]),
+        ("no ssn: 000-90-4399", [("000-90-4399", "PHONE")]),
+        ("on 12 March 2024", [("12 March 2024", "DATE")]),
+        ("on March 12, 2024", [("March 12, 2024", "DATE")]),
+        ("on 2024-03-12 at 14:30", [("2024-03-12", "DATE"), ("14:30", "TIME")]),
+        ("it cost £1,240.50 or 20 dollars", [("£1,240.50", "MONEY"), ("20 dollars", "MONEY")]),
+        ("ten dollars at 5 p.m.", [("ten dollars", "MONEY"), ("5 p.m.", "TIME")]),
+        ("from GB33BUKB20201555555555 today", [("GB33BUKB20201555555555", "IBAN")]),
+        ("card 4929 1234 5678 9012 please", [("4929 1234 5678 9012", "CARD")]),
+        ("", []),
+    ],
+)
+def test_rules(text: str, expected: list[tuple[str, str]]) -> None:
+    assert found(text) == expected
+
+
+@given(st.lists(st.text(max_size=40), max_size=5))
+def test_rules_see_one_text_at_a_time_and_stay_inside_it(texts: list[str]) -> None:
+    together = list(RULES.tag(texts))
+    assert together == [next(RULES.tag([text])) for text in texts]
+    for text, mentions in zip(texts, together, strict=True):
+        Sentence("train", "u", text, mentions)
+        assert all(a.end <= b.start for a, b in itertools.pairwise(mentions))
+
+
+def test_rules_find_nearly_all_names_of_the_bundled_corpus() -> None:
+    corpus = Corpus.open("bundled")
+    texts = corpus.texts("validation").to_pylist()
+    gold = corpus.mentions("validation").to_pylist()
+    spans = [list(mentions) for mentions in RULES.tag(texts)]
+    capitalised = [m for m in gold if not texts[m["sentence"]].islower()]
+    missed = [
+        m for m in capitalised if not any(s.start < m["end"] and s.end > m["start"] for s in spans[m["sentence"]])
+    ]
+    assert len(missed) / len(capitalised) < 0.02
+
+
+@pytest.mark.parametrize("name", ["rules", "patterns", "spacy", "all"])
+def test_mentions_do_not_depend_on_the_neighbours(name: str, taggers: dict[str, Tagger], texts: list[str]) -> None:
+    tagger = taggers[name]
+    alone = [next(tagger.tag([text])) for text in texts]
+    assert sum(map(len, alone)) > 20, "a tagger that finds nothing would pass"
+    order = list(range(len(texts))) * 2
+    random.Random(0).shuffle(order)
+    assert list(tagger.tag(texts[number] for number in order)) == [alone[number] for number in order]
+    for text, mentions in zip(texts, alone, strict=True):
+        Sentence("train", "u", text, mentions)
+        assert list(mentions) == sorted(mentions, key=lambda m: (m.start, m.end))
+
+
+def test_the_scores_of_a_spacy_pipeline_do_not_depend_on_the_batch(pipeline: Path, texts: list[str]) -> None:
+    nlp = spacy.load(pipeline)
+    vectors = nlp.get_pipe("ner").model.get_ref("tok2vec")
+    docs = [
+        doc for doc in map(nlp.make_doc, (text.replace("\ud800", "").replace("\udfff", "") for text in texts)) if doc
+    ]
+    alone = [vectors.predict([doc]).tobytes() for doc in docs]
+    for size in (2, 17, len(docs)):
+        together = b"".join(vectors.predict(docs[at : at + size]).tobytes() for at in range(0, len(docs), size))
+        assert together == b"".join(alone)
+
+
+@pytest.mark.parametrize("name", ["rules", "patterns", "spacy"])
+def test_offsets_count_characters(name: str, taggers: dict[str, Tagger], pipeline: Path, tmp_path: Path) -> None:
+    tagger = taggers[name]
+    if name == "spacy":
+        tagger = make_tagger(f"spacy:{ruler(tmp_path / 'model', 'ada@byron.co.uk')}")
+    text = "😀 👩‍👩‍👧 é́ عربي 🇬🇧 mailed ada@byron.co.uk 😀 Leeds"
+    assert "ada@byron.co.uk" in [surface for surface, _ in found(text, tagger)]
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("a", "A", "a.", "1", "a@", "😀", "\x00", " ", "a.co.", "http://a.com/", "David of ", "a@b.co.uk "),
+        *(pytest.param(unit, marks=pytest.mark.slow) for unit in ("1 ", "1:", "1-", "(1", "(415) 555-2671 ")),
+    ],
+)
+def test_fifty_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
+    text = (unit * 50_000)[:49_970] + " and write to a@b.co.uk now"
+    started = time.process_time()
+    assert "a@b.co.uk" in [surface for surface, _ in found(text, taggers["patterns"])]
+    assert time.process_time() - started < 15, "half a minute and more without the cuts, seconds with them"
+
+
+def test_hosts_without_end_take_seconds(taggers: dict[str, Tagger]) -> None:
+    text = " ".join(["a." * 1000 + "com"] * 25)
+    started = time.process_time()
+    assert len(found(text, taggers["patterns"])) == 25
+    assert time.process_time() - started < 30
+
+
+def test_a_text_of_a_million_characters_is_tagged_to_its_end(pipeline: Path, tmp_path: Path) -> None:
+    text = "nothing here " * 100_000 + "Acme"
+    assert found(text, make_tagger(f"spacy:{ruler(tmp_path / 'model', 'Acme')}")) == [("Acme", "ORG")]
+    assert found(text)[-1] == ("Acme", "NAME")
+
+
+# Presidio
+
+_BITS = """
+a.b@c.com x@y.co.uk www.foo.com http://a.org/x?y 415-555-2671 +442079460958 +44 (0)20 7946 0958 4111111111111111
+4111-1111-1111-1111 GB82WEST12345698765432 536-90-4399 536904399 10.2.3.4 ::1 fe80::1%eth0 2001:db8:0:0:0:0:2:1
+00:1A:2B:3C:4D:5E 0012.3456.789A 1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2 bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq
+(030) 1996 6-3 ' " . , : - / @ x com net ..de ::ffff:1.2.3.4 030/1234567 ００１ \u017f.\u212aom \u0130t 😀 _ é
+"""
+
+
+def test_presidios_recognisers_are_asked_wherever_they_would_find_something() -> None:
+    from presidio_analyzer import predefined_recognizers as presidio
+
+    from fl_sim.data_prep.taggers.presidio_tagger import Recognisers, _EmailRecogniser
+    from fl_sim.data_prep.taggers.spans import longest
+
+    names = ["Phone", "CreditCard", "Iban", "UsSsn", "Ip", "Crypto", "MacAddress", "Url"]
+    plain = [getattr(presidio, f"{name}Recognizer")() for name in names] + [_EmailRecogniser()._recogniser]
+
+    def unguarded(text: str) -> tuple[Mention, ...]:
+        results = [result for one in plain for result in one.analyze(text, one.supported_entities)]
+        return longest(Mention(result.start, result.end, result.entity_type) for result in results)
+
+    draw = random.Random(0)
+    texts = [
+        "".join(f"{bit}{draw.choice(['', '', ' '])}" for bit in draw.choices(_BITS.split(), k=draw.randint(1, 6)))
+        for _ in range(500)
+    ]
+    texts += [
+        "1645",
+        "16868",
+        "1255557",
+        "3102907",
+        "18005170",
+        "40057044",
+        "5065463982",
+        "164-5",
+    ]  # the shortest of their countries
+    texts += [f"{'x.' * 100}com {'a' * 300}.net/{'p' * 300}'q.org http://{'h' * 253}.de https://{'h' * 254}.de"]
+    recognisers = Recognisers()
+    assert [recognisers.find(text) for text in texts] == [unguarded(text) for text in texts]
+    assert {mention.label for text in texts for mention in recognisers.find(text)} == recognisers_labels()
+
+
+def recognisers_labels() -> frozenset[str]:
+    from fl_sim.data_prep.taggers.presidio_tagger import LABELS
+
+    return LABELS
+
+
+def test_presidio_needs_no_network_and_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network is asked")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setenv("TLDEXTRACT_CACHE", str(tmp_path))
+    text = "mail ada@byron.co.uk or see foo.com, not ada@byron.nosuchdomain"
+    from fl_sim.data_prep.taggers.presidio_tagger import Recognisers
+
+    surfaces = [text[m.start : m.end] for m in Recognisers().find(text)]
+    assert surfaces == ["ada@byron.co.uk", "foo.com", "byron.no"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_patterns_find_what_a_checksum_rejects_too(taggers: dict[str, Tagger]) -> None:
+    surfaces = [surface for surface, _ in found("card 4111 1111 1111 1112 or a@b.nosuchdomain", taggers["patterns"])]
+    assert {"4111 1111 1111 1112", "a@b.nosuchdomain"} <= set(surfaces)
+
+
+def test_patterns_without_presidio_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CorpusError, match=r"pip install 'fl-sim\[pii\]'"):
+        make_tagger("rules+patterns")
+
+
+# spaCy
+
+
+def ruler(folder: Path, pattern: str, label: str = "ORG") -> Path:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": label, "pattern": pattern}])
+    nlp.to_disk(folder)
+    return folder
+
+
+def test_a_spacy_pipeline_from_a_folder(tmp_path: Path) -> None:
+    tagger = make_tagger(f"spacy:{ruler(tmp_path / 'a+b', 'Acme')}")
+    assert list(tagger.tag(["At Acme.", "Nothing."])) == [(Mention(3, 7, "ORG"),), ()]
+    assert str(tmp_path) not in json.dumps(tagger.describe())
+
+
+def test_a_changed_pipeline_is_another_pipeline(tmp_path: Path) -> None:
+    before = make_tagger(f"spacy:{ruler(tmp_path / 'model', 'Acme')}").describe()
+    assert make_tagger(f"spacy:{tmp_path / 'model'}").describe() == before
+    assert make_tagger(f"spacy:{ruler(tmp_path / 'model', 'Acme2')}").describe() != before
+
+
+def test_only_the_components_that_find_entities_run(tmp_path: Path) -> None:
+    folder = random_pipeline(tmp_path / "model", shared=True)
+    tagger = SpacyTagger(str(folder))
+    whole = spacy.load(folder)
+    assert whole.pipe_names == ["tok2vec", "tagger", "ner", "sentencizer"]
+    assert tagger._pipeline.pipe_names == ["tok2vec", "ner"]
+    assert tagger.describe()["components"] == "tok2vec,ner"
+    assert tagger.labels == set(LABELS)
+    text = "Ada Byron left Leeds on Monday with the Bank of England."
+    assert found(text, tagger) == [(ent.text, ent.label_) for ent in whole(text).ents] != []
+
+
+def test_a_pipeline_with_pattern_rules_keeps_what_they_may_ask_for(tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "ORG", "pattern": [{"IS_SENT_START": True, "LOWER": "acme"}]}])
+    nlp.to_disk(tmp_path / "model")
+    assert found("Acme met acme. Acme left.", SpacyTagger(str(tmp_path / "model"))) == [
+        ("Acme", "ORG"),
+        ("Acme", "ORG"),
+    ]
+
+
+def test_spans_of_a_span_ruler_count_and_may_overlap(tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("span_ruler").add_patterns(
+        [{"label": "A", "pattern": "Ada Byron"}, {"label": "B", "pattern": "Byron"}]
+    )
+    nlp.to_disk(tmp_path / "model")
+    assert found("Ada Byron", SpacyTagger(str(tmp_path / "model"))) == [("Ada Byron", "A"), ("Byron", "B")]
+
+
+def test_a_component_that_we_do_not_know_may_find_entities(tmp_path: Path) -> None:
+    folder = ruler(tmp_path / "model", "Acme")
+    config = (folder / "config.cfg").read_text().replace('factory = "entity_ruler"', 'factory = "their_own"')
+    (folder / "config.cfg").write_text(config)
+    with pytest.raises(CorpusError, match=r"cannot be loaded: .*their_own"):
+        list(SpacyTagger(str(folder)).tag(["x"]))
+
+
+class Asked:
+    """In place of spaCy's list of the components that other packages plug in, all of which it imports when asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def get_all(self) -> dict[str, object]:
+        self.times += 1
+        return {}
+
+
+def test_no_plugin_is_imported_for_a_pipeline_that_needs_none(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins = Asked()
+    monkeypatch.setattr("spacy.util.registry._entry_point_factories", plugins)
+    for tagger in (make_tagger("rules"), make_tagger(f"spacy:{pipeline}")):
+        list(tagger.tag(["Ada Byron left Leeds."]))
+    assert plugins.times == 0
+    folder = ruler(tmp_path / "model", "Acme")
+    assert spacy.util.registry._entry_point_factories is plugins
+    config = (folder / "config.cfg").read_text().replace('factory = "entity_ruler"', 'factory = "their_own"')
+    (folder / "config.cfg").write_text(config)
+    plugins.times = 0
+    with pytest.raises(CorpusError, match="their_own"):
+        list(SpacyTagger(str(folder)).tag(["x"]))
+    assert plugins.times > 0
+
+
+def test_a_transformer_gets_one_text_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = random_pipeline(tmp_path / "model", shared=True)
+    config = (folder / "config.cfg").read_text().replace('factory = "tok2vec"', 'factory = "transformer"')
+    (folder / "config.cfg").write_text(config)
+    sizes: list[int | None] = []
+
+    class Recorded:
+        def pipe(self, parts: Iterable[object], *, as_tuples: bool, batch_size: int | None) -> Iterator[object]:
+            sizes.append(batch_size)
+            return iter(())
+
+    monkeypatch.setattr(SpacyTagger, "_pipeline", Recorded())
+    for given_size in (None, 8):
+        list(SpacyTagger(str(folder), batch_size=given_size).tag(["x"]))
+    assert sizes == [1, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("regex", "'regex' must be gold, rules, patterns, spacy:NAME_OR_PATH or stanza"),
+        ("rules+regex", r"'rules\+regex' must be"),
+        ("rules:x", "must be"),
+        ("spacy:", "must be"),
+        ("stanza:", "must be"),
+        ("", "must be"),
+        ([], "a tagger must be named"),
+        ("gold", "finds nothing in a text"),
+        ("spacy:no_such_pipeline", "'no_such_pipeline' cannot be loaded: no such package or folder"),
+        ("spacy:json", "cannot be loaded: no such package or folder"),
+        ("spacy:../nowhere", "cannot be loaded: no such package or folder"),
+    ],
+)
+def test_taggers_that_do_not_exist(name: str, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        make_tagger(name)
+
+
+def test_a_pipeline_without_entities_is_refused(tmp_path: Path) -> None:
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(CorpusError, match="finds no entities: it has no component"):
+        make_tagger(f"spacy:{tmp_path / 'blank'}")
+
+
+def test_a_folder_that_is_no_pipeline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="cannot be loaded"):
+        make_tagger(f"spacy:{tmp_path}")
+
+
+def install(folder: Path, name: str) -> None:
+    """A package as ``spacy package`` lays it out."""
+    package = folder / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from pathlib import Path\nfrom spacy.util import load_model_from_init_py\n\n\n"
+        "def load(**overrides):\n    return load_model_from_init_py(__file__, **overrides)\n"
+    )
+    lang, _, short = name.partition("_")
+    nlp: Language = spacy.blank("en")
+    nlp.meta["name"], nlp.meta["version"] = short, "3.8.0"
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "ORG", "pattern": "Acme"}])
+    nlp.to_disk(package / f"{lang}_{short}-3.8.0")
+    (package / "meta.json").write_text((package / f"{name}-3.8.0" / "meta.json").read_text())
+    importlib.invalidate_caches()
+
+
+def test_the_best_pipeline_that_is_here_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spacy_tagger, "MODELS", tmp_path / "models")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert default_tagger() == "rules"
+    (tmp_path / "models").mkdir()
+    ruler(tmp_path / "models" / "en_fl_sim_ner", "Acme")
+    assert default_tagger() == "spacy:en_fl_sim_ner"
+    assert found("Acme", make_tagger(default_tagger())) == [("Acme", "ORG")]
+    install(tmp_path / "site", "en_core_web_sm")
+    assert default_tagger() == "spacy:en_core_web_sm"
+    install(tmp_path / "site", "en_core_web_lg")
+    assert default_tagger() == "spacy:en_core_web_lg"
+    tagger = make_tagger(default_tagger())
+    assert found("At Acme.", tagger) == [("Acme", "ORG")]
+    described = tagger.describe()
+    assert (described["pipeline"], described["pipeline_version"]) == ("en_core_web_lg", "3.8.0")
+
+
+# Stanza
+
+
+def test_stanza_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CorpusError, match="pip install stanza"):
+        make_tagger("stanza")
+
+
+class FakePipeline:
+    """What the adapter uses of ``stanza.Pipeline`` 1.15: names are the words with a capital."""
+
+    def __init__(self, lang: str, *, processors: str, download_method: None, verbose: bool) -> None:
+        assert (processors, download_method, verbose) == ("tokenize,ner", None, False)
+        if lang == "xx":
+            raise FileNotFoundError("Resources file not found at: /nowhere/resources.json")
+        self.processors = {"ner": SimpleNamespace(get_known_tags=lambda: ["GPE", "PERSON"])}
+
+    def __call__(self, text: str) -> SimpleNamespace:
+        assert text.strip(), "Stanza is not asked about blank texts"
+        starts = [at for at in range(len(text)) if text[at].isupper()]
+        ents = [SimpleNamespace(start_char=at, end_char=at + len(text[at:].split()[0]), type="PERSON") for at in starts]
+        return SimpleNamespace(ents=ents)
+
+
+def test_stanza_is_asked_text_by_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("stanza")
+    module.__dict__["Pipeline"] = FakePipeline
+    monkeypatch.setitem(sys.modules, "stanza", module)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.15.0")
+    tagger = make_tagger("stanza:en")
+    assert tagger.labels == {"GPE", "PERSON"}
+    assert list(tagger.tag(["", " ", "we met Ada", "no"])) == [(), (), (Mention(7, 10, "PERSON"),), ()]
+    assert tagger.describe() == {"tagger": "stanza", "language": "en", "stanza": "1.15.0", "entities": "all"}
+    with pytest.raises(CorpusError, match=r"no models for 'xx' here; get them with .*stanza.download\('xx'\)"):
+        list(make_tagger("stanza:xx").tag(["x"]))
+
+
+# Several together
+
+
+class Words:
+    """Marks every word of a list."""
+
+    def __init__(self, **labels: str) -> None:
+        self._labels = labels
+
+    @property
+    def labels(self) -> frozenset[str]:
+        return frozenset(self._labels.values())
+
+    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        for text in texts:
+            places = [(text.index(word), word, label) for word, label in self._labels.items() if word in text]
+            yield tuple(Mention(start, start + len(word), label) for start, word, label in sorted(places))
+
+    def describe(self) -> dict[str, str]:
+        return {"tagger": "words", "labels": ",".join(sorted(self.labels))}
+
+
+def test_a_union_keeps_every_span_of_every_member() -> None:
+    tagger = UnitedTagger(
+        {"a": Words(England="GPE", Ada="PERSON"), "b": Words(**{"Bank of England": "ORG", "Ada": "ORG"})}
+    )
+    assert found("Ada met the Bank of England", tagger) == [
+        ("Ada", "PERSON"),
+        ("Bank of England", "ORG"),
+        ("England", "GPE"),
+    ]
+    assert tagger.describe() == {
+        "tagger": "words+words",
+        "1.tagger": "words",
+        "1.labels": "GPE,PERSON",
+        "2.tagger": "words",
+        "2.labels": "ORG",
+        "entities": "all",
+    }
+
+
+def test_what_has_a_form_keeps_its_label_in_a_union() -> None:
+    names, forms = (
+        Words(**{"ada@byron.example": "LOC", "Ada": "PER"}),
+        Words(**{"ada@byron.example": "EMAIL", "Ada": "NAME"}),
+    )
+    tagger = UnitedTagger({"names": names, "forms": forms})
+    assert found("Ada is ada@byron.example", tagger) == [("Ada", "PER"), ("ada@byron.example", "EMAIL")]
+
+
+def test_the_union_of_real_taggers_loses_nothing(taggers: dict[str, Tagger], texts: list[str]) -> None:
+    single = [list(taggers[name].tag(texts)) for name in ("rules", "patterns", "spacy")]
+    for together, apart in zip(taggers["all"].tag(texts), zip(*single, strict=True), strict=True):
+        assert {(m.start, m.end) for m in together} == {(m.start, m.end) for one in apart for m in one}
+
+
+def test_what_counts_is_decided_by_what_each_member_can_tell_apart() -> None:
+    coarse, fine = Words(Alps="LOC", Rome="LOC"), Words(Alps="LOC", Rome="GPE", Ada="PERSON")
+    text = "Ada saw Rome and the Alps"
+    gpe = Selection.parse("gpe")
+    assert found(text, UnitedTagger({"": fine}, gpe)) == [("Rome", "GPE")]
+    assert found(text, UnitedTagger({"": coarse}, gpe)) == [("Rome", "LOC"), ("Alps", "LOC")]
+    assert found(text, UnitedTagger({"f": fine, "c": coarse}, gpe)) == [("Rome", "GPE"), ("Alps", "LOC")]
+    assert UnitedTagger({"": fine}, gpe).describe()["entities"] == "gpe"
+
+
+def test_names_in_a_list_and_with_plus() -> None:
+    names = ("rules", "spacy:/a+b/c", "patterns", "spacy:en_x", "stanza:de")
+    assert parse_names("rules+spacy:/a+b/c+patterns+spacy:en_x+stanza:de") == names
+    assert parse_names(["rules+spacy:/a+b/c", "rules", "patterns+spacy:en_x", "stanza:de"]) == names
+    assert with_high_recall("spacy:en_x") == ("spacy:en_x", "rules", "patterns")
+    assert with_high_recall("rules+stanza") == ("rules", "stanza", "patterns")
+
+
+# Marking a corpus
+
+SENTENCES = [Sentence("train", "u", "Ada Byron of Acme", (Mention(0, 9, "PERSON"), Mention(13, 17, "ORG")), "t", "d")]
+
+
+def marked(marking: Marking) -> list[tuple[str, str]]:
+    (sentence,) = marking.mark(SENTENCES)
+    assert (sentence.target, sentence.document) == ("t", "d")
+    return [(sentence.surface(m), m.label) for m in sentence.mentions]
+
+
+def test_gold_is_the_default_where_there_is_gold() -> None:
+    marking = make_marking(has_gold=True)
+    assert marked(marking) == [("Ada Byron", "PERSON"), ("Acme", "ORG")]
+    assert marking.describe() == {"tagger": "gold", "entities": "all"}
+
+
+def test_gold_can_be_chosen_by_category_and_united() -> None:
+    assert marked(make_marking(has_gold=True, entities="org,date")) == [("Acme", "ORG")]
+    both = make_marking("gold+rules", has_gold=True)
+    assert marked(both) == [("Ada Byron", "PERSON"), ("Ada Byron of Acme", "NAME"), ("Acme", "ORG")]
+    assert both.describe()["tagger"] == "gold+rules"
+    high = make_marking(has_gold=True, high_recall=True)
+    assert high.describe()["tagger"] == "gold+rules+patterns"
+
+
+def test_a_tagger_replaces_the_mentions() -> None:
+    assert marked(make_marking("rules", has_gold=True)) == [("Ada Byron of Acme", "NAME")]
+
+
+def test_marking_reads_a_corpus_in_step_with_its_tagger() -> None:
+    read: list[int] = []
+
+    def sentences() -> Iterator[Sentence]:
+        for number in range(5000):
+            read.append(number)
+            yield Sentence("train", "u", f"Ada Word{number}", ())
+
+    marking = Marking(False, RULES)
+    first = next(marking.mark(sentences()))
+    assert first.mentions
+    assert len(read) < 5000
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"names": "gold", "has_gold": False}, "--tagger gold needs marked entities"),
+        ({"has_gold": True, "entities": "nobody"}, "'nobody' is unknown, it must be one of org, loc"),
+        ({"names": "rules", "has_gold": True, "processes": 0}, "at least 1, not 0"),
+    ],
+)
+def test_bad_settings(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        make_marking(**settings)  # type: ignore[arg-type]
+
+
+def test_describing_taggers_imports_nothing_heavy(pipeline: Path) -> None:
+    code = f"""
+import sys
+from fl_sim.data_prep.taggers.tagger_registry import make_marking
+print(make_marking("spacy:{pipeline}", has_gold=True, entities="pii", high_recall=True).describe()["tagger"])
+print([name for name in ("spacy", "torch", "presidio_analyzer", "phonenumbers") if name in sys.modules])
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["spacy+rules+patterns", "[]"]
+
+
+# Processes
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.data_prep.taggers.parallel_tagger._TEXTS", 40)
+    names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")
+    many = [f"{text} {number}" for number, text in enumerate(texts * 2)]
+    one = make_tagger(names, selection=selection)
+    two = make_tagger(names, selection=selection, processes=2)
+    assert two.describe() == one.describe()
+    expected = list(one.tag(many))
+    read: list[str] = []
+
+    def reading() -> Iterator[str]:
+        for text in itertools.chain(many, itertools.repeat("Ada Byron", 500)):
+            read.append(text)
+            yield text
+
+    tagged = two.tag(reading())
+    assert list(itertools.islice(tagged, len(many))) == expected
+    assert len(read) < len(many) + 500, "a corpus is not read ahead to its end"
+    tagged.close()  # type: ignore[attr-defined]
+    assert list(two.tag(many[:3])) == expected[:3]
+    two.close()  # type: ignore[attr-defined]
+
+
+def test_rules_tag_a_thousand_sentences_in_seconds() -> None:
+    started = time.perf_counter()
+    assert sum(1 for _ in RULES.tag(["However, Ada Byron left Leeds on 12 March 2024."] * 1000)) == 1000
+    assert time.perf_counter() - started < 5

@@ -1,0 +1,190 @@
+"""Runs on a Ray cluster of two machines (two raylets of one CPU each), one of which is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.messages import TRAIN_ACTION
+from tests.e2e.processes import end_all_in, needs_proc, processes_in, wait_until_none_in
+from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of, small_corpus
+
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
+
+ROUNDS = 4
+LEARNING_RATE = 0.01
+SETTINGS = {
+    "rounds": ROUNDS, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "privacy__q_s": 0.8,
+    "privacy__user_cap": 2.0, **QUICK_TO_LOAD,
+}  # fmt: skip
+WORKER_BACK_SECONDS = 600.0  # of the whole run; a test that has to wait for so long fails
+MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+class Machines(NamedTuple):
+    """A Ray cluster.
+
+    Attributes:
+        address: where runs join it.
+        place: the working folder of all its processes.
+        raylets: the process of each machine; the server joins by way of the first.
+    """
+
+    address: str
+    place: Path
+    raylets: tuple[int, int]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """Two raylets on this machine.
+
+    Ray's files lie in a folder of its own, with a short name because names of sockets must be, and no note of the
+    address is left in the usual one: it would mislead every Ray started meanwhile.
+    """
+    from ray.cluster_utils import Cluster
+
+    place = tmp_path_factory.mktemp("machines")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="ray") as files,
+        contextlib.chdir(place),
+    ):
+        patch.setattr("ray._private.utils.write_ray_address", lambda address, folder=None: None)
+        cluster = Cluster(initialize_head=True, head_node_args={**MACHINE, "temp_dir": files})
+        try:
+            nodes = (cluster.head_node, cluster.add_node(**MACHINE))
+            first, second = (node.all_processes["raylet"][0].process.pid for node in nodes)
+            yield Machines(cluster.address, place, (first, second))
+        finally:
+            cluster.shutdown()
+            end_all_in(place)
+
+
+class Undisturbed(NamedTuple):
+    """A run on both machines: its folder, the notes of its nodes, and what was said meanwhile."""
+
+    run: RunFolder
+    notes: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        run = _run_on(machines, corpus, folder / "run", folder / "notes")
+    return Undisturbed(run, folder / "notes", said.getvalue())
+
+
+def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
+    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
+) -> None:
+    alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
+    assert apart(alone, undisturbed.run, LEARNING_RATE) < SAME_MODEL
+    assert (undisturbed.run.metrics()["failed_nodes"].dropna() == 0).all()
+    assert {raylet for _, _, raylet in _read(undisturbed.notes)} == set(machines.raylets)
+    assert undisturbed.said == ""
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) -> None:
+    assert _alive(machines) == list(machines.raylets)
+    assert wait_until_none_in(machines.place, named="ClientAppActor") == {}
+
+
+def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
+    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
+) -> None:
+    """Round 2 loses a worker that has done its work and not sent it; round 3, in which it works again, a machine, for
+    the rest of the run."""
+    whole = undisturbed.run
+    run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)
+    assert measured(whole) == measured(run)
+    assert np.array_equal(model_of(whole), model_of(run))
+    assert [entry.round for entry in Ledger.open(run.path).entries] == list(range(1, ROUNDS + 1))
+    done = _read(tmp_path / "notes")
+    assert Counter(number for number, _, _ in done) == {1: 2, 2: 3, 3: 3, 4: 2}
+    assert {raylet for number, _, raylet in done if number == 3} == set(machines.raylets)
+    assert {raylet for number, _, raylet in done if number == 4} == {machines.raylets[0]}
+    assert _alive(machines) == [machines.raylets[0]]
+
+
+def _run_on(
+    machines: Machines, corpus: Path, out: Path, notes: Path, *, worker_lost: int = 0, machine_lost: int = 0
+) -> RunFolder:
+    """A run whose nodes note what they do, and in which what the arguments say is lost in these rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "fl_sim.engines.engine.client_app", _noting(notes, worker_lost, machine_lost, machines.raylets[1])
+        )
+        return simulation.run(
+            configuration(corpus, out, engine__name="ray", engine__address=machines.address, **SETTINGS)
+        )
+
+
+def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int) -> ClientApp:
+    """Our ClientApp, which first notes round, node and raylet; what is lost, is lost when the work is done.
+
+    The round that loses a machine waits until both machines are at work, which needs the worker that was lost before.
+    """
+    client = ClientApp()
+    patience = time.monotonic() + WORKER_BACK_SECONDS
+
+    def both_at_work(number: int) -> bool:
+        raylets = {line.split()[2] for line in notes.read_text().splitlines() if line.startswith(f"{number} ")}
+        return len(raylets) == 2 or time.monotonic() > patience
+
+    @client.train(TRAIN_ACTION)
+    def train(message: Message, context: Context) -> Message:
+        from fl_sim.clients.client_app import app  # here, because all this is sent to the workers as it stands
+
+        number, node, raylet = (
+            message.content["config"]["server_round"],
+            context.node_config["partition-id"],
+            os.getppid(),
+        )
+        again = notes.exists() and f"{number} {node} " in notes.read_text()
+        with notes.open("a") as file:
+            file.write(f"{number} {node} {raylet}\n")
+        reply = app(message, context)
+        while number == machine_lost and not both_at_work(number):
+            time.sleep(0.05)
+        if number == machine_lost and raylet == second_raylet:
+            os.kill(raylet, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == worker_lost and node == 0 and not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reply
+
+    return client
+
+
+def _read(notes: Path) -> list[tuple[int, ...]]:
+    """Round, node and raylet of every piece of work."""
+    return [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
+
+
+def _alive(machines: Machines) -> list[int]:
+    return [raylet for raylet in machines.raylets if raylet in processes_in(machines.place)]

@@ -1,0 +1,146 @@
+"""``flwr run . --stream`` for real: its own SuperLink, on this machine alone, with the model of the inline engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import RunFolder
+from tests.conftest import REPOSITORY
+from tests.e2e.processes import end_all_in, free_ports, needs_proc, processes_in, wait_until_none_in
+from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, settings, small_corpus
+
+pytestmark = [pytest.mark.slow, needs_proc]
+
+LEARNING_RATE = 0.01
+CHANGES: dict[str, Any] = {
+    "privacy__q_s": 0.8,
+    "privacy__user_cap": 2.0,
+    "server__optimizer": "sgd",
+    "server__learning_rate": LEARNING_RATE,
+    **QUICK_TO_LOAD,
+}
+ON_THIS_MACHINE = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ADDRESS": "local",
+}
+
+
+class Flower:
+    """The ``flwr`` command with a home and a SuperLink of its own, at work in ``place``."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.home = place.parent / "flwr-home"
+        own = {"FLWR_HOME": str(self.home), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0])}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # flwr starts flower-superlink
+        self.environment = os.environ | ON_THIS_MACHINE | own | {"PATH": path}
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The command done; again where its SuperLink was not up within Flower's 15 seconds, as on a busy machine."""
+        command = [str(Path(sys.executable).with_name("flwr")), *words]
+        for _ in range(5):
+            done = subprocess.run(
+                command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            if "start local SuperLink within" not in done.stdout + done.stderr:
+                break
+        return done
+
+    def run(self, run_config: str) -> subprocess.CompletedProcess[str]:
+        """``flwr run . --stream`` on two nodes and one worker."""
+        federation = "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1"
+        return self("run", str(REPOSITORY), "--stream", "--run-config", run_config, "--federation-config", federation)
+
+    def statuses(self) -> list[str]:
+        """What ``flwr list`` says of all runs, the latest first."""
+        return [str(run["status"]) for run in json.loads(self("list", "--format", "json").stdout)["runs"]]
+
+    def superlink(self) -> list[int]:
+        """The ids of its processes."""
+        return [process for process, command in processes_in(self.place).items() if "flower-superlink" in command]
+
+    def stop_superlink(self) -> None:
+        for process in self.superlink():
+            os.kill(process, signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    place = tmp_path_factory.mktemp("flower") / "place"
+    place.mkdir()
+    yield Flower(place)
+    end_all_in(place)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+class Done(NamedTuple):
+    """Two runs, the first of which can be, and what ``flwr list`` says of them then."""
+
+    trained: subprocess.CompletedProcess[str]
+    refused: subprocess.CompletedProcess[str]
+    statuses: list[str]
+
+
+@pytest.fixture(scope="module")
+def done(flower: Flower, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    toml = tmp_path_factory.mktemp("settings") / "run.toml"
+    values = settings(corpus, Path("tonight"), **CHANGES)
+    del values["engine.name"]
+    toml.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()), encoding="utf-8")
+    trained, refused = flower.run(str(toml)), flower.run('corpus.path="/nowhere/at/all"')
+    return Done(trained, refused, flower.statuses())
+
+
+def test_flwr_run_trains_the_model_of_the_inline_engine(
+    done: Done, flower: Flower, corpus: Path, tmp_path: Path
+) -> None:
+    assert done.trained.returncode == 0, done.trained.stderr
+    folder = flower.home / "fl-sim-runs" / "tonight"
+    said = done.trained.stdout + done.trained.stderr
+    assert f"fl-sim DONE: results are in {folder}" in said
+    assert "fl-sim: round 2/2, perplexity" in said
+    assert done.statuses[1:] == ["finished:completed"]
+    inline = simulation.run(configuration(corpus, tmp_path / "inline", engine__nodes=2, **CHANGES))
+    assert apart(inline, RunFolder.open(folder), LEARNING_RATE) < SAME_MODEL
+
+
+def test_a_run_that_cannot_be_says_so_although_flower_exits_with_0(done: Done) -> None:
+    assert done.refused.returncode == 0  # Flower's own; the day it tells, docs/flower.md can be shorter
+    said = [line for line in (done.refused.stdout + done.refused.stderr).splitlines() if "fl-sim FAILED: " in line]
+    assert len(said) == 1
+    assert "/nowhere/at/all: no such folder" in said[0]
+    assert done.statuses[0] == "finished:failed"
+
+
+def test_flower_itself_refuses_a_key_that_no_run_has(flower: Flower) -> None:
+    done = flower.run("privacy.qu=0.5")
+    assert done.returncode == 1
+    assert "Invalid run configuration" in done.stdout + done.stderr
+
+
+def test_nothing_lives_on_once_the_superlink_is_stopped(flower: Flower) -> None:
+    """Stopped as docs/flower.md says; it runs alone, too."""
+    if not flower.superlink():
+        flower("list")
+    assert flower.superlink()
+    flower.stop_superlink()
+    assert wait_until_none_in(flower.place) == {}

@@ -1,0 +1,205 @@
+"""Runs on a Ray of their own: the same model, stopped by Ctrl-C, and with nodes that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fl_sim.clients.client_app import reply_with_failure
+from fl_sim.config import EngineConfig
+from fl_sim.engines import simulation
+from fl_sim.engines.grids import GridError
+from fl_sim.engines.ray_engine import RayEngine
+from fl_sim.storage.run_folder import RunFolder
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
+from tests.e2e.small_runs import (
+    QUICK_TO_LOAD,
+    SAME_MODEL,
+    apart,
+    command_line,
+    configuration,
+    settings,
+    small_corpus,
+)
+
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
+
+LEARNING_RATE = 0.01
+SETTINGS = {
+    "privacy__q_s": 0.8, "privacy__user_cap": 2.0, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE,
+}  # fmt: skip
+
+# fl-sim, less the plots: to load what draws, and to draw, takes longer than these runs do.
+_FL_SIM = """
+import sys, types
+plots = sys.modules["fl_sim.reporting.plots"] = types.ModuleType("fl_sim.reporting.plots")
+plots.write_run_plots = lambda run: None
+from fl_sim.cli.main import main
+sys.exit(main())
+"""
+
+# The same, with nodes that are at work on a round for minutes.
+_FL_SIM_AT_WORK = (
+    """
+from flwr.clientapp import ClientApp
+from fl_sim import engines
+engines.client_app = ClientApp()
+
+@engines.client_app.train("bounded_sum")
+def train(message, context):
+    import time
+    time.sleep(600)
+"""
+    + _FL_SIM
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
+    corpus: Path, tmp_path: Path, place: Path
+) -> None:
+    """The command as it is: its plots, the folder that it chooses, and a terminal that knows ASCII alone."""
+    command = [sys.executable, "-m", "fl_sim.cli.main", "run", "--json", *_on_ray(corpus, None, workers=2, **SETTINGS)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)  # one object and nothing else
+    assert result["stopped"] == "rounds"
+    errors = done.stderr.decode("ascii")
+    assert "note: N is" in errors
+    assert _unexpected(errors) == []
+    assert wait_until_none_in(place) == {}
+    on_ray = RunFolder.open(result["folder"])
+    assert on_ray.path.parent == place / "runs"
+    assert not (on_ray.path / "encoded").exists()
+    assert list((on_ray.path / "plots").glob("*.png"))
+    inline = simulation.run(configuration(corpus, tmp_path / "inline", engine__nodes=2, **QUICK_TO_LOAD, **SETTINGS))
+    assert apart(inline, on_ray, LEARNING_RATE) < SAME_MODEL
+    assert (on_ray.metrics()["failed_nodes"].dropna() == 0).all()
+
+
+def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_path: Path, place: Path) -> None:
+    endless = {"rounds": 5000, "privacy__strategy": "noiseless"}  # so that no ε of 5,000 rounds is computed
+    with _started(place, _FL_SIM, "run", *_on_ray(corpus, tmp_path / "run", **endless)) as process:
+        _wait_for_round(tmp_path / "run", 1, process)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group, Ray's processes included
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert f"go on with: fl-sim resume {tmp_path / 'run'}" in errors
+    assert "Traceback" not in errors
+    assert wait_until_none_in(place) == {}
+    stopped = RunFolder.open(tmp_path / "run")
+    assert stopped.result is not None
+    assert stopped.result["stopped"] == "interrupted"
+    assert (stopped.metrics()["failed_nodes"].dropna() == 0).all()
+
+
+def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path) -> None:
+    """The nodes are at work for minutes on a round; the server waits for them in a thread of Flower's."""
+    with _started(place, _FL_SIM_AT_WORK, "run", *_on_ray(corpus, tmp_path / "run")) as process:
+        _wait_for_round(tmp_path / "run", 0, process)
+        _wait_for(lambda: any("ClientAppActor.run" in name for name in processes_in(place).values()), process)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        assert any("Ctrl-C again stops at once" in line for line in process.stderr)  # two signals at once would be one
+        os.killpg(process.pid, signal.SIGINT)
+        asked = time.monotonic()
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert time.monotonic() - asked < 60
+    assert "Traceback" not in errors
+    assert wait_until_none_in(place) == {}
+    assert RunFolder.open(tmp_path / "run").last_round == 0
+
+
+def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    client, server, done = ClientApp(), ServerApp(), list[int]()
+
+    @client.train(mods=[reply_with_failure])
+    def train(message: Message, context: Context) -> Message:
+        if message.content["config"]["round"] == 2:
+            raise OSError("no corpus here")
+        return Message(message.content, reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        for number in range(1, 4):
+            content = RecordDict({"config": ConfigRecord({"round": number})})
+            replies = list(
+                grid.send_and_receive([Message(content, n, "train") for n in grid.get_node_ids()], timeout=120)
+            )
+            done.append(len(replies))
+
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    engine = RayEngine(EngineConfig(nodes=2, num_cpus=1))
+    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*no corpus here"):
+        engine.run(server, client)
+    engine.close()
+    assert done == [2]
+    assert signal.getsignal(signal.SIGTERM) == on_sigterm  # Ray would print a stack and abort
+    assert wait_until_none_in(place) == {}
+
+
+def _on_ray(corpus: Path, out: Path | None, workers: int = 1, **changes: object) -> list[str]:
+    """The flags of a run; without ``out`` it chooses its folder."""
+    engine = {"engine__name": "ray", "engine__nodes": 2, "engine__num_cpus": workers}
+    values = settings(corpus, out or Path(), **{**engine, **QUICK_TO_LOAD, **changes})
+    return command_line(values if out else {key: value for key, value in values.items() if key != "out"})
+
+
+def _command(program: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", program, *words]
+
+
+@contextmanager
+def _started(place: Path, program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """``fl-sim`` at work in a process group of its own, as a shell would start it."""
+    with subprocess.Popen(
+        _command(program, *words),
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for(holds: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"ended too early, or took too long: {process.communicate()}")
+        time.sleep(0.1)
+
+
+def _wait_for_round(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
+    metrics = folder / "metrics.jsonl"
+    _wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > number, process)
+
+
+def _unexpected(errors: str) -> list[str]:
+    """The lines of stderr that are neither a note on the run's promise nor the progress bar, ε being no ASCII."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return [line for line in lines if not line.startswith("note: ") and r"\u03b5 user" not in line]

@@ -1,0 +1,181 @@
+"""One run on different engines, cut into different nodes, interrupted and killed: the result is the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.clients import client_app
+from fl_sim.clients.selection import select
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.messages import TrainReply
+from fl_sim.strategies.primitives import sampling
+from tests.e2e.processes import forked
+from tests.e2e.small_runs import (
+    SAME_MODEL,
+    USERS,
+    apart,
+    configuration,
+    measured,
+    model_of,
+    small_corpus,
+)
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+Run = Callable[..., RunFolder]
+LEARNING_RATE = 0.01
+PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
+STRATEGIES = {
+    "uedp": {"privacy__q_s": 0.8, "privacy__user_cap": 2.0},
+    "user_level": {},
+    "noiseless": {"privacy__q_s": 0.8},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture
+def run(corpus: Path, tmp_path: Path) -> Run:
+    """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
+    return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
+
+
+# --- the same model whatever the number of nodes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q_u", [1.0, 0.5])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_model_does_not_depend_on_the_number_of_nodes(run: Run, strategy: str, q_u: float) -> None:
+    changes = {"privacy__strategy": strategy, "privacy__q_u": q_u, **PLAIN, **STRATEGIES[strategy]}
+    runs = {nodes: run(f"{nodes}", engine__nodes=nodes, **changes) for nodes in (1, 2, 5, USERS)}
+    whole = runs.pop(1)
+    for divided in runs.values():
+        assert apart(whole, divided, LEARNING_RATE) < SAME_MODEL
+        counts = ["cohort_users", "cohort_sentences", "clipped_fraction", "failed_nodes", "nonfinite", "noise_norm"]
+        assert divided.metrics()[counts].equals(whole.metrics()[counts])
+
+
+def test_some_users_have_more_eligible_sentences_than_their_cap_and_some_fewer(corpus: Path) -> None:
+    """Else the test above would not see one of the two ways to a user's sum."""
+    everybody = np.array([[0, USERS]])
+    ownership = Corpus.open(corpus).ownership("train")
+    eligible = select(ownership, everybody, sampling.round_seed(0, 1), q_e=0.5, q_s=0.8).counts
+    cap = STRATEGIES["uedp"]["privacy__user_cap"]
+    assert (eligible > cap).any()
+    assert ((eligible > 0) & (eligible <= cap)).any()
+
+
+def test_the_tolerance_is_narrow_enough_to_miss_no_user(run: Run) -> None:
+    changes = {"privacy__strategy": "noiseless", **PLAIN, **STRATEGIES["noiseless"]}
+    assert apart(run("one"), run("other", seed=1), LEARNING_RATE) > 1000 * SAME_MODEL
+    all_of_them, all_but_some = run("all", **changes), run("some", privacy__q_u=0.5, **changes)
+    assert apart(all_of_them, all_but_some, LEARNING_RATE) > 1000 * SAME_MODEL
+
+
+def test_with_adam_and_noise_the_model_does_not_depend_on_the_number_of_nodes(run: Run) -> None:
+    one, six = (run(f"{nodes}", engine__nodes=nodes, **STRATEGIES["uedp"]) for nodes in (1, USERS))
+    assert apart(one, six, LEARNING_RATE) < SAME_MODEL
+
+
+def test_under_adam_without_noise_only_numbers_that_have_no_gradient_wander(run: Run) -> None:
+    """Adam divides by the gradient's own size, so it makes steps of what is only rounding.
+
+    That is so for the biases of the attention's keys (16 of this model's numbers): a softmax does not feel them, so
+    they change no prediction.
+    """
+    one, six = (
+        run(f"{nodes}", engine__nodes=nodes, privacy__strategy="noiseless", privacy__q_s=1.0) for nodes in (1, USERS)
+    )
+    wandered = np.abs(model_of(one) - model_of(six)) > 1e-6
+    assert 0 < wandered.sum() < 0.001 * wandered.size
+    losses = [folder.metrics()["loss"].iloc[-1] for folder in (one, six)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_same_run_twice_is_the_same_to_the_last_bit(run: Run, strategy: str) -> None:
+    changes = {"privacy__strategy": strategy, "privacy__q_u": 0.5, "engine__nodes": 2, **STRATEGIES[strategy]}
+    first, second = run("first", **changes), run("second", **changes)
+    assert np.array_equal(model_of(first), model_of(second))
+    assert measured(first) == measured(second)
+
+
+# --- interrupted, killed, resumed ------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, tmp_path: Path) -> None:
+    changes = {"rounds": 4, "engine__nodes": 2, **STRATEGIES["uedp"]}
+    whole = run("whole", **changes)
+
+    def interrupt(row: simulation.Row) -> None:
+        if row["round"] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = simulation.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
+    assert stopped.result is not None
+    assert stopped.result["stopped"] == "interrupted"
+    assert stopped.result["rounds"] < 4
+    resumed = simulation.resume(stopped.path)
+    assert np.array_equal(model_of(whole), model_of(resumed))
+    assert measured(whole) == measured(resumed)
+    assert _but_for_time(whole) == _but_for_time(resumed)
+
+
+def test_a_finished_run_refuses_to_go_on(run: Run) -> None:
+    with pytest.raises(ResultsError, match="finished"):
+        simulation.resume(run("done", rounds=1).path)
+
+
+def test_a_run_refuses_to_go_on_with_another_corpus(tmp_path: Path) -> None:
+    corpus = small_corpus(tmp_path / "corpus")
+    config = configuration(corpus, tmp_path / "run", rounds=3)
+    simulation.run(config, observer=lambda row: row["round"] == 0 and signal.raise_signal(signal.SIGINT))
+    corpus.rename(tmp_path / "old")
+    small_corpus(corpus, word="ships")
+    with pytest.raises(ResultsError, match="corpus"):
+        simulation.resume(tmp_path / "run")
+
+
+def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
+    run: Run, corpus: Path, tmp_path: Path
+) -> None:
+    """While the second of two nodes is at work in round 2, which is the fourth piece of work."""
+    changes = {"rounds": 3, "engine__nodes": 2, **STRATEGIES["uedp"]}
+
+    def run_and_die() -> int:
+        work, calls = client_app.bounded_sum, list[None]()
+
+        def work_or_die(*arguments: Any) -> TrainReply:
+            calls.append(None)
+            if len(calls) == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*arguments)
+
+        client_app.bounded_sum = work_or_die
+        run("killed", **changes)
+        return 0
+
+    code, said = forked(run_and_die, tmp_path / "said")
+    assert code == -signal.SIGKILL, said
+    assert RunFolder.open(tmp_path / "killed").last_round == 1
+    resumed, whole = simulation.resume(tmp_path / "killed"), run("whole", **changes)
+    assert np.array_equal(model_of(whole), model_of(resumed))
+    assert measured(whole) == measured(resumed)
+
+
+def _but_for_time(run: RunFolder) -> dict[str, object]:
+    """The result without durations, and without the identity of the run, which its ledger has at random."""
+    result = dict(run.result or {})
+    return {key: value for key, value in result.items() if "seconds" not in key and key != "ledger"}

@@ -1,0 +1,412 @@
+"""Whatever is wrong with what somebody asks for: one clear line, exit code 2, and nothing left behind.
+
+Every row of a table is an argument list (or a broken folder) and the words that its one line must have.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from fl_sim.cli.main import main
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_claim import RunPlace
+from tests import tiny
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_plots() -> Iterator[None]:
+    """Drawing takes longer than a tiny run."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared corpus that is sound."""
+    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder after its last round."""
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    sizes = tiny.command_line(dict(tiny.MODEL))
+    arguments = ["--engine", "inline", "--corpus", str(corpus), "--rounds", "2", "--out", str(out), *sizes]
+    assert main(["run", *arguments, "--json", "--quiet"]) == 0
+    return out
+
+
+@pytest.fixture
+def unfinished(finished: Path, tmp_path: Path) -> Path:
+    """A run folder as a killed run leaves it."""
+    folder = tmp_path / "unfinished"
+    shutil.copytree(finished, folder)
+    (folder / "result.json").unlink()
+    return folder
+
+
+def refused(arguments: list[str], capsys: Capture) -> str:
+    """The one line that ``fl-sim`` says about ``arguments`` before it exits with 2."""
+    capsys.readouterr()
+    try:
+        code = main(arguments)
+    except SystemExit as left:  # argparse's way out
+        code = int(str(left.code))
+    said = capsys.readouterr()
+    assert code == 2, said
+    assert said.out == ""
+    assert said.err.endswith("\n")
+    assert said.err.count("\n") == 1, said.err
+    assert "Traceback" not in said.err
+    return said.err
+
+
+def says(line: str, words: str) -> None:
+    """Whether ``line`` has all of ``words``, which a bar separates."""
+    for word in words.split("|"):
+        assert word in line, line
+
+
+# fmt: off
+ARGUMENTS = [
+    # flags
+    ("--epsilon 2", "--epsilon"),
+    ("--rounds", "--rounds"),
+    ("--set rounds", "'rounds'|section.key=value"),
+    ("--set =3", "'=3'|section.key=value"),
+    ("--set rounds=1 --set rounds=2", "rounds is 1 and 2"),
+    ("--z 2 --set privacy.noise_multiplier=3", "privacy.noise_multiplier is 3 and 2"),
+    # keys
+    ("--set privacy.qu=0.5", "'privacy.qu'|did you mean 'privacy.q_u'?|known in privacy"),
+    ("--set privacy.z=2", "'privacy.z'|did you mean 'privacy.noise_multiplier'?"),
+    ("--set privcy.q_u=0.5", "'privcy'|did you mean 'privacy'?"),
+    ("--set noise_multiplier=2", "'noise_multiplier'|did you mean 'privacy.noise_multiplier'?"),
+    ("--set model.hiden=8", "'model.hiden'|did you mean 'model.hidden'?"),
+    ("--set xyzzy=1", "'xyzzy'|known: seed, task, rounds"),
+    ("--set privacy=2", "privacy is 2|a section"),
+    ("--set privacy.q_u.x=2", "privacy.q_u|a number in (0, 1]"),
+    # rates, noise, clips
+    ("--q-u 0", "privacy.q_u is 0|in (0, 1]"),
+    ("--q-e 1.5", "privacy.q_e is 1.5|in (0, 1]"),
+    ("--q-s -0.1", "privacy.q_s is -0.1|in (0, 1]"),
+    ("--q-s nan", "privacy.q_s is nan|in (0, 1]"),
+    ("--z 0", "privacy.noise_multiplier is 0|a number in"),
+    ("--z -1", "privacy.noise_multiplier is -1|a number in"),
+    ("--z inf", "privacy.noise_multiplier is inf|a number in"),
+    ("--clip-norm 0", "privacy.clip_norm is 0|a number in (0,"),
+    ("--clip-norm inf", "privacy.clip_norm is inf"),
+    ("--user-cap 0.5", "privacy.user_cap is 0.5|[1,"),
+    ("--delta 0", "privacy.delta is 0|in (0, 1)"),
+    ("--delta 1", "privacy.delta is 1|in (0, 1)"),
+    ("--target-epsilon 0", "privacy.target_epsilon is 0|above 0"),
+    ("--epsilon-budget -1", "privacy.epsilon_budget is -1|above 0"),
+    ("--z 3 --target-epsilon 2", "noise_multiplier is 3|target_epsilon is 2|not both"),
+    ("--set privacy.user_sentences=0", "privacy.user_sentences is 0|corpus, unbounded"),
+    ("--set privacy.user_sentences=many", "privacy.user_sentences is 'many'|corpus, unbounded"),
+    ("--set privacy.population=5", "privacy.population is 5|at least 6"),
+    ("--strategy dp", "privacy.strategy is 'dp'|uedp, user_level, published, noiseless"),
+    ("--strategy noiseless --z 2", "privacy.noise_multiplier is 2|noiseless"),
+    ("--strategy noiseless --epsilon-budget 2", "privacy.epsilon_budget is 2|noiseless"),
+    ("--strategy user_level --q-s 0.5", "privacy.q_s is 0.5|1 under user_level"),
+    ("--strategy user_level --user-cap 3", "privacy.user_cap is 3|1 under user_level"),
+    ("--target-epsilon 1e-9 --delta 1e-14 --q-s 1", "privacy.target_epsilon is 1e-09|out of reach"),
+    ("--epsilon-budget 1e-6", "privacy.epsilon_budget is 1e-06|at least|first round"),
+    # types
+    ("--rounds many", "rounds is 'many'|an integer"),
+    ("--rounds 1.5", "rounds is 1.5|an integer"),
+    ("--rounds 0", "rounds is 0|an integer in [1,"),
+    ("--set seed=true", "seed is true|an integer"),
+    ("--seed -1", "seed is -1|an integer in [0,"),
+    ("--set server.learning_rate=inf", "server.learning_rate is inf|above 0"),
+    ("--set evaluation.every=0", "evaluation.every is 0|at least 1"),
+    ("--set checkpoint_every=0", "checkpoint_every is 0|at least 1"),
+    # engine
+    ("--engine cloud", "engine.name is 'cloud'|ray, inline"),
+    ("--nodes 0", "engine.nodes is 0|at least 1"),
+    ("--nodes 7", "engine.nodes is 7|at most 6, the users"),
+    ("--engine ray --set engine.cpus_per_node=100000", "engine.cpus_per_node is 100000|at most"),
+    ("--set engine.address=auto --set engine.num_cpus=2", "engine.num_cpus is 2|engine.address is 'auto'"),
+    # model
+    ("--set model.hidden=0", "model.hidden is 0|[1, 16384]"),
+    ("--set model.hidden=15 --set model.heads=2", "hidden is 15|a multiple"),
+    ("--set model.hidden=1000000000", "model.hidden is 1000000000|16384"),
+    ("--set model.device=gpu", "model.device is 'gpu'|cuda"),
+    ("--model {tmp}/nothing", "{tmp}/nothing|no such local folder"),
+    ("--model {tmp}", "cannot load model|{tmp}"),
+    ("--model nobody/no-such-model", "nobody/no-such-model|HF_HUB_OFFLINE"),
+    ("--set model.tokenizer={tmp}", "cannot load tokenizer|{tmp}"),
+    # corpus
+    ("--corpus {tmp}/nothing", "{tmp}/nothing|fl-sim prepare"),
+    ("--corpus {tmp}", "{tmp}|manifest.json|fl-sim prepare"),
+    ("--corpus {file}", "{file}"),
+    ("--corpus=", "corpus.path is ''|not empty"),
+    ("--set corpus.train_split=nope", "corpus.train_split is 'nope'|train, validation"),
+    ("--set corpus.held_out_split=nope", "corpus.held_out_split is 'nope'|train, validation"),
+    ("--set corpus.held_out_split=train", "corpus.held_out_split is 'train'|another split"),
+    ("--set corpus.train_split=lonely", "corpus.train_split is 'lonely'|one user|at least 2"),
+    ("--set corpus.train_split=plain", "'plain'|no entity|user_level"),
+    # output
+    ("--out {tmp}/full", "{tmp}/full|not empty"),
+    ("--out {file}", "{file}|is a file"),
+    ("--out {file}/below", "{file}/below|is a file, or lies below one"),
+    ("--out /proc/fl-sim-run", "/proc/fl-sim-run|cannot be written"),
+    ("--out {tmp}/" + "n" * 300, "cannot be written|too long"),
+    # configuration files
+    ("{tmp}/nothing.toml", "{tmp}/nothing.toml|cannot be read|No such file"),
+    ("{tmp}", "{tmp}|cannot be read|directory"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("arguments", "words"), ARGUMENTS, ids=[arguments for arguments, _ in ARGUMENTS])
+def test_arguments(arguments: str, words: str, corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "full").mkdir()
+    places = {"tmp": str(tmp_path), "file": str(tmp_path / "full" / "file")}
+    Path(places["file"]).write_text("text")
+    before = sorted(tmp_path.rglob("*"))
+    sizes = {key: value for key, value in tiny.MODEL.items() if f"{key}=" not in arguments}
+    given = [word.format(**places) for word in arguments.split()]
+    defaults = ["--engine", "inline", "--corpus", str(corpus), "--rounds", "2", "--out", str(tmp_path / "a" / "out")]
+    line = refused(["run", *defaults, *tiny.command_line(dict(sizes)), *given], capsys)
+    says(line, words.format(**places))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+CONFIGURATIONS = [
+    (b"rounds = ", "not TOML|Invalid value"),
+    (b"[privacy]\nq_u = 0.5\nq_u = 0.6\n", "not TOML|line 3"),
+    (b"out = '\xff'", "not UTF-8|byte 8"),
+    (b"\x00\x01", "not TOML"),
+    (b"[privacy]\nsigma = 2", "'privacy.sigma'|known in privacy"),
+    (b"[privacy]\nnoise-multiplier = '2'", "privacy.noise_multiplier is '2'|a number"),
+    (b"[mechanism]\nz = 2", "'mechanism'|known: seed"),
+    (b"privacy = 3", "privacy is 3|a section"),
+    (b"'privacy.q_u' = 0.5\nprivacy = 3", "privacy is 3"),
+    (b'out = "a\\u0000b"', "out is|without NUL"),
+    (b"rounds = 2024-11-20", "rounds is|an integer"),
+    (b"[model]\nlora_targets = 'q'", "model.lora_targets is 'q'|a list"),
+    (b"[privacy]\nnoise_multiplier = 1.0\ntarget_epsilon = 2.0", "not both"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), CONFIGURATIONS)
+def test_configuration_files(
+    content: bytes, words: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "run.toml"
+    file.write_bytes(content)
+    says(refused(["run", str(file)], capsys), f"{file}: |{words}")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+CORPORA: list[tuple[str, Callable[[Path], None], str]] = [
+    ("manifest.json", Path.unlink, "manifest.json|fl-sim prepare"),
+    ("manifest.json", lambda path: path.write_bytes(b"{"), "manifest"),
+    ("manifest.json", lambda path: path.write_bytes(b"\xff\xfe"), "manifest"),
+    ("manifest.json", lambda path: path.write_bytes(b"[]"), "manifest"),
+    ("train-sentences.parquet", Path.unlink, "missing"),
+    ("train-sentences.parquet", truncate, "bytes"),
+    ("train-sentences.parquet", flip, "checksum"),
+    ("train-users.parquet", flip, "checksum"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), CORPORA)
+def test_damaged_corpora(
+    name: str, damage: Callable[[Path], None], words: str, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(corpus, copy)
+    damage(next(path for path in copy.iterdir() if path.name == name or path.name == name.replace("-", ".")))
+    says(refused(["run", "--corpus", str(copy), "--out", str(tmp_path / "out")], capsys), f"{copy}|{words}")
+    assert not (tmp_path / "out").exists()
+
+
+RUN_FOLDERS: list[tuple[str, Callable[[Path], None], str]] = [
+    ("config.json", Path.unlink, "not a run folder"),
+    ("config.json", lambda path: path.write_text("{"), "config.json|corrupt"),
+    ("config.json", lambda path: path.write_text("{}"), "config.json|corrupt"),
+    ("config.json", lambda path: path.write_text(json.dumps({"run": {}, "plan": {}, "corpus": {}})), "has changed"),
+    ("environment.json", Path.unlink, "environment.json|missing"),
+    ("metrics.jsonl", Path.unlink, "metrics.jsonl|missing"),
+    ("metrics.jsonl", lambda path: path.write_text("x\n"), "metrics.jsonl|line 1"),
+    ("metrics.jsonl", lambda path: path.write_text('{"round": 0}\n'), "was recorded as"),
+    ("checkpoint/latest.safetensors", truncate, "checkpoint|corrupt"),
+    ("checkpoint/latest.safetensors", lambda path: path.write_bytes(b""), "checkpoint|corrupt"),
+    ("checkpoint/latest.safetensors", lambda path: save_file({}, path), "checkpoint|corrupt"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), RUN_FOLDERS)
+def test_damaged_run_folders_cannot_be_resumed(
+    name: str, damage: Callable[[Path], None], words: str, unfinished: Path, capsys: Capture
+) -> None:
+    damage(unfinished / name)
+    before = {path: path.read_bytes() for path in unfinished.rglob("*") if path.is_file()}
+    says(refused(["resume", str(unfinished)], capsys), f"{unfinished}|{words}")
+    assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.is_file()} == before
+
+
+def test_resuming_what_is_no_unfinished_run(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    says(refused(["resume", str(finished)], capsys), f"{finished}|is finished")
+    says(refused(["resume", str(tmp_path)], capsys), f"{tmp_path}|not a run folder")
+    says(refused(["resume", str(tmp_path / "nothing")], capsys), "there is no such folder")
+
+
+def test_resuming_on_a_corpus_that_changed(unfinished: Path, tmp_path: Path, capsys: Capture) -> None:
+    config = json.loads((unfinished / "config.json").read_text())
+    config["run"]["corpus"]["path"] = str(tiny.tiny_corpus(tmp_path / "other", users=7))
+    (unfinished / "config.json").write_text(json.dumps(config))
+    says(refused(["resume", str(unfinished)], capsys), "has changed")
+
+
+def test_a_checkpoint_of_another_model(unfinished: Path, capsys: Capture) -> None:
+    config = json.loads((unfinished / "config.json").read_text())
+    config["run"]["model"]["hidden"] = 32
+    (unfinished / "config.json").write_text(json.dumps(config))
+    says(refused(["resume", str(unfinished)], capsys), "does not fit")
+
+
+def test_settings_and_rows_that_were_changed_behind_the_checkpoint(unfinished: Path, capsys: Capture) -> None:
+    config = (unfinished / "config.json").read_text()
+    faster = json.loads(config)
+    faster["run"]["server"]["learning_rate"] *= 10
+    (unfinished / "config.json").write_text(json.dumps(faster))
+    says(refused(["resume", str(unfinished)], capsys), "config.json|was changed after the run's last checkpoint")
+    (unfinished / "config.json").write_text(config)
+    rows = [json.loads(line) for line in (unfinished / "metrics.jsonl").read_text().splitlines()]
+    rows[1]["loss"] = 0.5
+    (unfinished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    says(refused(["resume", str(unfinished)], capsys), "metrics.jsonl|was changed after the run's last checkpoint")
+
+
+def test_rounds_that_no_metrics_record(unfinished: Path, capsys: Capture) -> None:
+    first = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
+    (unfinished / "metrics.jsonl").write_text(first)
+    says(refused(["resume", str(unfinished)], capsys), "checkpoint is of round 2|0 to 0")
+
+
+def test_a_second_writer(unfinished: Path, capsys: Capture) -> None:
+    place = RunPlace.hold(unfinished)
+    says(refused(["resume", str(unfinished)], capsys), "another process")
+    place.release()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_that_is_not_there(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--set", "model.device=cuda"]
+    says(refused(["run", "--engine", "inline", *arguments], capsys), "device is 'cuda'|0 CUDA devices|'cpu'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_folder_without_weights(corpus: Path, finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(finished / "model", model)
+    (model / "model.safetensors").unlink()
+    arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--engine", "inline", "--model", str(model)]
+    says(refused(["run", *arguments], capsys), f"cannot load model|{model}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_folder_given_as_output_stays(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    refused(["run", "--corpus", str(corpus), "--out", str(tmp_path), "--engine", "inline", "--nodes", "99"], capsys)
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, out: Path, rows: int) -> None:
+    """Let every write fail once the run in ``out`` has recorded so many rows."""
+
+    def fsync(descriptor: int) -> None:
+        metrics = out / "metrics.jsonl"
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= rows:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", fsync)
+
+
+def test_disk_full_before_the_first_round(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "a" / "out"
+    fill_disk(monkeypatch, out, rows=0)
+    arguments = ["--corpus", str(corpus), "--out", str(out), "--engine", "inline", *tiny.command_line(dict(tiny.MODEL))]
+    says(refused(["run", *arguments, "--quiet"], capsys), f"{out}|No space left")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_disk_full_on_the_way(
+    rows: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", *tiny.command_line(dict(tiny.MODEL))]
+    assert main(["run", *arguments, "--out", str(tmp_path / "whole"), "--quiet"]) == 0
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        fill_disk(patched, out, rows)
+        line = refused(["run", *arguments, "--out", str(out), "--quiet"], capsys)
+    says(line, f"No space left|what was done is in {out}|fl-sim resume {out}")
+    assert not (out / "encoded").exists()
+    assert main(["resume", str(out), "--quiet"]) == 0
+    model = "model/model.safetensors"
+    assert (out / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+    assert state_of(out) == state_of(tmp_path / "whole")
+
+
+def state_of(run: Path) -> dict[str, object]:
+    """The checkpoint of a run, but for the ledger, whose identity is drawn at random."""
+    found = Checkpoint.read(run / "checkpoint")
+    assert found is not None
+    state = {name: value.tobytes() for name, value in found.optimizer.items()}
+    return {"round": found.server_round, "model": found.vector.tobytes(), **state}
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``fl-sim`` in a process of its own."""
+    words = [sys.executable, "-m", "fl_sim.cli.main", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False)
+
+
+def test_a_process_of_its_own(tmp_path: Path) -> None:
+    done = command("run", "--q-u", "2", "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in (0, 1]\n"
+
+
+@pytest.mark.slow
+def test_a_hub_that_does_not_answer_is_given_up_soon(corpus: Path, tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--engine", "inline", "--quiet"]
+        environment = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": nobody, "http_proxy": "", "HTTP_PROXY": ""}
+        done = command("run", "--model", "nobody/no-such-model", *arguments, **environment)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "nobody/no-such-model" in done.stderr
+    assert not (tmp_path / "out").exists()

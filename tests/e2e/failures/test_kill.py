@@ -1,0 +1,169 @@
+"""Killed at random moments, out of disk, without the right to write: nothing is lost that was there, and one line says
+what is wrong. (``benchmarks/kill_runs.py`` kills more often.)"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.kill_runs import kill
+from fl_sim.cli.main import main
+from fl_sim.engines import simulation
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.ledger import Ledger, LedgerError
+from tests.e2e.processes import forked
+from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+SMALL_FILES = 100_000
+"""Bytes: every file of a small run but its checkpoints and its model stays below."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.mark.slow
+def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
+    first = kill(5, seed=3, folder=tmp_path)[0]
+    assert first.startswith("5 kills in ")
+
+
+def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
+    """A run of four rounds that was killed after round ``after``: it has no result."""
+
+    def die(row: simulation.Row) -> None:
+        if row["round"] == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulation.run(configuration(corpus, out, rounds=4), observer=die)
+    return RunFolder.open(out)
+
+
+def limited(words: list[str], folder: Path, take: Callable[[], None]) -> tuple[int, str]:
+    """Exit code and stderr of ``fl-sim`` in a process that ``take`` has taken something from."""
+
+    def work() -> int:
+        take()
+        return main(words)
+
+    return forked(work, folder / "said")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path: Path) -> None:
+    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4))
+    run = stopped(corpus, tmp_path / "run").path
+    state = (run / "checkpoint" / "latest.safetensors").read_bytes()
+    assert len(state) > SMALL_FILES
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, SMALL_FILES))  # noqa: E731
+    code, said = limited(["resume", str(run), "--quiet"], tmp_path, limit)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "File too large" in said
+    assert (run / "checkpoint" / "latest.safetensors").read_bytes() == state
+    assert not list(run.rglob(".*.tmp"))
+    resumed = simulation.resume(run)
+    assert np.array_equal(model_of(whole), model_of(resumed))
+    assert measured(whole) == measured(resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> None:
+    words = ["run", "--quiet", *command_line(settings(corpus, tmp_path / "run"))]
+    code, said = limited(words, tmp_path, lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1) and None)
+    assert (code, said) == (2, "fl-sim run: No space left on device\n")
+    assert RunFolder.open(tmp_path / "run").result is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become somebody who may not write")
+def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
+    run = stopped(corpus, tmp_path / "run").path
+    (run / "checkpoint").chmod(0o755)
+    before = contents(run)
+    (tmp_path / "said").touch(0o666)
+
+    def become_nobody() -> None:
+        os.chdir(run)
+        os.setresuid(65534, 65534, 65534)
+
+    code, said = limited(["resume", ".", "--quiet"], tmp_path, become_nobody)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "Permission denied" in said
+    assert contents(run) == before
+
+
+def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    seal = {"run": "r", "entries": 1, "last": "h"}
+    Checkpoint(1, np.linspace(-1, 1, 50, dtype=np.float32), {"first": np.ones(50)}, seal, {}).write(folder)
+    (file,) = folder.iterdir()
+    sound = file.read_bytes()
+    for place in range(0, len(sound) * 8, 7):  # 7: every bit of a byte gets its turn
+        changed = bytearray(sound)
+        changed[place // 8] ^= 1 << place % 8
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match="is corrupt"):
+            Checkpoint.read(folder)
+
+
+def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
+    """Whole and consistent in itself, but it says less than was released."""
+    run = tmp_path / "run"
+    older: dict[str, bytes] = {}
+
+    def keep(row: simulation.Row) -> None:
+        if row["round"] == 1:
+            older.update({name: (run / name).read_bytes() for name in ("ledger.jsonl", "ledger.head.json")})
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulation.run(configuration(corpus, run, rounds=4), observer=keep)
+    assert len(Ledger.read(run).entries) == 2
+    for name, content in older.items():
+        (run / name).write_bytes(content)
+    assert len(Ledger.read(run).entries) == 1
+    with pytest.raises(LedgerError, match="is not the ledger that was sealed after 2 entries"):
+        simulation.resume(run)
+
+
+def test_a_run_killed_while_it_finished_can_finish(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result comes last: with it the run is finished, and all else is there."""
+
+    def die(run: RunFolder) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_sim.reporting.plots.write_run_plots", die)
+        with pytest.raises(KeyboardInterrupt):
+            simulation.run(configuration(corpus, run))
+    assert (run / "summary.txt").exists()
+    assert RunFolder.open(run).result is None
+    assert (simulation.resume(run).result or {})["stopped"] == "rounds"
+
+
+def test_what_a_killed_write_left_is_swept_away(corpus: Path, tmp_path: Path) -> None:
+    run = stopped(corpus, tmp_path / "run").path
+    left = [run / ".metrics.jsonl.12345678.tmp", run / "checkpoint" / ".latest.safetensors.12345678.tmp"]
+    for path in left:
+        path.write_bytes(b"half of it")
+    simulation.resume(run)
+    assert not any(path.exists() for path in left)

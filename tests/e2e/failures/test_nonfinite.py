@@ -1,0 +1,70 @@
+"""Gradients and losses that are no numbers: they count as zero, the round says how many, and the promise holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fl_sim.clients.gradients.clipped_sums
+import fl_sim.clients.local_steps
+from fl_sim.clients.examples import Example
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import loss_gradients, sentence_losses
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import RunFolder
+from tests.e2e.small_runs import configuration, model_of, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+ILL = 5
+"""Every so manieth sentence makes the model overflow."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+RATES: dict[str, dict[str, float]] = {"uedp": {"privacy__q_s": 1.0, "privacy__q_e": 1.0}, "user_level": {}}
+
+
+def is_ill(examples: Sequence[Example]) -> bool:
+    return any(example.number % ILL == 0 for example in examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+@pytest.mark.parametrize("strategy", ["uedp", "user_level"])
+def test_what_is_not_finite_counts_as_zero_and_is_reported(
+    strategy: str, wrong: float, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gradients(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> Any:
+        loss, found = loss_gradients(model, examples, mask_seed)
+        return (wrong, {name: g * wrong for name, g in found.items()}) if is_ill(examples) else (loss, found)
+
+    def losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
+        found = sentence_losses(model, examples, mask_seed)
+        return found * wrong if is_ill(examples) else found
+
+    run: Callable[[str], RunFolder] = lambda name: simulation.run(  # noqa: E731
+        configuration(corpus, tmp_path / name, privacy__strategy=strategy, privacy__q_u=1.0, **RATES[strategy])
+    )
+    monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "covered_layers", lambda model: None)
+    healthy = run("healthy")
+    monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "loss_gradients", gradients)
+    monkeypatch.setattr(fl_sim.clients.local_steps, "sentence_losses", losses)
+    ill = run("ill")
+    assert np.isfinite(model_of(ill)).all()
+    sick, well = ill.metrics().iloc[1:], healthy.metrics().iloc[1:]
+    assert (sick["nonfinite"] > 0).all()
+    assert (well["nonfinite"] == 0).all()
+    assert np.isfinite(sick["train_loss"]).all()
+    assert (sick["failed_nodes"] == 0).all()
+    same = ["noise_norm", "cohort_users", "cohort_sentences", "epsilon_user", "epsilon_user_entity_max"]
+    assert sick[same].equals(well[same])

@@ -1,0 +1,128 @@
+"""``fl-sim account``: one JSON object, the figures of the accountant, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+
+UEDP = "account --strategy uedp --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
+PUBLISHED = (
+    "account --strategy published --estimator f_e_plus --users 946 --users-per-round 50 --q-e 0.5 "
+    "--sentences 14040 --sensitive-sentences 11176 --z 2 --rounds 50 --delta 1e-5 --json"
+)
+
+
+def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
+    assert main(line.split()) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
+    report = account(capsys, UEDP + " --z 1 --user-sentences 15 --reach-users 15 --reach-sentences 1")
+    event = RoundEvent("uedp", 1.0, q_e=0.5, q_s=0.05, user_cap=15)
+    both = Adjacency(15, Reach(15, 1))
+    assert report["epsilon_user"] == epsilon(event, Adjacency(15), 50, 1e-5)
+    assert report["epsilon_user_entity"] == epsilon(event, both, 50, 1e-5)
+    assert report["epsilon_user_entity_robust"] == epsilon(event.robust(), both, 50, 1e-5)
+    assert report["delta_user_entity"] == pytest.approx(1e-5, rel=1e-2)
+    assert report["epsilon_user"] <= report["epsilon_user_rdp"]
+
+
+def test_uedp_defaults_are_the_careful_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    report = account(capsys, "account --strategy uedp --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5 --json")
+    defaults = {"q_s": 1.0, "user_sentences": "inf", "reach_users": 1, "reach_sentences": 1, "user_cap": 1.0}
+    assert {name: report[name] for name in defaults} == defaults
+
+
+def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    report = account(capsys, PUBLISHED)
+    assert report["epsilon_as_published"] == pytest.approx(0.52, abs=0.01)
+    assert report["reach_users"] == 946
+    assert report["epsilon_user_entity"] > 50
+    assert report["epsilon_user"] < report["epsilon_user_entity"]
+    near = account(capsys, PUBLISHED + " --reach-users 1 --reach-sentences 3")
+    assert near["epsilon_user_entity"] < report["epsilon_user_entity"]
+
+
+def test_published_text_says_what_the_claim_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PUBLISHED.replace(" --json", "").split()) == 0
+    text = capsys.readouterr().out
+    assert "not a guarantee" in text
+    assert "epsilon_user_entity" in text
+
+
+def test_user_level(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 50 --delta 1e-5 --json"
+    assert account(capsys, line)["epsilon_user"] == pytest.approx(2.67, rel=1e-2)
+
+
+@pytest.mark.parametrize("unit", ["user", "user_entity", "user_entity_robust", "both"])
+def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> None:
+    report = account(capsys, f"{UEDP} --target-epsilon 2 --target-unit {unit} --user-sentences 15 --reach-users 15")
+    name = "epsilon_user_entity" if unit == "both" else f"epsilon_{unit}"
+    assert 1.99 <= report[name] <= 2.0
+
+
+def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    line = UEDP.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1 --solve-for rounds --user-sentences 15"
+    report = account(capsys, line)
+    assert report["rounds"] > 1
+    assert report["epsilon_user_entity"] <= 1.0
+
+
+def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 5 --delta 1e-2 --users 100 --json"
+    assert main(line.split()) == 0
+    output = capsys.readouterr()
+    assert "1/users" in output.err
+    assert json.loads(output.out)["delta"] == 0.01
+
+
+def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --strategy user_level --q-u 0.5 --z 1 --rounds 5000 --delta 1e-14 --json"
+    assert main(line.split()) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["epsilon_user"] == "inf"
+    assert "nothing can be proven" in output.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (UEDP, "--z is missing"),
+        (UEDP + " --z 0", "noise_multiplier is 0"),
+        (UEDP + " --z 1e-243", "--z is 1e-243; allowed: at least 0.001"),
+        (UEDP + " --z 1 --q-u 0", "q_u is 0"),
+        (UEDP + " --z 1 --q-e 1.2", "q_e is 1.2"),
+        (UEDP + " --z 1 --user-sentences 1.5", "user_sentences is 1.5"),
+        (UEDP + " --z 1 --reach-users -1", "reach users is -1"),
+        (UEDP.replace("1e-5", "2") + " --z 1", "delta is 2"),
+        (UEDP.replace("--rounds 50", "--rounds 0") + " --z 1", "rounds is 0"),
+        (UEDP + " --z 1 --users-per-round 3", "--users-per-round is given"),
+        (UEDP + " --z 1 --solve-for rounds", "--solve-for is given without --target-epsilon"),
+        (UEDP + " --target-epsilon 0", "target_epsilon is 0"),
+        (UEDP + " --z 1 --target-epsilon 1e-4 --solve-for rounds", "out of reach"),
+        (PUBLISHED + " --q-u 0.1", "--q-u is given with --strategy published"),
+        (PUBLISHED.replace("--users 946", "--users 10"), "users_per_round is 50"),
+        (PUBLISHED.replace("--estimator f_e_plus ", ""), "--estimator is missing"),
+        ("account --strategy user_level --q-u 0.5 --q-e 0.5 --z 1 --rounds 1 --delta 1e-5", "--q-e is given"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
+    assert main(line.split()) == 2
+    output = capsys.readouterr()
+    assert said in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+def test_infinite_user_sentences_are_said_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    report = account(capsys, UEDP + " --z 1 --user-sentences inf")
+    assert report["user_sentences"] == "inf"
+    assert math.isfinite(report["epsilon_user"])

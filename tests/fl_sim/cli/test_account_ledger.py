@@ -1,0 +1,282 @@
+"""``fl-sim account --ledger``, and the ledgers of real runs: crashed and gone on, with seeded and secure noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of
+from tests.e2e.small_runs import configuration, measured, small_corpus
+from tests.strategies.federation import plan
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500)
+LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0)
+ASKED = "--delta 1e-5 --user-sentences 15 --reach-users 15 --reach-sentences 2 --reach-total 20 --json"
+USER, BOTH = Adjacency(15), Adjacency(15, Reach(15, 2, 20))
+
+
+@pytest.fixture
+def ledger_of(tmp_path: Path) -> Any:
+    """``ledger_of("name", terms, rounds)`` is a folder with nothing but a ledger in it."""
+
+    def make(name: str, terms: Terms, rounds: int) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        ledger = Ledger.create(folder)
+        for number in range(1, rounds + 1):
+            ledger.charge(terms, number)
+        return folder
+
+    return make
+
+
+def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
+    assert main(["account", *line.split()]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    report = account(capsys, f"--ledger {ledger_of('a', Terms.of(PLAN, 0), 50)} {ASKED}")
+    event = PLAN.event()
+    assert report["releases"] == 50
+    assert report["epsilon_user"] == epsilon(event, USER, 50, 1e-5)
+    assert report["epsilon_user_entity"] == epsilon(event, BOTH, 50, 1e-5)
+    assert report["epsilon_user_entity_robust"] == epsilon(event.robust(), BOTH, 50, 1e-5)
+    assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
+
+
+def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    folders = [ledger_of("a", Terms.of(PLAN, 0), 20), ledger_of("b", Terms.of(LOUDER, 1), 10)]
+    report = account(capsys, f"--ledger {folders[0]} {folders[1]} {ASKED}")
+    events = {PLAN.event(): 20, LOUDER.event(): 10}
+    assert report["ledger"] == [str(folder) for folder in folders]
+    assert report["releases"] == 30
+    assert report["epsilon_user"] == composed_epsilon(events, USER, 1e-5)
+    assert report["epsilon_user_entity"] == composed_epsilon(events, BOTH, 1e-5)
+    robust = {event.robust(): count for event, count in events.items()}
+    assert report["epsilon_user_entity_robust"] == composed_epsilon(robust, BOTH, 1e-5)
+
+
+def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    folder = ledger_of("a", Terms.of(PLAN, 0), 50)
+    report = account(capsys, f"--ledger {folder} --joined-at 41 {ASKED}")
+    assert (report["joined_at"], report["releases"]) == (41, 10)
+    assert report["epsilon_user"] == epsilon(PLAN.event(), USER, 10, 1e-5)
+    assert report["epsilon_user_entity"] == epsilon(PLAN.event(), BOTH, 10, 1e-5)
+
+
+def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    bare = Terms.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 1)
+    folders = f"{ledger_of('a', Terms.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
+    assert main(["account", "--ledger", *folders.split(), *ASKED.split()]) == 0
+    output = capsys.readouterr()
+    report = json.loads(output.out)
+    assert report["noiseless_releases"] == 2
+    assert {value for name, value in report.items() if name.startswith("epsilon")} == {"inf"}
+    assert "2 releases had no noise: nothing is promised" in output.err
+
+
+def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    folder = ledger_of("a", Terms.of(PLAN, 0), 3)
+    assert main(f"account --ledger {folder} --delta 1e-5".split()) == 0
+    text = capsys.readouterr().out
+    assert str(folder) in text
+    assert "epsilon_user_entity_robust" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--ledger {a}", "--delta is missing"),
+        ("--ledger {a} --delta 1e-5 --joined-at 4", "round 4 is not in the ledger; allowed: a released round, 1 to 3"),
+        ("--ledger {a} {b} --delta 1e-5 --joined-at 2", "joined-at is 2, of 2 runs"),
+        ("--ledger {a} {a} --delta 1e-5", "is the same run"),
+        ("--ledger {a} {same_seed} --delta 1e-5", "from the same seed"),
+        ("--ledger {a} --delta 1e-5 --z 1", "--z is given with --ledger"),
+        ("--ledger {a} --delta 1e-5 --strategy uedp", "--strategy is given with --ledger"),
+        ("--strategy uedp --z 1 --rounds 1 --delta 1e-5 --joined-at 2", "--joined-at is given with --strategy uedp"),
+        ("--delta 1e-5", "--strategy is missing"),
+        ("--ledger nowhere --delta 1e-5", "nowhere: there is no such folder"),
+        ("--ledger {empty} --delta 1e-5", "ledger.head.json: is missing"),
+        ("--ledger {cut} --delta 1e-5", "ledger.jsonl, line 3: is cut off"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any, flags: str, message: str
+) -> None:
+    folders = {
+        "a": ledger_of("a", Terms.of(PLAN, 0), 3),
+        "b": ledger_of("b", Terms.of(PLAN, 1), 3),
+        "same_seed": ledger_of("same_seed", Terms.of(LOUDER, 0), 3),
+        "cut": ledger_of("cut", Terms.of(PLAN, 0), 3),
+        "empty": tmp_path / "empty",
+    }
+    folders["empty"].mkdir()
+    lines = (folders["cut"] / LEDGER_FILE).read_bytes().splitlines(keepends=True)
+    (folders["cut"] / LEDGER_FILE).write_bytes(b"".join(lines[:2]))
+    assert main(["account", *flags.format(**folders).split()]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+# --- real runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+class Crash(RuntimeError):
+    """Stands for whatever ends a process."""
+
+
+def crash_in_round_3(row: simulation.Row) -> None:
+    if row["round"] == 3:
+        raise Crash
+
+
+def crashed(corpus: Path, out: Path, **changes: Any) -> Path:
+    """A run that ended in round 3 and has no checkpoint later than that of the initial model."""
+    config = configuration(corpus, out, rounds=4, checkpoint_every=10, privacy__q_s=0.5, **changes)
+    with pytest.raises(Crash):
+        simulation.run(config, observer=crash_in_round_3)
+    return out
+
+
+def adjacencies(run: RunFolder) -> dict[str, tuple[Adjacency, bool]]:
+    """Whom each ε of a result protects, and whether it is the robust one."""
+    result = run.result or {}
+    sentences = float(result["user_sentences"])
+    found = {"epsilon_user": (Adjacency(sentences), False), "epsilon_user_unbounded": (Adjacency(), False)}
+    for name, reach in result["reach"].items():
+        both = Adjacency(sentences, Reach(**reach))
+        found |= {f"epsilon_user_entity_{name}": (both, False), f"epsilon_user_entity_robust_{name}": (both, True)}
+    return found
+
+
+def assert_result_says_what_the_ledger_says(run: RunFolder, releases: int) -> None:
+    ledger, result = Ledger.read(run.path), run.result or {}
+    assert len(ledger.entries) == result["releases"] == releases
+    assert result["ledger"] == ledger.seal
+    for name, (adjacency, robust) in adjacencies(run).items():
+        assert result[name] == pytest.approx(epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust), rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
+def test_a_run_keeps_a_ledger_that_gives_its_result(corpus: Path, tmp_path: Path, strategy: str) -> None:
+    run = simulation.run(configuration(corpus, tmp_path / "run", rounds=3, privacy__strategy=strategy))
+    assert_result_says_what_the_ledger_says(run, releases=3)
+    terms = {entry.terms for entry in Ledger.read(run.path).entries}
+    assert [terms.strategy for terms in terms] == [strategy]
+    assert [terms.noise for terms in terms] == ["seeded"]
+
+
+def test_a_crashed_seeded_run_goes_on_without_another_charge(corpus: Path, tmp_path: Path) -> None:
+    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
+    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed"))
+    assert_result_says_what_the_ledger_says(resumed, releases=4)
+    assert measured(resumed) == measured(whole)
+
+
+def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Path, tmp_path: Path) -> None:
+    once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
+    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", privacy__secure_noise=True))
+    assert [entry.round for entry in Ledger.read(resumed.path).entries] == [1, 2, 3, 1, 2, 3, 4]
+    assert_result_says_what_the_ledger_says(resumed, releases=7)
+    metrics = resumed.metrics()
+    assert metrics["releases"].tolist() == [0, 2, 4, 6, 7]
+    assert metrics["epsilon_user"].iloc[-1] == (resumed.result or {})["epsilon_user"]
+    assert (resumed.result or {})["epsilon_user"] > 1.2 * (once.result or {})["epsilon_user"]
+    assert (resumed.result or {})["stopped"] == "rounds"
+
+
+def test_the_budget_pays_for_lost_rounds_too(corpus: Path, tmp_path: Path) -> None:
+    once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
+    budget = once.metrics()["epsilon_user_entity_p95"].iloc[-1] * 1.001  # four releases and no more
+    changes = {"privacy__secure_noise": True, "privacy__epsilon_budget": budget}
+    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", **changes))
+    assert len(Ledger.read(resumed.path).entries) == 4
+    assert (resumed.result or {})["epsilon_user_entity_p95"] <= budget
+    assert ((resumed.result or {})["stopped"], (resumed.result or {})["rounds"]) == ("epsilon_budget", 1)
+
+
+def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(corpus: Path, tmp_path: Path) -> None:
+    runs = [
+        simulation.run(
+            configuration(
+                corpus, tmp_path / name, rounds=5, privacy__secure_noise=True, privacy__q_u=0.5, privacy__q_s=0.5
+            )
+        )
+        for name in "ab"
+    ]
+    first, second = (run.metrics() for run in runs)
+    assert not np.isclose(first["noise_norm"].iloc[1:], second["noise_norm"].iloc[1:], rtol=1e-6).any()
+    assert first["cohort_sentences"].tolist()[1:] != second["cohort_sentences"].tolist()[1:]
+    assert len(account_together(runs)) == 10
+
+
+def account_together(runs: list[RunFolder]) -> list:
+    from fl_sim.strategies.ledger import together
+
+    return together([Ledger.read(run.path) for run in runs])
+
+
+def test_the_flag_of_fl_sim_run(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    words = f"run --quiet --corpus {corpus} --out {out} --rounds 1 --engine inline --secure-noise".split()
+    sizes = [word for name in ("hidden=16", "layers=1", "heads=2") for word in ("--set", f"model.{name}")]
+    assert main([*words, *sizes]) == 0
+    assert [entry.terms.noise for entry in Ledger.read(out).entries] == ["secure"]
+    capsys.readouterr()
+    assert main(["account", "--ledger", str(out), *ASKED.split()]) == 0
+
+
+def test_a_run_with_a_touched_ledger_does_not_go_on(corpus: Path, tmp_path: Path) -> None:
+    out = crashed(corpus, tmp_path / "crashed")
+    content = (out / LEDGER_FILE).read_bytes()
+    (out / LEDGER_FILE).write_bytes(content.replace(b'"population":6', b'"population":7', 1))
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 1: was changed"):
+        simulation.resume(out)
+    (out / LEDGER_FILE).write_bytes(content)
+    assert simulation.resume(out).result is not None
+
+
+def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
+    config = configuration(corpus, tmp_path / "run", rounds=4)
+    with pytest.raises(Crash):
+        simulation.run(config, observer=crash_in_round_3)
+    for name in (LEDGER_FILE, HEAD_FILE):
+        (tmp_path / "run" / name).unlink()
+    Ledger.create(tmp_path / "run")
+    with pytest.raises(LedgerError, match="is not the ledger that was sealed after 3 entries"):
+        simulation.resume(tmp_path / "run")
+
+
+def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = simulation.run(configuration(corpus, tmp_path / "run", rounds=2))
+    for name in (LEDGER_FILE, HEAD_FILE):
+        (run.path / name).unlink()
+    Ledger.create(run.path).charge(Terms.of(PLAN, 0), 1)
+    result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}
+    run.result_file.write_text(json.dumps(result))
+    with pytest.raises(LedgerError, match="sealed after 2 entries"):
+        simulation.resume(run.path)
+    assert main(f"account --ledger {run.path} --delta 1e-5".split()) == 2
+    assert "is not the ledger that was sealed after 2 entries" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""``fl-sim audit``: one JSON object, a plain exit code, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.audit import audit_table
+from fl_sim.audit.cases import Case, Finding
+from fl_sim.cli.main import main
+from fl_sim.strategies.accounting import accountant
+
+QUICK = ["--trials", "2000"]
+LONE_USER = ["audit", "--strategy", "uedp", "--z", "1", "--reach-users", "0", *QUICK]
+PUBLISHED = [
+    *("--estimator", "f_e_plus", "--users", "100", "--users-per-round", "10", "--sentences", "1400"),
+    *("--sensitive-sentences", "1100", "--q-e", "0.5", "--z", "2", *QUICK),
+]
+
+
+def test_json_is_one_object_and_the_promise_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LONE_USER, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (found,) = report["audits"]
+    assert report["strategy"] == "uedp"
+    assert found["case"] == "user"
+    assert 0 < found["epsilon_lower"] < found["epsilon_lower_gaussian"] < found["epsilon_proven"]
+    assert found["confidence"] == 0.95
+    assert found["holds"] is True
+
+
+def test_a_mutation_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LONE_USER, "--mutation", "noise_halved", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["mutation"] == "noise_halved"
+    assert report["audits"][0]["holds"] is False
+
+
+def test_text_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    user_level = ["audit", "--strategy", "user_level", "--z", "2", "--user-sentences", "0"]
+    assert main([*user_level, "--pin-noise", *QUICK]) == 0
+    text = capsys.readouterr().out
+    for word in ("entity", "epsilon_proven", "epsilon_lower", "noise_multiplier_at_most", "trials"):
+        assert word in text
+
+
+def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--strategy", "published", *PUBLISHED, "--rounds", "10", "--trials", "1000", "--json"]) == 0
+    stated = {found["case"]: found for found in json.loads(capsys.readouterr().out)["audits"]}
+    assert stated["user"]["as_published_holds"] is True
+    assert stated["user_entity"]["as_published_holds"] is False
+    coded_flags = ["--entities", "700", "--defects", "variance-as-std", "--json"]
+    assert main(["audit", "--strategy", "published-as-coded", *PUBLISHED, *coded_flags]) == 0
+    coded = {found["case"]: found for found in json.loads(capsys.readouterr().out)["audits"]}
+    assert coded["user"]["epsilon_proven"] == "inf"
+    assert coded["entity"]["as_published_holds"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit"], "exactly one of --strategy, --table and --canaries"),
+        (["audit", "--table", "--canaries", "5"], "exactly one of"),
+        (["audit", "--strategy", "uedp"], "--z is missing"),
+        (["audit", "--strategy", "uedp", "--z", "1", "--users", "5"], "--users is given with uedp"),
+        (["audit", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"], "--q-s is given with user_level"),
+        (["audit", "--table", "--z", "3"], "--z is given with table"),
+        (["audit", "--strategy", "published", "--z", "1"], "--estimator is missing"),
+        (["audit", "--strategy", "published-as-coded", *PUBLISHED], "--entities is missing"),
+        ([*LONE_USER, "--mutation", "nothing"], "mutation is 'nothing'; allowed: any_entity_active"),
+        ([*LONE_USER, "--confidence", "1"], "confidence is 1.0; allowed: between 0 and 1"),
+        (["audit", "--strategy", "uedp", "--z", "0"], "noise_multiplier is 0.0"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    last = captured.err.strip().splitlines()[-1]
+    assert last.startswith("fl-sim audit: ")
+    assert message in last
+
+
+@pytest.fixture
+def quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's layout does not depend on its ε, which take seconds at full reach."""
+    monkeypatch.setattr(accountant, "epsilon", lambda *args: 1e9)
+
+
+@pytest.mark.usefixtures("quick_claims")
+def test_the_table_has_every_mechanism_at_every_reach() -> None:
+    reaches: dict[str, list[int]] = {}
+    for mechanism, reach, _ in audit_table.cases():
+        reaches.setdefault(mechanism, []).append(reach)
+    full = [0, 1, 15, audit_table.USERS]
+    whole = [mechanism for mechanism, found in reaches.items() if found == full]
+    assert len(whole) == 6
+    assert sum("as coded" in mechanism for mechanism in reaches) == 4
+
+
+def examined_once(examine: Callable[..., Finding]) -> Callable[..., Finding]:
+    """The same finding for the same case, which is the same with the same seed."""
+    found: dict[str, Finding] = {}
+
+    def once(case: Case, **settings: Any) -> Finding:
+        if case.name not in found:
+            found[case.name] = examine(case, **settings)
+        return found[case.name]
+
+    return once
+
+
+@pytest.mark.usefixtures("quick_claims")
+def test_the_table_is_printed_as_json_and_markdown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [case for case in audit_table.cases() if case[0].startswith("published f_E+, as stated")]
+    monkeypatch.setattr(audit_table, "cases", lambda: iter(some))
+    monkeypatch.setattr(audit_table, "examine", examined_once(audit_table.examine))
+    assert main(["audit", "--table", "--json", *QUICK]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["reach_users"] for row in rows] == [0, 1, 15, audit_table.USERS]
+    assert main(["audit", "--table", *QUICK]) == 0
+    text = capsys.readouterr().out.splitlines()
+    assert len(text) == 2 + 4
+    assert "(claim refuted)" in text[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
+def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["audit", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["canaries"] == 40
+    assert report["attack_auc"] > 0.75
+    assert 0 < report["epsilon_lower"] < report["epsilon_proven"]

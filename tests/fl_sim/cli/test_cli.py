@@ -1,0 +1,195 @@
+"""The frame of the command line: which errors are bad input and which are bugs, and what is said of them."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from fl_sim.cli import main as cli
+from fl_sim.cli.main import build_parser, main
+from fl_sim.cli.run_commands import run_command as run_command
+from fl_sim.clients.errors import ModelError
+from fl_sim.config import ConfigError, run_keys
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``failing(error)`` makes ``fl-sim run`` raise it."""
+
+    def arrange(error: BaseException) -> None:
+        def run(args: argparse.Namespace) -> int:
+            raise error
+
+        monkeypatch.setattr(run_command, "run", run)
+
+    return arrange
+
+
+def noted(error: BaseException, *notes: str) -> BaseException:
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError("rounds is 0; allowed: more"), "rounds is 0; allowed: more"),
+        (CorpusError("two\n lines"), "two lines"),
+        (ModelError("m"), "m"),
+        (PrivacyError("p"), "p"),
+        (noted(ResultsError("r"), "what was done is in x"), "r; what was done is in x"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a/b"), "a/b: No such file or directory"),
+        (no_space(), "No space left on device"),
+        (noted(no_space(), "one", "two\nlines"), "No space left on device; one; two lines"),
+    ],
+)
+def test_bad_input_is_one_line(error: Exception, line: str, failing: Any, capsys: Capture) -> None:
+    failing(error)
+    assert main(["run"]) == 2
+    assert capsys.readouterr() == ("", f"fl-sim run: {line}\n")
+
+
+def a_validation_error() -> ValidationError:
+    class Model(BaseModel):
+        x: int
+
+    with pytest.raises(ValidationError) as caught:
+        Model.model_validate({})
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("numpy said so"),
+        KeyError("x"),
+        TypeError("x"),
+        AssertionError("x"),
+        RuntimeError("x"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "x"),
+        json.JSONDecodeError("x", "x", 0),
+        OSError("no number and no file"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        a_validation_error(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_shows_its_traceback(error: Exception, failing: Any) -> None:
+    failing(error)
+    with pytest.raises(type(error)):
+        main(["run"])
+
+
+def test_an_error_of_a_package_with_a_similar_name_is_not_ours() -> None:
+    foreign = type("Error", (ValueError,), {"__module__": "cloud.clients.errors"})
+    assert not cli._is_foreseen(foreign("x"))
+    ours = type("Error", (ValueError,), {"__module__": "fl_sim.clients.errors"})
+    assert cli._is_foreseen(ours("x"))
+
+
+def test_an_interruption(failing: Any, capsys: Capture) -> None:
+    failing(noted(KeyboardInterrupt(), "what was done is in x"))
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "fl-sim run: interrupted; what was done is in x\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "VERB"),
+        (["fly"], "'fly'"),
+        (["run", "--epsilon", "2"], "--epsilon"),
+        (["run", "--roun", "2"], "--roun"),
+        (["run", "--rounds"], "--rounds: expected one argument"),
+        (["run", "a.toml", "b.toml"], "b.toml"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], words: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_the_flags_of_run_are_a_contract() -> None:
+    flags = (
+        *("corpus", "strategy", "rounds", "q-u", "q-e", "q-s", "z", "clip-norm", "user-cap", "delta"),
+        *(
+            "clipping",
+            "estimator",
+            "noise",
+            "target-epsilon",
+            "epsilon-budget",
+            "model",
+            "engine",
+            "nodes",
+            "seed",
+            "out",
+        ),
+    )
+    words = [word for flag in flags for word in (f"--{flag}", "1")]
+    args = build_parser().parse_args(["run", "file.toml", *words, "--set", "a=1", "--set", "b=2", "--json", "--quiet"])
+    assert all(getattr(args, key) == "1" for _, key, _, _ in run_command.SHORTHANDS)
+    assert len(run_command.SHORTHANDS) == len(flags)
+    assert (args.config, args.set, args.json, args.quiet) == ("file.toml", ["a=1", "b=2"], True, True)
+
+
+def test_every_flag_is_a_key() -> None:
+    assert {key for _, key, _, _ in run_command.SHORTHANDS} <= run_keys().keys()
+
+
+def test_help_and_what_is_wrong_are_there_at_once() -> None:
+    """No verb may load what only its work needs."""
+    program = (
+        "import sys\nfrom fl_sim.cli.main import main\n"
+        "try: main(['run', '--help'])\nexcept SystemExit: pass\n"
+        "assert main(['run', '--rounds', '0']) == 2\n"
+        "heavy = {'torch', 'transformers', 'flwr', 'ray', 'spacy', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--target-epsilon" in done.stdout
+    assert "rounds is 0" in done.stderr
+
+
+def test_a_letter_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    cli._tolerate_narrow_terminals()
+    print("ε = 2", flush=True)
+    assert raw.getvalue() == b"\\u03b5 = 2\n"
+
+
+def test_nobody_reads_the_output() -> None:
+    program = (
+        "import sys\nfrom fl_sim import cli\nfrom fl_sim.commands import run\n"
+        "run.run = lambda args: print('x' * 200_000) or 0\nsys.exit(cli.main(['run']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == cli.EXIT_NO_READER
+        assert process.stderr.read() == b""

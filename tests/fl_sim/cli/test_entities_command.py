@@ -1,0 +1,216 @@
+"""``fl-sim entities``: every entity's ε against computing it alone, and names only when asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.run.entity_report import EntityEpsilons, Training, entity_epsilons, summarise
+from fl_sim.run.run_plan import plan_run
+from fl_sim.run.run_record import describe
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
+from fl_sim.strategies.accounting.profile_bounds import Bounds
+from fl_sim.strategies.ledger import Ledger, Terms
+from tests.tiny import NAMES, tiny_corpus
+
+SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
+USER_SAMPLING = Training(RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, user_cap=5), 10, 1e-5, 20)
+BOTH = Training(RoundEvent("uedp", 1.0, q_u=0.2, q_e=0.5, q_s=0.3, user_cap=3), 10, 1e-5, 20)
+both_samplings = pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING], ids=["sentences", "users"])
+FLAGS = ["--z", "3", "--rounds", "10", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2"]
+
+
+def long_tailed(entities: int = 150, users: int = 40, sentences: int = 600) -> Ownership:
+    draw = np.random.default_rng(0)
+    owners = np.sort(draw.integers(0, users, sentences))
+    mentioned = draw.zipf(1.5, sentences).clip(max=entities) - 1
+    return Ownership(
+        user_offsets=np.searchsorted(owners, np.arange(users + 1)).astype(np.int64),
+        entity_offsets=np.arange(sentences + 1, dtype=np.int64),
+        entity_ids=mentioned.astype(np.int32),
+        num_entities=entities,
+    )
+
+
+def one_by_one(ownership: Ownership, training: Training, event: RoundEvent) -> list[float]:
+    """ε of every entity, each from scratch."""
+    owners = ownership.user_of_sentence
+    result = []
+    for entity in range(ownership.num_entities):
+        counts = np.bincount(owners[ownership.entity_ids == entity])
+        profile = np.sort(counts[counts > 0])[::-1].astype(np.int64)
+        accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+        result.append(accountant.epsilon(profile))
+    return result
+
+
+@both_samplings
+def test_every_entity_has_the_epsilon_of_its_own_profile(training: Training) -> None:
+    ownership = long_tailed(entities=12, sentences=60)
+    found = entity_epsilons(ownership, training)
+    of_entities = found.detected.upper[found.profile_of]
+    assert of_entities == pytest.approx(one_by_one(ownership, training, training.event), rel=1e-9)
+    robust = found.robust.upper[found.profile_of]
+    assert robust == pytest.approx(one_by_one(ownership, training, training.event.robust()), rel=1e-9)
+    assert (found.detected.lower == found.detected.upper).all()
+    assert found.user == epsilon(training.event, Adjacency(20), 10, 1e-5)
+
+
+@pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING, BOTH], ids=["sentences", "users", "both"])
+def test_by_default_no_figure_is_that_of_another_profile(training: Training) -> None:
+    ownership = long_tailed(entities=1500, users=60, sentences=3000)
+    found = entity_epsilons(ownership, training)
+    report = summarise(found)
+    assert report["distinct_profiles"] == 40
+    for name in ("epsilon_user_entity", "epsilon_user_entity_robust"):
+        assert report[name]["share_computed_exactly"] == 1
+        assert report[name]["overstated_by"]["max"] == 0
+    rare, event = int(np.argmax([len(profile) for profile in found.profiles])), training.event.robust()
+    alone = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+    assert found.robust.upper[rare] == pytest.approx(alone.epsilon(found.profiles[rare]), rel=1e-9)
+
+
+@both_samplings
+def test_bounded_figures_lie_on_either_side_of_the_exact_ones(training: Training) -> None:
+    ownership = long_tailed(entities=60, sentences=200)
+    exact, bounded = entity_epsilons(ownership, training), entity_epsilons(ownership, training, evaluations=8)
+    assert bounded.detected.evaluations <= 8 < exact.detected.evaluations
+    assert (bounded.detected.upper >= exact.detected.upper * (1 - 2e-4)).all()
+    assert (bounded.detected.lower <= exact.detected.upper * (1 + 2e-4)).all()
+    spread = summarise(bounded)["epsilon_user_entity"]
+    assert 0 < spread["share_computed_exactly"] < 1
+    assert spread["overstated_by"]["max"] > 0
+
+
+def made_up() -> EntityEpsilons:
+    """Eight entities of three profiles with ε 1, 2 and 9."""
+    upper = np.array([1.0, 2.0, 9.0])
+    profiles = [np.array(counts, dtype=np.int64) for counts in ([1], [2, 1], [5, 5, 1])]
+    bounds = Bounds(upper, np.array([1.0, 2.0, 6.0]), 4)
+    return EntityEpsilons(profiles, np.array([0, 0, 0, 0, 0, 1, 1, 2]), bounds, bounds, 0.5)
+
+
+def test_the_spread_counts_entities_and_not_profiles() -> None:
+    spread = summarise(made_up(), thresholds=(1.5, 2))["epsilon_user_entity"]
+    assert [spread[name] for name in ("median", "p75", "p90", "max")] == [1, 2, 9, 9]
+    assert spread["share_within"] == {"1.5": 5 / 8, "2": 7 / 8}
+    assert spread["share_computed_exactly"] == 7 / 8
+    assert spread["overstated_by"]["max"] == 0.5
+
+
+def test_the_worst_come_first_with_their_profile() -> None:
+    worst = summarise(made_up())["worst"]
+    assert [row["epsilon_user_entity"] for row in worst] == [9, 2, 1]
+    assert [row["entities"] for row in worst] == [1, 2, 5]
+    assert worst[0]["users_by_sentences"] == {"1": 1, "5": 2}
+    assert (worst[0]["users"], worst[0]["sentences"], worst[0]["max_per_user"]) == (3, 11, 5)
+
+
+def test_names_are_shown_only_when_given() -> None:
+    assert "names" not in summarise(made_up())["worst"][0]
+    assert summarise(made_up(), names=list("abcdefgh"))["worst"][0]["names"] == ["h"]
+
+
+def test_a_corpus_without_entities_is_refused() -> None:
+    bare = Ownership(
+        np.array([0, 1], dtype=np.int64), np.array([0, 0], dtype=np.int64), np.array([], dtype=np.int32), 0
+    )
+    with pytest.raises(ConfigError, match="no entity"):
+        entity_epsilons(bare, SENTENCE_SAMPLING)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
+
+
+def test_the_command_line_prints_one_object_without_names(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--json"]) == 0
+    printed = capsys.readouterr().out
+    report = json.loads(printed)
+    assert report["user_sentences"] == 4
+    assert report["entities"] == len(NAMES)
+    assert report["epsilon_user"] < report["epsilon_user_entity"]["max"] < report["epsilon_user_entity_robust"]["max"]
+    assert not any(name.lower() in printed.lower() for name in NAMES)
+
+
+def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["entities", "--corpus", str(corpus), *FLAGS]
+    assert main(asked) == 0
+    without = capsys.readouterr().out
+    assert main([*asked, "--show-names"]) == 0
+    with_names = capsys.readouterr().out
+    for name in NAMES:
+        assert name.lower() not in without.lower()
+        assert name.lower() in with_names.lower()
+
+
+def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0) -> RunFolder:
+    """What a run of ten rounds leaves after some of them, the last one released ``done_again`` times more."""
+    privacy = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "user_sentences": 20}
+    config = RunConfig.from_mapping({"corpus.path": str(corpus), "rounds": 10, "privacy": privacy})
+    opened = Corpus.open(corpus)
+    planned = plan_run(config, opened.ownership("train"))
+    folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
+    ledger, terms = Ledger.create(folder.path), Terms.of(planned.plan, None)
+    for number in range(rounds_done + 1):
+        folder.append_metrics({"round": number})
+    for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
+        ledger.charge(terms, number)
+    return folder
+
+
+def test_a_run_is_accounted_for_the_rounds_it_released(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
+    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    of_run = json.loads(capsys.readouterr().out)
+    flags = ["--z", "3", "--rounds", "6", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2", "--user-sentences", "20"]
+    assert main(["entities", "--corpus", str(corpus), *flags, "--json"]) == 0
+    assert of_run == json.loads(capsys.readouterr().out)
+    assert of_run["rounds"] == 6
+
+
+def test_a_round_that_was_released_again_is_paid_for_again(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = run_folder(tmp_path / "once", corpus, rounds_done=8)
+    again = run_folder(tmp_path / "again", corpus, rounds_done=6, done_again=2)
+    for folder in (once, again):
+        assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == second
+
+
+def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=0)
+    assert main(["entities", "--run", str(folder.path)]) == 2
+    assert "no round has been released" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--z", "1", "--rounds", "3"], "--corpus is missing"),
+        (["--corpus", "bundled", "--rounds", "3"], "--z is missing"),
+        (["--run", "absent", "--q-u", "0.5"], "--q-u is given with --run"),
+        (["--run", "absent"], "absent"),
+        (["--corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
+        (["--corpus", "bundled", *FLAGS, "--evaluations", "1"], "evaluations is 1"),
+        (["--corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], asked: list[str], words: str) -> None:
+    assert main(["entities", *asked]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,174 @@
+"""``fl-sim ner evaluate``: figures on a corpus with gold marks, kept with a corpus, and told by a run's report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.ner.coverage import COVERAGE_FILE, read_coverage
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers.tagger_registry import make_tagger
+from fl_sim.reporting import report
+from fl_sim.storage.run_folder import RunFolder
+
+Capture = pytest.CaptureFixture[str]
+
+TEXTS = (("ann", "She met Ruth Okoye", 8, 18), ("ann", "He lives in oslo", 12, 16), ("bob", "He left Leeds", 8, 13))
+"""The rules find the first and the last; "oslo" has no capital."""
+
+
+def corpus_at(folder: Path, **manifest: Any) -> Corpus:
+    sentences = [
+        Sentence(split, f"{user}-{split}", text, (Mention(start, end, "PER"),))
+        for split in ("train", "test")
+        for user, text, start, end in TEXTS
+    ]
+    return write_corpus(sentences, folder, name="tiny", **manifest)
+
+
+@pytest.fixture
+def gold(tmp_path: Path) -> Corpus:
+    return corpus_at(tmp_path / "gold")
+
+
+@pytest.fixture
+def marked_by_rules(tmp_path: Path) -> Corpus:
+    return corpus_at(tmp_path / "rules", tagger=make_tagger("rules").describe())
+
+
+def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:
+    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 0
+    text = capsys.readouterr().out
+    assert "rules on tiny, test: 3 sentences, 3 with an entity, 3 mentions of 3 entities, 2 users" in text
+    assert "mentions whose entity has its coin                0.667" in text
+    out = tmp_path / "figures.json"
+    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path), "--out", str(out), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads(out.read_text(encoding="utf-8"))
+    assert record["gold"]["fingerprint"] == gold.fingerprint
+    assert record["gold"]["clusters"] == 2
+    assert record["tagger"]["tagger"] == "rules"
+    assert record["hiding"]["sensitive_sentences"]["value"] == pytest.approx(2 / 3)
+    assert record["matching"]["exact_any_label"]["any"]["precision"]["value"] == 1.0
+    assert record["matching"]["exact"]["PER"]["recall"]["value"] == 0.0  # the rules know no persons
+
+
+def test_only_the_kinds_that_count_are_asked_for(gold: Corpus, capsys: Capture) -> None:
+    assert main(["ner", "evaluate", "rules", "--entities", "person", "--gold", str(gold.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gold"]["mentions"] == 3
+    assert main(["ner", "evaluate", "rules", "--entities", "date", "--gold", str(gold.path)]) == 2
+    assert "split test marks no entity" in capsys.readouterr().err
+
+
+def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "some.iob"
+    file.write_text("She O\nmet O\nRuth B-PER\nOkoye I-PER\n\nin O\nOslo B-LOC\n", encoding="utf-8")
+    assert main(["ner", "evaluate", "rules", "--gold", str(file), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["gold"]["mentions"] == 2
+    assert record["gold"]["split"] == "all"
+    assert record["hiding"]["mentions_with_coin"]["value"] == 1.0
+
+
+def test_high_recall_unites_with_rules_and_patterns(gold: Corpus, capsys: Capture) -> None:
+    assert main(["ner", "evaluate", "patterns", "--high-recall", "--gold", str(gold.path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["hiding"]["sensitive_sentences"]["value"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rules", "--gold", "nowhere"], "nowhere: no such file or folder"),
+        (["rules", "--gold", "bundled", "--split", "dev"], "no split dev, only train, validation, public"),
+        (["nobody", "--gold", "bundled"], "tagger 'nobody' must be"),
+        (["rules", "--gold", "bundled", "--resamples", "0"], "resamples 0 must be at least 1"),
+        (["rules", "--gold", "bundled", "--out", "no/where.json"], "--out must be a file in a folder that exists"),
+        (["rules", "--gold", "bundled", "--attach", "nowhere"], "nowhere: no such folder"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert main(["ner", "evaluate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, capsys: Capture) -> None:
+    assert main(["ner", "evaluate", "rules", "--gold", str(marked_by_rules.path)]) == 2
+    assert "its entities were found by tagger 'rules'; --gold needs gold marks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("done", ["lower_case", "strip_punctuation"])
+def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, capsys: Capture) -> None:
+    gold = corpus_at(tmp_path / "gold", settings={"lower_case": False, "strip_punctuation": False, done: True})
+    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 2
+    assert "its text was preprocessed; a tagger sees text as it was written" in capsys.readouterr().err
+
+
+def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
+    gold: Corpus, marked_by_rules: Corpus, capsys: Capture
+) -> None:
+    folder = marked_by_rules.path
+    assert read_coverage(marked_by_rules) is None
+    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path), "--attach", str(folder)]) == 0
+    again = Corpus.open(folder, verify=True)
+    assert again.manifest == marked_by_rules.manifest
+    coverage = read_coverage(again)
+    assert coverage is not None
+    assert coverage.summary()["mentions_with_coin"]["value"] == pytest.approx(2 / 3)
+
+
+def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
+    gold: Corpus, marked_by_rules: Corpus, capsys: Capture
+) -> None:
+    folder = marked_by_rules.path
+    assert main(["ner", "evaluate", "patterns", "--gold", str(gold.path), "--attach", str(folder)]) == 2
+    assert "another tagger was measured than marked this corpus; its 'tagger' is 'patterns'" in capsys.readouterr().err
+    assert not (folder / COVERAGE_FILE).exists()
+    (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
+    with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: Field required"):
+        read_coverage(marked_by_rules)
+
+
+def test_training_needs_the_open_sets(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["ner", "train", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "must be a folder with at least one of the folders" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+COVERAGE = {
+    "tagger": {"tagger": "rules"},
+    "gold": "conll2003",
+    "split": "test",
+    "sensitive_sentences": {"value": 0.94195, "low": 0.9301, "high": 0.9529},
+    "mentions_with_coin": {"value": 0.9, "low": None, "high": None},
+}
+
+
+def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[..., RunFolder]) -> None:
+    corpus = {"name": "x", "users": 946, "sentences": 14041}
+    run = make_run("uedp", result={"corpus": corpus | {"coverage": COVERAGE}})
+    text = " ".join(report.summary(run).split())
+    words = (
+        "Coverage, measured on conll2003 (test): the tagger flags 94.1 % (93.0 to 95.2) of the sentences with an "
+        "entity and gives 90.0 % of the mentions their entity's coin. ε robust does not depend on it."
+    )
+    assert words in text
+    assert text.index("Robust:") < text.index("Coverage, measured on")
+    assert report.report(run)["coverage"] == COVERAGE
+    assert len(report.summary(run).splitlines()) <= 30
+
+
+def test_the_report_is_silent_where_coverage_is_unknown(make_run: Callable[..., RunFolder]) -> None:
+    for corpus in ({"name": "x", "users": 1, "sentences": 2}, {"name": "x", "coverage": None}):
+        run = make_run("uedp", name=str(len(corpus)), result={"corpus": corpus})
+        assert "Coverage" not in report.summary(run)
+        assert report.report(run)["coverage"] is None

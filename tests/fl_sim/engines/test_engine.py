@@ -1,0 +1,394 @@
+"""Engines and grids without Ray: what they ask for, what they refuse, how they wait."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.cli.build import build_fab_from_disk
+from flwr.clientapp import ClientApp
+from flwr.common.config import flatten_dict
+from flwr.serverapp import ServerApp
+from flwr.supercore import telemetry
+from pydantic import BaseModel
+
+from fl_sim.clients.client_app import app as client_app
+from fl_sim.config import ConfigError, EngineConfig, RunConfig
+from fl_sim.engines import engine as engines
+from fl_sim.engines import ray_engine
+from fl_sim.engines.engine import run_inline
+from fl_sim.engines.grids import AttendedGrid, GridError, InlineGrid, RunStopped
+from fl_sim.engines.ray_engine import EngineError, RayEngine, backend_config, check_engine, count_workers, ray_arguments
+from fl_sim.engines.server_app import describe_row, one_line, read_run_config, results_folder
+from tests.conftest import REPOSITORY
+
+
+def machine(cpus: float, gpus: float = 0, alive: bool = True) -> dict[str, Any]:
+    """One machine as ``ray.nodes()`` tells of it."""
+    return {"Alive": alive, "Resources": {"CPU": cpus, "GPU": gpus} if alive else {}}
+
+
+# --- what Ray is asked for -------------------------------------------------------------------------------------------
+
+
+def test_fractions_of_a_gpu_reach_every_worker() -> None:
+    asked = backend_config(EngineConfig(gpus_per_node=0.25, cpus_per_node=3))["client_resources"]
+    assert (asked["num_gpus"], asked["num_cpus"]) == (0.25, 3)
+
+
+def test_flower_takes_all_that_is_asked_for_a_worker() -> None:
+    """Flower refuses what is not a number, and hands the rest to ``ray.remote(...).options``."""
+    assert all(isinstance(value, int | float) for value in backend_config(EngineConfig())["client_resources"].values())
+
+
+@pytest.mark.parametrize(
+    ("machines", "settings", "workers"),
+    [
+        ([machine(2)], {}, 2),
+        ([machine(7)], {"cpus_per_node": 2}, 3),
+        ([machine(2), machine(4)], {"cpus_per_node": 3}, 1),
+        ([machine(8, gpus=1)], {"gpus_per_node": 0.25}, 4),
+        ([machine(2, gpus=1)], {"gpus_per_node": 0.25}, 2),
+        ([machine(4, gpus=2), machine(4)], {"gpus_per_node": 1.0}, 2),
+        ([machine(4), machine(4, alive=False)], {}, 4),
+    ],
+)
+def test_as_many_workers_as_fit_machine_by_machine(
+    machines: list[dict[str, Any]], settings: dict[str, Any], workers: int
+) -> None:
+    assert count_workers(machines, EngineConfig(**settings)) == workers
+
+
+def test_a_cluster_too_small_for_one_node_is_refused_with_what_it_has() -> None:
+    with pytest.raises(EngineError, match=r"gpus_per_node is 0\.5; allowed: at most .* 2 CPUs and 0 GPUs"):
+        count_workers([machine(2)], EngineConfig(gpus_per_node=0.5))
+
+
+def test_a_ray_of_its_own_is_started_whatever_cluster_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    arguments = ray_arguments(EngineConfig(num_cpus=3, num_gpus=1))
+    assert arguments["address"] == "local"
+    assert (arguments["num_cpus"], arguments["num_gpus"]) == (3, 1)
+
+
+def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379"))
+    assert arguments["address"] == "10.0.0.1:6379"
+    assert not {"num_cpus", "num_gpus"} & set(arguments)
+    variables = arguments["runtime_env"]["env_vars"]
+    packages = Path(ray_engine.__file__).parents[2]
+    assert variables["PYTHONPATH"].split(os.pathsep) == [str(packages), "/elsewhere"]
+    assert variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_more_cpus_than_there_are_are_refused_before_ray_starts() -> None:
+    with pytest.raises(EngineError, match=r"engine\.cpus_per_node is 3; allowed: at most 2"):
+        check_engine(EngineConfig(num_cpus=2, cpus_per_node=3))
+    check_engine(EngineConfig(num_cpus=2, cpus_per_node=2))
+    check_engine(EngineConfig(name="inline", num_cpus=2, cpus_per_node=3))
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    """Ray itself would try for a quarter of an hour."""
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=r"engine\.address is 127\.0\.0\.1:1, but nothing answers"):
+        engines.Engine(EngineConfig(address="127.0.0.1:1"))
+    assert time.monotonic() - began < 5
+
+
+def test_telemetry_stays_off_although_flower_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED", raising=False)
+    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_ENABLED", "1")
+    ray_engine._stay_local()
+    assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")  # whoever wants it
+    ray_engine._stay_local()
+    assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
+
+
+@pytest.mark.parametrize("failure", [OSError("no space left\non the device"), Exception("node timed out")])
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    monkeypatch.setattr("ray.init", Mock(side_effect=failure))
+    engine = RayEngine(EngineConfig())
+    with pytest.raises(EngineError, match=r"^Ray cannot be started: (no space left|node timed out)$"):
+        engine.run(ServerApp(), ClientApp())
+    engine.close()
+
+
+def test_leaving_an_engine_waits_until_it_has_started_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), list[bool]()
+    monkeypatch.setattr("ray.init", lambda **arguments: time.sleep(0.2) or begun.set())
+    monkeypatch.setattr("ray.nodes", lambda: [machine(1)])
+    monkeypatch.setattr("ray.shutdown", lambda: ended.append(begun.is_set()))
+    monkeypatch.setattr(ray_engine, "_worker", lambda engine: None)
+    with engines.Engine() as engine:
+        engine.start(EngineConfig(num_cpus=1))
+    assert ended == [True]
+
+
+# --- the grid that is attended to ------------------------------------------------------------------------------------
+
+
+class SlowGrid(InlineGrid):
+    """Nodes that register one by one, at every look, and of which some never answer."""
+
+    def __init__(self, client: ClientApp, num_nodes: int, silent: Iterable[int] = ()) -> None:
+        super().__init__(client, num_nodes)
+        self.silent = set(silent)
+        self.looks = 0
+
+    def get_node_ids(self) -> list[int]:
+        self.looks += 1
+        return list(super().get_node_ids())[: self.looks]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        return [reply for reply in replies if reply.metadata.src_node_id not in self.silent]
+
+
+def nodes_that_fail(*failing: int) -> ClientApp:
+    """A ClientApp that echoes, but for the nodes with these partition ids."""
+    client = ClientApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] in failing:
+            raise OSError("the corpus\nis not here")
+        return Message(message.content, reply_to=message)
+
+    return client
+
+
+def exchange(grid: AttendedGrid, timeout: float | None = 5.0) -> list[Message]:
+    """One message to every node of ``grid``, and the replies."""
+    content = RecordDict({"config": ConfigRecord({"round": 1})})
+    requests = [Message(content, node, "train") for node in grid.get_node_ids()]
+    return list(grid.send_and_receive(requests, timeout=timeout))
+
+
+@pytest.fixture(autouse=True)
+def identity() -> Iterator[None]:
+    """Messages bear the identity of a task."""
+    with engines._identity():
+        yield
+
+
+def test_the_server_begins_when_all_nodes_are_there() -> None:
+    grid = AttendedGrid(SlowGrid(nodes_that_fail(), 3), num_nodes=3)
+    assert len(exchange(grid)) == 3
+
+
+def test_nodes_that_do_not_come_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.engines.grids._NODES_SECONDS", 0.2)
+    with pytest.raises(GridError, match="only 2 of 3 nodes"):
+        AttendedGrid(InlineGrid(nodes_that_fail(), 2), num_nodes=3)
+
+
+def test_some_failed_nodes_are_the_servers_business() -> None:
+    replies = exchange(AttendedGrid(InlineGrid(nodes_that_fail(0), 3)))
+    assert [reply.has_error() for reply in replies] == [True, False, False]
+
+
+def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_one_line() -> None:
+    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: OSError: the corpus is not here$"):
+        exchange(AttendedGrid(InlineGrid(nodes_that_fail(0, 1), 2)))
+
+
+def test_a_round_that_nobody_was_asked_to_do_is_no_failure() -> None:
+    assert list(AttendedGrid(InlineGrid(nodes_that_fail(), 2)).send_and_receive([], timeout=1)) == []
+
+
+def test_what_is_late_is_left_out_and_all_too_late_is_refused() -> None:
+    grid = SlowGrid(nodes_that_fail(), 2, silent=[2])
+    assert len(exchange(AttendedGrid(grid, num_nodes=2), timeout=0.2)) == 1
+    grid.silent = {2, 3}
+    with pytest.raises(GridError, match=r"no answer within 0\.2 seconds \(engine\.timeout\)"):
+        exchange(AttendedGrid(grid, num_nodes=2), timeout=0.2)
+
+
+class LossyGrid(InlineGrid):
+    """Nodes whose workers are lost: node ``k`` for the first ``losses[k]`` times that it is asked."""
+
+    def __init__(self, client: ClientApp, num_nodes: int, losses: dict[int, float]) -> None:
+        super().__init__(client, num_nodes)
+        self.losses = losses
+        self.asked: list[tuple[int, RecordDict]] = []
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        self.asked.append((node, message.content))
+        if self.losses.get(node, 0) > 0:
+            self.losses[node] -= 1
+            return Message(Error(0, "<class 'ray.exceptions.ActorUnavailableError'>:<'it is gone'>"), reply_to=message)
+        return super()._answer(message)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.engines.grids._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("fl_sim.engines.grids._RETRY_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_lost_with_a_worker_is_asked_again_and_nothing_else() -> None:
+    grid = LossyGrid(nodes_that_fail(), 3, losses={2: 1, 4: 2})
+    replies = exchange(AttendedGrid(grid))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [2, 3, 4]
+    assert not any(reply.has_error() for reply in replies)
+    assert [node for node, _ in grid.asked] == [2, 3, 4, 2, 4, 4]
+    assert all(content == grid.asked[0][1] for _, content in grid.asked)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_whose_workers_are_lost_every_time_has_failed() -> None:
+    grid = LossyGrid(nodes_that_fail(), 3, losses={3: math.inf})
+    replies = exchange(AttendedGrid(grid))
+    assert {reply.metadata.src_node_id: reply.has_error() for reply in replies} == {2: False, 3: True, 4: False}
+    assert len(grid.asked) == 3 + 2
+    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*it is gone"):
+        exchange(AttendedGrid(LossyGrid(nodes_that_fail(), 2, losses={2: math.inf, 3: math.inf})))
+
+
+def test_a_worker_that_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_sim.engines.grids._RETRY_SECONDS", 0.01)
+    grid = LossyGrid(nodes_that_fail(), 1, losses={2: 20})
+    assert not any(reply.has_error() for reply in exchange(AttendedGrid(grid)))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_fails_by_itself_is_not_asked_again() -> None:
+    """It would fail again, also if what it says sounds like a lost worker's."""
+    client, calls = ClientApp(), list[int]()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        calls.append(context.node_id)
+        if context.node_id == 2:
+            raise MemoryError("OutOfMemoryError: ray.exceptions.OutOfMemoryError'")
+        return Message(message.content, reply_to=message)
+
+    assert [reply.has_error() for reply in exchange(AttendedGrid(InlineGrid(client, 2)))] == [True, False]
+    assert calls == [2, 3]
+
+
+def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
+    stop = threading.Event()
+    grid = AttendedGrid(SlowGrid(nodes_that_fail(), 1, silent=[2]), stop=stop)
+    timer = threading.Timer(0.2, stop.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(RunStopped):
+        exchange(grid, timeout=10)
+    assert time.monotonic() - began < 5
+    timer.join()
+
+
+def test_the_inline_engine_ends_when_its_only_node_fails() -> None:
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: AttendedGrid, context: Context) -> None:
+        exchange(grid)
+
+    with pytest.raises(GridError, match="the corpus is not here"):
+        run_inline(server, nodes_that_fail(0), 1)
+
+
+def test_a_failing_client_answers_in_one_line() -> None:
+    """Flower's engine would send a traceback of fifty lines as the reason."""
+    request = Message(RecordDict({"config": ConfigRecord({"nonsense": 1})}), 2, "train.bounded_sum")
+    request.metadata.__dict__["_message_id"] = "1"
+    reply = client_app(request, InlineGrid(client_app, 1)._contexts[2])
+    assert reply.has_error()
+    assert isinstance(reply.error, Error)
+    assert reply.error.reason == "KeyError: 'server_round'"
+
+
+# --- started by flwr run ---------------------------------------------------------------------------------------------
+
+
+def declared() -> dict[str, Any]:
+    """The keys of ``[tool.flwr.app.config]``, as Flower hands them to the ServerApp."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    return flatten_dict(project["tool"]["flwr"]["app"]["config"])
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
+    """The dotted names of all settings of a configuration model."""
+    keys = set()
+    for name, field in model.model_fields.items():
+        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        keys |= keys_of(field.annotation, f"{prefix}{name}.") if nested else {prefix + name}
+    return keys
+
+
+def test_flower_accepts_every_key_of_a_run_but_those_it_decides_itself() -> None:
+    decided_by_flower = {key for key in keys_of(RunConfig) if key.startswith("engine.")} - {"engine.timeout"}
+    lists = {"model.lora_targets"}  # Flower takes scalars only
+    assert set(declared()) == keys_of(RunConfig) - decided_by_flower - lists
+
+
+def test_the_file_of_the_main_job_is_a_run_config_of_flower() -> None:
+    main_job = flatten_dict(tomllib.loads((REPOSITORY / "conf" / "main.toml").read_text(encoding="utf-8")))
+    assert set(main_job) <= set(declared())
+    assert read_run_config(declared() | main_job, nodes=1).corpus.path == "bundled"
+
+
+def test_without_settings_flwr_runs_what_fl_sim_runs() -> None:
+    config = read_run_config(declared(), nodes=2)
+    placed = {"out": None, "engine": EngineConfig()}
+    assert config.model_copy(update=placed) == RunConfig()
+    assert config.engine.nodes == 2
+
+
+def test_settings_of_flwr_reach_the_run() -> None:
+    config = read_run_config(declared() | {"privacy.q_u": 0.5, "rounds": 2, "server.optimizer": "sgd"}, nodes=2)
+    assert (config.privacy.q_u, config.rounds, config.server.optimizer) == (0.5, 2, "sgd")
+
+
+def test_results_do_not_depend_on_the_superlinks_working_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    assert results_folder() == tmp_path / "home" / "fl-sim-runs"
+    for out in ("", "tonight"):
+        path = Path(read_run_config({"out": out}, nodes=1).out or "")
+        assert path.parent == results_folder()
+    assert read_run_config({"out": str(tmp_path / "here")}, nodes=1).out == str(tmp_path / "here")
+
+
+def test_a_corpus_must_not_depend_on_the_superlinks_working_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.path is 'data/mine'; allowed under flwr run: 'bundled' or an abs"):
+        read_run_config({"corpus.path": "data/mine"}, nodes=1)
+    assert read_run_config({"corpus.path": str(tmp_path)}, nodes=1).corpus.path == str(tmp_path)
+
+
+def test_flowers_bundle_carries_no_code_that_could_hide_the_installed_package() -> None:
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(REPOSITORY))) as bundle:
+        assert set(bundle.namelist()) == {"pyproject.toml", "LICENSE", ".info/CONTENT"}
+
+
+def test_a_failure_is_told_in_one_line_with_what_is_left() -> None:
+    error = OSError("no\nspace")
+    error.add_note("what was done is in /runs/1")
+    assert one_line(error) == "no space; what was done is in /runs/1"
+    assert one_line(KeyError()) == "KeyError"
+
+
+def test_a_round_is_told_in_one_line() -> None:
+    row = {"round": 2, "perplexity": 655.04, "epsilon_user": 1.5, "epsilon_user_entity_p95": 2.25, "failed_nodes": 1}
+    assert describe_row(row, 30) == (
+        "round 2/30, perplexity 655.0, ε user 1.5, ε user+entity (p95) 2.25, 1 nodes failed and count as zero"
+    )

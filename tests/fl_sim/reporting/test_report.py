@@ -1,0 +1,186 @@
+"""The summary states the promise, its limits and its price, rounds no ε down, and fits one screen."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.reporting import report
+from fl_sim.reporting.presentation import present
+from fl_sim.storage.run_folder import RunFolder
+
+MakeRun = Callable[..., RunFolder]
+
+
+def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: MakeRun) -> None:
+    text = report.summary(make_run("uedp"))
+    for words in (
+        "one user and one entity at once",
+        "Privacy at δ = 1e-5",
+        "a user with ≤ 60 sentences (n')",
+        "946 users, 14,041 sentences",
+        "30 of 30 rounds, finished",
+        "noise multiplier z 1 (noise 2.5 on the sum)",
+        "655.0 at the end; 912.3 by a unigram model",
+    ):
+        assert words in text
+    rows = {line.split("  ")[1].strip(): line.split()[-2:] for line in text.splitlines() if "+ an entity" in line}
+    assert rows == {
+        "+ an entity in ≤ 1 user, ≤ 1 sentence": ["2.23", "2.31"],
+        "+ an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all": ["2.61", "3.05"],
+        "+ an entity in ≤ 90 users, ≤ 12 sentences each, ≤ 300 in all": ["14.20", "31.70"],
+    }
+
+
+@pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
+def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
+    lines = report.summary(make_run(strategy, result={"warnings": ["δ is at least 1/N"]})).splitlines()
+    assert len(lines) <= 30
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
+    text = " ".join(report.summary(make_run("uedp")).split())
+    assert "The promise covers the sequence of models" in text
+    for leak in ("training loss", "realised cohort sizes", "entity lists", "reach", "n'", "held-out metrics"):
+        assert leak in text.partition("Not covered by ε:")[2]
+
+
+def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
+    text = report.summary(make_run("noiseless"))
+    assert "no guarantee (ε = ∞)" in text
+    assert "Protects    nobody" in text
+    assert "δ" not in text
+
+
+def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
+    assert not report.has_guarantee("uedp", {"epsilon_user": math.inf, "loss": 1.0})
+    assert report.has_guarantee("uedp", {"epsilon_user": math.inf, "epsilon_user_entity_median": 3.0})
+    assert not report.has_guarantee("noiseless", {"epsilon_user": 0.0})
+
+
+def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
+    run = make_run("uedp", result={"warnings": ["δ is 0.01, at least 1/N = 0.001: it permits naming a user"]})
+    os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
+    text = report.summary(run)
+    assert "Warning     δ is 0.01, at least 1/N = 0.001" in text
+    assert "line 31: cut off" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [("epsilon_budget", "one more round would exceed the ε budget"), ("interrupted", "interrupted")],
+)
+def test_the_summary_says_why_the_run_stopped(make_run: MakeRun, stopped: str, words: str) -> None:
+    assert words in report.summary(make_run("uedp", result={"stopped": stopped}))
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
+    text = report.summary(make_run("uedp", finish=False))
+    assert "30 of 30 rounds, not finished" in text
+    assert "an entity (its reach is not recorded)" in text
+    assert "n' sentences (not recorded)" in text
+
+
+def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "empty", config={}, environment={})
+    run.finish({"stopped": "interrupted"}, present)
+    text = run.summary_file.read_text()
+    assert "no round is recorded" in text
+    assert "no perplexity is recorded" in text
+    assert run.metrics_parquet.is_file()
+
+
+def test_finish_writes_every_file_and_may_be_repeated_after_a_resume(make_run: MakeRun) -> None:
+    run = make_run("uedp", finish=False)
+    run.finish({"stopped": "interrupted"}, present)
+    run.append_metrics({"round": 31, "epsilon_user": math.inf, "perplexity": 600.0})
+    run.finish({"stopped": "rounds"}, present)
+    assert run.result is not None
+    assert run.result["stopped"] == "rounds"
+    assert run.summary_file.read_text() == report.summary(run)
+    assert len(list(run.plots_dir.glob("*.png"))) == 2
+    stored = pd.read_parquet(run.metrics_parquet)
+    pd.testing.assert_frame_equal(stored, run.metrics())
+    assert stored["epsilon_user"].iloc[-1] == math.inf
+
+
+def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> None:
+    unfinished = make_run("uedp", z=1.5, finish=False)
+    assert unfinished.setting("noise_multiplier") == 1.5
+    unfinished.finish({"plan": {"noise_multiplier": 1.25}})
+    assert unfinished.setting("noise_multiplier") == 1.25
+    assert unfinished.setting("seed") == 0
+    assert unfinished.setting("nothing_of_that_name") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.000"), (0.12341, "0.124"), (2.6701, "2.68"), (2.67, "2.67"), (99.991, "100.00"),
+        (225.3, "226"), (math.inf, "∞"), (math.nan, "–"), (None, "–"), (1e-9, "0.001"),
+    ],
+)  # fmt: skip
+def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
+    assert report.format_epsilon(value) == text
+
+
+@pytest.mark.parametrize(
+    ("reach", "text"),
+    [
+        ({"users": 1, "sentences_per_user": 4, "sentences": 3}, "an entity in ≤ 1 user, ≤ 3 sentences"),
+        ({"users": 2, "sentences_per_user": 1}, "an entity in ≤ 2 users, ≤ 1 sentence each"),
+        ({"users": 2, "sentences_per_user": 3, "sentences": 6}, "an entity in ≤ 2 users, ≤ 3 sentences each"),
+        ({"users": 2, "sentences_per_user": 3, "sentences": 4},
+         "an entity in ≤ 2 users, ≤ 3 sentences each, ≤ 4 in all"),
+        (None, "an entity (its reach is not recorded)"),
+    ],
+)  # fmt: skip
+def test_reach_in_words(reach: dict[str, Any] | None, text: str) -> None:
+    assert report.format_reach(reach) == text
+
+
+class TestCommand:
+    def test_text(self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+        run = make_run("uedp")
+        assert main(["report", str(run.path)]) == 0
+        assert capsys.readouterr().out == report.summary(run)
+
+    def test_json_is_one_strict_object_with_unrounded_epsilon(
+        self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["report", str(make_run("uedp").path), "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["epsilon"]["epsilon_user"] == 2.181
+        assert facts["delta"] == 1e-5
+        assert facts["guarantee"] is True
+        assert facts["rounds_done"] == 30
+        assert facts["perplexity"]["unigram"] == 912.3
+        assert main(["report", str(make_run("noiseless").path), "--json"]) == 0
+        text = capsys.readouterr().out
+        assert "Infinity" not in text
+        assert json.loads(text)["epsilon"]["epsilon_user"] == "inf"
+        assert json.loads(text)["guarantee"] is False
+
+    def test_bad_input_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", str(tmp_path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == f"fl-sim report: {tmp_path}: is not a run folder (it has no config.json)\n"
+
+
+CLAIM = {"epsilon_as_published": 0.46}
+
+
+def test_a_claim_is_no_guarantee() -> None:
+    proven = {"epsilon_user": math.inf, "epsilon_user_entity_p95": math.inf}
+    assert not report.has_guarantee("published", proven | CLAIM)
+    assert report.has_guarantee("published", proven | {"epsilon_user": 0.007} | CLAIM)

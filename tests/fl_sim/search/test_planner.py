@@ -1,0 +1,195 @@
+"""``fl-sim plan``: the signal against simulation, the search against trying everything, the promise kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.run.guarantees import Protected
+from fl_sim.run.run_plan import plan_run
+from fl_sim.search import planner
+from fl_sim.search.planner import Crowd, Goal, Proposal, capped_mean, propose
+from fl_sim.strategies.accounting.accountant import epsilon
+from tests.tiny import tiny_corpus
+
+GOAL = Goal(target_epsilon=4.0, unit="user_entity", delta=1e-5, sentences_per_round=60, rounds=10)
+
+
+ASKED = ("--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4", "--user-sentences", "9")
+
+
+def crowd_of(users: int = 60, entities: int = 30, seed: int = 0) -> Ownership:
+    """Users with 1 to 40 sentences, each with one entity of 30 or with none."""
+    draw = np.random.default_rng(seed)
+    sizes = draw.geometric(0.1, users).clip(max=40)
+    mentioned = draw.random(sizes.sum()) < 0.6
+    return Ownership(
+        user_offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        entity_offsets=np.concatenate([[0], np.cumsum(mentioned)]).astype(np.int64),
+        entity_ids=draw.integers(0, entities, mentioned.sum()).astype(np.int32),
+        num_entities=entities,
+    )
+
+
+def protected_by(ownership: Ownership) -> Protected:
+    return Protected.of(ownership, PrivacyConfig())
+
+
+def few() -> Ownership:
+    """So few knowers of an entity that ε takes a third of the time."""
+    return crowd_of(users=20, entities=60)
+
+
+@pytest.fixture(scope="module")
+def found() -> Proposal:
+    ownership = few()
+    return propose(ownership, protected_by(ownership), GOAL)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that takes little time."""
+    monkeypatch.setattr(planner, "SHARES", (1.0,))
+    monkeypatch.setattr(planner, "CAPS", tuple(range(1, 10)))
+
+
+@pytest.mark.parametrize("cap", [1, 2, 2.5, 7, 100])
+def test_capped_mean_is_that_of_drawn_sentences(cap: float) -> None:
+    n, p = np.array([1.0, 8.0, 40.0]), np.array([0.3, 1.0, 0.1])
+    drawn = np.random.default_rng(0).binomial(n.astype(int), p, (200_000, 3))
+    assert capped_mean(n, p, cap) == pytest.approx(np.minimum(drawn, cap).mean(axis=0), rel=0.01)
+
+
+def test_signal_and_budget_are_what_rounds_draw() -> None:
+    ownership, draw = crowd_of(), np.random.default_rng(1)
+    q_u, q_e, q_s, cap = 0.5, 0.7, 0.4, 2
+    counted, computed, rounds = 0.0, 0, 3000
+    owners = ownership.user_of_sentence
+    entity = np.full(ownership.num_sentences, ownership.num_entities)
+    entity[ownership.entities_per_sentence == 1] = ownership.entity_ids
+    for _ in range(rounds):
+        active = np.append(draw.random(ownership.num_entities) < q_e, True)[entity]
+        taken = active & (draw.random(len(owners)) < q_s) & (draw.random(ownership.num_users) < q_u)[owners]
+        counted += np.minimum(np.bincount(owners[taken], minlength=ownership.num_users), cap).sum()
+        computed += int(taken.sum())
+    crowd = Crowd(ownership)
+    assert crowd.signal(q_u, q_e, q_s, cap) == pytest.approx(counted / rounds, rel=0.03)
+    assert q_u * q_s * crowd.active_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
+
+
+def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
+    adjacency = protected_by(few()).target("user_entity")
+    for settings in (found.best, *found.others, found.user_sampling, *found.fewer_rounds):
+        assert settings is not None
+        assert 0.994 * 4 <= epsilon(settings.event, adjacency, settings.rounds, GOAL.delta) <= 4
+        assert settings.sentences <= GOAL.sentences_per_round
+        assert settings.rounds <= GOAL.rounds
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_target_may_be_that_of_a_user_alone() -> None:
+    ownership = crowd_of()
+    best = propose(ownership, protected_by(ownership), Goal(4.0, "user", 1e-5, 60, 10)).best
+    assert 0.994 * 4 <= epsilon(best.event, protected_by(ownership).target("user"), best.rounds, 1e-5) <= 4
+
+
+def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
+    monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
+    monkeypatch.setattr(planner, "SHARES", (1.0, 0.7, 0.4))
+    ownership = few()
+    protected = protected_by(ownership)
+    search = planner._Search(Crowd(ownership), protected.target("user_entity"), GOAL, False)
+    search.climb((0, 2, 0))
+    best = search.ranked()[0].signal_to_noise
+    everything = [search._value(point) for point in itertools.product(range(3), range(6), range(2))]
+    assert best >= 0.995 * max(everything)  # the noise is found to 0.5 %
+
+
+def test_proposals_come_best_first_and_say_how_much_worse_user_sampling_is(found: Proposal) -> None:
+    ratios = [settings.signal_to_noise for settings in (found.best, *found.others)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert found.user_sampling is not None
+    assert found.user_sampling.event.q_s == 1
+    assert found.best.event.q_u == 1
+    assert found.user_sampling_factor == pytest.approx(ratios[0] / found.user_sampling.signal_to_noise)
+
+
+def test_the_ratio_is_that_of_the_definition(found: Proposal) -> None:
+    best, event = found.best, found.best.event
+    signal = Crowd(few()).signal(event.q_u, event.q_e, event.q_s, event.user_cap)
+    expected = signal * math.sqrt(best.rounds) / (event.noise_multiplier * event.user_cap)
+    assert best.signal_to_noise == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"target_epsilon": 0.0}, {"sentences_per_round": math.inf}, {"rounds": 0}, {"delta": 1.0}, {"unit": "x"}],
+)
+def test_an_impossible_goal_is_refused(changed: dict[str, float]) -> None:
+    asked = {"target_epsilon": 4.0, "unit": "user", "delta": 1e-5, "sentences_per_round": 60.0, "rounds": 10} | changed
+    with pytest.raises(ConfigError, match="allowed"):
+        Goal(**asked)
+
+
+def test_a_target_out_of_reach_is_said() -> None:
+    ownership = crowd_of()
+    with pytest.raises(ConfigError, match="target_epsilon is 4"):
+        propose(ownership, protected_by(ownership), Goal(4.0, "user", 1e-300, 60, 10))
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tiny_corpus(tmp_path / "a corpus")
+    words = ["plan", "--corpus", str(corpus), *ASKED]
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["user_sentences"] == 9
+    assert 7.9 <= report["proposal"]["epsilon_user_entity_p95"] <= 8
+    command = shlex.split(report["command"])
+    assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
+    assert command[-1] == "privacy.user_sentences=9"
+    assert main(words) == 0
+    assert "Run it: fl-sim run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--rounds", "0"], "rounds is 0"),
+        (["--target-epsilon", "-1"], "target_epsilon is -1"),
+        (["--user-sentences", "few"], "privacy.user_sentences"),
+        (["--split", "absent"], "absent"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus")
+    asked = ["--corpus", str(corpus), "--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4"]
+    assert main(["plan", *asked, *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus")
+    assert main(["plan", "--corpus", str(corpus), *ASKED, "--json"]) == 0
+    proposal = json.loads(capsys.readouterr().out)["proposal"]
+    settings = {f"privacy.{name}": proposal[name] for name in ("q_u", "q_e", "q_s", "user_cap")}
+    settings["privacy.user_sentences"] = 9
+    config = RunConfig.from_mapping(
+        {"corpus.path": str(corpus), "rounds": proposal["rounds"], "privacy.target_epsilon": 8.0} | settings
+    )
+    planned = plan_run(config, Corpus.open(corpus).ownership("train"))
+    assert planned.plan.noise_multiplier == pytest.approx(proposal["noise_multiplier"], rel=0.01)

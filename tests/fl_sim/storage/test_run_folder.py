@@ -1,0 +1,222 @@
+"""The run folder: what is written comes back, a killed run stays readable, nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.storage import environment
+from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path, replace_file
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", config={"seed": 0}, environment={"python": "3.11"})
+
+
+def test_config_and_environment_come_back(run: RunFolder) -> None:
+    again = RunFolder.open(run.path)
+    assert again.config == {"seed": 0}
+    assert again.environment == {"python": "3.11"}
+    assert again.last_round is None
+    assert again.result is None
+
+
+def test_metrics_come_back_with_infinities_and_numpy_scalars(run: RunFolder) -> None:
+    run.append_metrics({"round": 0, "epsilon_user": 0.0, "train_loss": math.nan, "note": "initial"})
+    run.append_metrics({"round": np.int64(1), "epsilon_user": math.inf, "train_loss": np.float32(0.5)})
+    frame = RunFolder.open(run.path).metrics()
+    assert frame["round"].tolist() == [0, 1]
+    assert frame["epsilon_user"].tolist() == [0.0, math.inf]
+    assert math.isnan(frame["train_loss"][0])
+    assert frame["train_loss"][1] == 0.5
+    assert frame["epsilon_user"].dtype == np.float64
+
+
+def test_metrics_are_strict_json(run: RunFolder) -> None:
+    run.append_metrics({"round": 0, "a": math.inf, "b": -math.inf, "c": math.nan, "d": None})
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is no JSON")
+
+    row = json.loads(run.metrics_file.read_text(), parse_constant=refuse)
+    assert row == {"round": 0, "a": "inf", "b": "-inf", "c": "nan", "d": None}
+
+
+@pytest.mark.parametrize("number", [None, -1, 1, 0, 1.0, True, "2"])
+def test_a_round_must_be_an_integer_above_the_last(run: RunFolder, number: object) -> None:
+    run.append_metrics({"round": 1})
+    with pytest.raises(ResultsError, match=r"round is .*; allowed: an integer of at least 2"):
+        run.append_metrics({"round": number})  # type: ignore[dict-item]
+
+
+def test_a_value_that_json_cannot_hold_is_refused_and_leaves_no_line(run: RunFolder) -> None:
+    with pytest.raises(ResultsError, match="cannot store a set"):
+        run.append_metrics({"round": 0, "x": {1}})  # type: ignore[dict-item]
+    assert run.metrics().empty
+
+
+def test_a_line_cut_off_by_a_kill_is_tolerated_and_reported(run: RunFolder) -> None:
+    run.append_metrics({"round": 0, "loss": 3.0})
+    run.append_metrics({"round": 1, "loss": 2.0})
+    os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 5)
+    again = RunFolder.open(run.path)
+    assert again.metrics()["round"].tolist() == [0]
+    assert again.truncated_tail is not None
+    assert "metrics.jsonl, line 2" in again.truncated_tail
+    again.append_metrics({"round": 1, "loss": 2.0})  # the resumed run does not glue its row to the half line
+    assert RunFolder.open(run.path).metrics()["round"].tolist() == [0, 1]
+    assert again.truncated_tail is None
+
+
+def test_a_row_that_lost_only_its_newline_is_kept(run: RunFolder) -> None:
+    run.append_metrics({"round": 0})
+    os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 1)
+    again = RunFolder.open(run.path)
+    again.append_metrics({"round": 1})
+    assert RunFolder.open(run.path).metrics()["round"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "line", ["{broken", "[1]", '{"loss": 1}', '{"round": 0}', '{"round": "1"}', "", '{"round": 1e0}']
+)
+def test_an_earlier_corrupt_line_is_an_error_that_names_it(run: RunFolder, line: str) -> None:
+    run.metrics_file.write_text('{"round": 0}\n' + line + '\n{"round": 2}\n')
+    with pytest.raises(ResultsError, match=r"metrics\.jsonl, line 2: is corrupt"):
+        RunFolder.open(run.path)
+
+
+def test_bytes_that_are_not_utf8_are_named(run: RunFolder) -> None:
+    run.metrics_file.write_bytes(b'{"round": 0}\n{"round": 1, "x": "\xff"}\n')
+    with pytest.raises(ResultsError, match=r"metrics\.jsonl, line 2: is corrupt"):
+        RunFolder.open(run.path)
+
+
+def test_truncate_metrics_drops_what_a_resumed_run_repeats(run: RunFolder) -> None:
+    for number in range(5):
+        run.append_metrics({"round": number})
+    run.truncate_metrics(after_round=2)
+    run.append_metrics({"round": 3})
+    assert run.metrics()["round"].tolist() == [0, 1, 2, 3]
+    run.truncate_metrics(after_round=-1)
+    assert run.metrics().empty
+    assert run.last_round is None
+
+
+def test_a_folder_with_something_in_it_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ResultsError, match="exists and is not empty"):
+        RunFolder.create(tmp_path, config={}, environment={})
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    assert RunFolder.create(tmp_path, config={}, environment={}).config_file.is_file()
+
+
+def test_a_path_that_is_a_file_or_lies_below_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="file"):
+        RunFolder.create(tmp_path / "file", config={}, environment={})
+    with pytest.raises(ResultsError, match="cannot be written"):
+        RunFolder.create(tmp_path / "file" / "run", config={}, environment={})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_parent_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ResultsError, match="cannot be written"):
+        RunFolder.create(tmp_path / "run", config={}, environment={})
+
+
+def test_open_refuses_what_is_no_run_folder(tmp_path: Path, run: RunFolder) -> None:
+    for path, message in [(tmp_path / "none", "no such folder"), (tmp_path, "not a run folder"),
+                          (run.config_file, "not a folder")]:  # fmt: skip
+        with pytest.raises(ResultsError, match=message):
+            RunFolder.open(path)
+
+
+def test_open_names_the_corrupt_or_missing_file(run: RunFolder) -> None:
+    run.config_file.write_text('{\n"seed": 0,\n!}')
+    with pytest.raises(ResultsError, match=r"config\.json, line 3: is corrupt"):
+        RunFolder.open(run.path)
+    run.config_file.write_text("[]")
+    with pytest.raises(ResultsError, match=r"config\.json: is corrupt \(a JSON object"):
+        RunFolder.open(run.path)
+    run.config_file.write_text("{}")
+    run.metrics_file.unlink()
+    with pytest.raises(ResultsError, match=r"metrics\.jsonl: is missing"):
+        RunFolder.open(run.path)
+
+
+def test_every_message_is_one_line(run: RunFolder) -> None:
+    run.environment_file.write_text("{")
+    with pytest.raises(ResultsError) as caught:
+        RunFolder.open(run.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    replace_file(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_default_run_path_is_stamped_and_free(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 20, 18, 33, 55)
+    first = default_run_path(tmp_path, strategy="uedp", seed=0, now=now)
+    assert first.name == "20261120-183355-uedp-seed0"
+    RunFolder.create(first, config={}, environment={})
+    second = default_run_path(tmp_path, strategy="uedp", seed=0, now=now)
+    assert second.name == "20261120-183355-uedp-seed0-2"
+
+
+def test_environment_names_versions_but_no_person_host_or_folder() -> None:
+    described = environment.describe()
+    assert described["libraries"]["numpy"] == np.__version__
+    text = json.dumps(described)
+    for secret in (os.uname().nodename, str(Path.home()), str(Path(environment.__file__).parents[2])):
+        assert secret not in text
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_git_state_knows_clean_from_dirty_and_ignores_other_peoples_repositories(tmp_path: Path) -> None:
+    assert environment.git_state(tmp_path) is None
+    _git(tmp_path, "init", "-q")
+    (tmp_path / "fl_sim").mkdir()
+    (tmp_path / "fl_sim" / "__init__.py").touch()
+    assert environment.git_state(tmp_path) is None  # not tracked: fl_sim merely lies there
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "one")
+    clean = environment.git_state(tmp_path)
+    assert clean is not None
+    assert clean["dirty"] is False
+    assert len(clean["commit"]) == 40
+    (tmp_path / "fl_sim" / "new.py").touch()
+    assert environment.git_state(tmp_path) == {**clean, "dirty": True}
+    installed = tmp_path / "venv"
+    (installed / "fl_sim").mkdir(parents=True)
+    assert environment.git_state(installed) is None
+    (installed / "fl_sim" / "__init__.py").touch()
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "a copy inside another repository")
+    assert environment.git_state(installed) is None

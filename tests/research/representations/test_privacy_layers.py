@@ -1,0 +1,168 @@
+"""Encoders and the privacy layer as torch modules: they agree with the maths, and their randomness with the step's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.client.encoder_inputs import Table, TokenLists, Vocabulary, drop_words, words_of
+from fl_sim.research.representations.client.encoders import EncoderSpec, Mlp, WordBag, build_encoder
+from fl_sim.research.representations.client.frozen_features import FrozenEncoder
+from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
+from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
+from tests.research.representations.tiny_bert import save_tiny_bert
+
+KINDS = list(MECHANISMS.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_module_normalises_as_the_maths_does(kind: type[UnitL1]) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 6))
+    rows[3] = 0.0
+    rows[4] = 2.0
+    layer = PrivacyLayer(kind(6, 1.0))
+    np.testing.assert_allclose(layer.normalised(torch.from_numpy(rows)), kind(6, 1.0).normalised(rows), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_flow_and_are_finite_at_zero_vectors(kind: type[UnitL1]) -> None:
+    rows = torch.tensor([[0.0, 0, 0], [1, 1, 1], [1, -2, 3]], requires_grad=True)
+    PrivacyLayer(kind(3, 1.0))(rows, Draw.whole(1, 3)).square().sum().backward()
+    assert rows.grad is not None
+    assert torch.isfinite(rows.grad).all()
+    assert (rows.grad[2] != 0).any()
+
+
+def test_l1_gradients_are_those_of_the_quotient() -> None:
+    rows = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    layer = PrivacyLayer(UnitL1(5, 1.0))
+    assert torch.autograd.gradcheck(lambda x: layer(x), (rows,))
+
+
+def test_a_mask_keeps_the_share_and_the_mean() -> None:
+    mask = Draw.whole(1, 4000).kept("m", 25, 0.1)
+    assert mask.dtype == torch.float32
+    assert (mask == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)  # five standard deviations
+    assert mask[mask > 0].unique().tolist() == [pytest.approx(1 / 0.9, rel=1e-4)]
+    assert Draw.whole(1, 3).kept("m", 3, 0.0).unique().tolist() == [1.0]
+
+
+def test_training_noise_is_laplace_of_the_scale_asked_for() -> None:
+    layer = PrivacyLayer(UnitL1(8, 4.0))
+    rows = torch.ones(5000, 8)
+    for scale, expected in ((None, 0.5), (2.0, 2.0), (0.0, 0.0)):
+        noise = layer(rows, Draw.whole(3, 5000), scale) - layer(rows)
+        assert float(noise.abs().mean()) == pytest.approx(expected, rel=0.02)
+        # Laplace, and nothing else with that mean: E n² = 2b²
+        assert float(noise.square().mean()) == pytest.approx(2 * expected**2, rel=0.05)
+    assert torch.equal(layer(rows), layer.normalised(rows))  # evaluation has none
+
+
+def test_what_is_released_is_the_mechanism_s_and_never_bare() -> None:
+    mechanism = UnitL1(4, 1.0)
+    rows = torch.randn(6, 4)
+    sent = PrivacyLayer(mechanism).release(rows, np.random.default_rng(0))
+    expected = mechanism.release(rows.double().numpy(), np.random.default_rng(0)).astype(np.float32)
+    np.testing.assert_array_equal(sent, expected)
+    assert np.abs(sent - mechanism.normalised(rows.double().numpy())).min() > 0
+    bare = PrivacyLayer(None)
+    np.testing.assert_array_equal(bare.release(rows, None), rows.numpy())
+    assert bare.guarantee.any_text == float("inf")
+
+
+def test_a_step_s_numbers_do_not_depend_on_who_has_which_rows() -> None:
+    whole = Draw.whole(7, 10)
+    some = Draw(7, torch.tensor([8, 1]), 10)
+    for name in ("a", "b"):
+        assert torch.equal(whole.uniform(name, 3)[[8, 1]], some.uniform(name, 3))
+        assert torch.equal(whole.laplace(name, 3, 2.0)[[8, 1]], some.laplace(name, 3, 2.0))
+        assert torch.equal(whole.kept(name, 3, 0.5)[[8, 1]], some.kept(name, 3, 0.5))
+    assert not torch.equal(whole.uniform("a", 3), whole.uniform("b", 3))
+    assert not torch.equal(whole.uniform("a", 3), Draw.whole(8, 10).uniform("a", 3))
+    assert torch.equal(whole.uniform("a", 3), Draw.whole(7, 10).uniform("a", 3))
+
+
+def test_the_mlp_drops_at_its_rate_and_not_in_evaluation() -> None:
+    encoder = Mlp(3, 2000, 2, 0.25)
+    hidden = torch.relu(encoder.linears[0](torch.ones(1, 3)))
+    with torch.no_grad():
+        encoder.linears[1].weight.copy_(torch.eye(2000))
+        kept = encoder(torch.ones(1, 3), Draw.whole(0, 1))
+        assert torch.allclose(encoder(torch.ones(1, 3)), hidden)
+    alive = hidden[0] > 0
+    share = float((kept[0][alive] > 0).float().mean())
+    assert share == pytest.approx(0.75, abs=0.05)
+    assert torch.allclose(kept[0][kept[0] > 0], hidden[0][kept[0] > 0] / 0.75)
+
+
+def test_a_bag_is_the_mean_of_its_words_and_empty_texts_are_zero() -> None:
+    encoder = WordBag(5, 4)
+    batch = TokenLists([[1, 2], [], [3]]).batch(np.array([0, 1, 2]))
+    found = encoder(batch)
+    assert torch.allclose(found[0], encoder.vectors.weight[[1, 2]].mean(dim=0))
+    assert torch.equal(found[1], torch.zeros(4))
+    assert torch.allclose(found[2], encoder.vectors.weight[3])
+
+
+def test_weights_follow_the_seed_and_leave_torch_s_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    spec = EncoderSpec(kind="mlp", width=4)
+    first, again, other = (build_encoder(spec, 3, seed).linears[0].weight for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_words_and_vocabulary() -> None:
+    assert words_of("Don't stop, B-52!") == ["don't", "stop", ",", "b", "-", "52", "!"]
+    vocabulary = Vocabulary(["a b a", "c a b"])
+    assert vocabulary.encode(["a", "b", "c", "zebra"]) == [1, 2, 3, 0]
+    assert len(vocabulary) == 4
+    assert drop_words(["a b", "c"], WordDropout(1.0), np.random.default_rng(0)) == ["", ""]
+    assert drop_words(["a  Bush."], WordDropout(0.0, frozenset({"bush"})), np.random.default_rng(0)) == ["a"]
+
+
+def test_tables_are_rows() -> None:
+    table = Table(np.arange(6, dtype=np.float32).reshape(3, 2))
+    assert table.batch(np.array([2, 0])).tolist() == [[4, 5], [0, 1]]
+    with pytest.raises(ModelError, match=r"\(n, d\)"):
+        Table(np.zeros(3, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+def test_any_hugging_face_encoder_is_read_once_and_kept(tiny_bert: Path, tmp_path: Path) -> None:
+    spec = EncoderSpec(kind="table", model=str(tiny_bert))
+    texts = ["good film", "bad", ""]
+    plain = FrozenEncoder(spec).features(texts)
+    assert plain.shape == (3, 8)
+    kept = FrozenEncoder(spec, tmp_path).features(texts)
+    np.testing.assert_allclose(kept, plain, atol=1e-6)
+    (file,) = tmp_path.glob("features-*.npy")
+    changed = np.load(file)
+    changed[:] = 7
+    np.save(file, changed)
+    assert (FrozenEncoder(spec, tmp_path).features(texts) == 7).all()  # the file is what was read
+    assert (FrozenEncoder(spec, tmp_path).features(["good"]) != 7).any()  # other texts have another file
+
+
+def test_a_trainable_transformer_agrees_with_the_frozen_one(tiny_bert: Path) -> None:
+    encoder = build_encoder(EncoderSpec(kind="transformer", model=str(tiny_bert)), 0, 0)
+    batch = TokenLists([[2, 4, 6, 3], [2, 5, 3]]).batch(np.array([0, 1]))
+    expected = FrozenEncoder(EncoderSpec(kind="table", model=str(tiny_bert))).features(["good film", "bad"])
+    np.testing.assert_allclose(encoder(batch).detach(), expected, atol=1e-5)
+    encoder(batch).sum().backward()
+    assert any(p.grad is not None and (p.grad != 0).any() for p in encoder.parameters())
+
+
+def test_a_transformer_without_a_name_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"encoder\.model is missing"):
+        build_encoder(EncoderSpec(kind="transformer"), 0, 0)

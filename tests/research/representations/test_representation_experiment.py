@@ -1,0 +1,421 @@
+"""One experiment: every system, the same seed the same record, whoever computes it; messages and split learning."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp import Grid
+
+from fl_sim.cli import main as cli
+from fl_sim.config import ConfigError
+from fl_sim.engines.grids import GridError
+from fl_sim.research.representations.client.client_workspace import Workspace, open_data
+from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
+from fl_sim.research.representations.representation_experiment import released_by, run
+from fl_sim.research.representations.server.adversarial_training import TrainingPlan, train
+from fl_sim.research.representations.server.federated import FlowerClients
+from fl_sim.research.representations.server.heads import Server
+from fl_sim.research.representations.server.optimizers import OptimizerSpec
+from fl_sim.research.representations.server.parties import LocalClients
+from fl_sim.research.representations.studies import adult_study, reproductions
+from fl_sim.research.representations.studies.experiment_grid import run_grid
+from fl_sim.research.representations.studies.study_tables import Options
+from fl_sim.storage.run_folder import encode
+
+
+def configured(source: Path, method: str = "federate", **values: Any) -> ExperimentConfig:
+    base: dict[str, Any] = {
+        "method": method,
+        "data": {"source": str(source)},
+        "encoder": {"width": 8},
+        "server": {"adversary": [6]},
+        "training": {"epochs": 3, "batch_size": 64},
+        "optimizer": {"learning_rate": 0.01},
+        "attacks": {"leakage": False, "mdl": False},
+    }
+    if METHODS[method].layer != "none":  # type: ignore[index]
+        base["privacy"] = {"epsilon": 20.0}
+    return load_mapping(base).with_values(values)
+
+
+def figures(record: dict[str, Any]) -> str:
+    """All of a record but how long it took, and where."""
+    return json.dumps(encode({k: record[k] for k in ("privacy", "epochs", "metrics", "data")}), sort_keys=True)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_system_gives_a_record(method: str, small_adult: Path) -> None:
+    record = run(configured(small_adult, method))
+    test = record["metrics"]["test"]
+    assert 0 <= test["accuracy"] <= 1
+    assert set(test["groups"]) == {"sex"}
+    json.dumps(encode(record), allow_nan=False)
+    if METHODS[method].layer == "none":  # type: ignore[index]
+        assert record["privacy"].get("epsilon_corrected", math.inf) == math.inf
+    else:
+        assert record["privacy"]["epsilon_claimed"] == pytest.approx(20.0)
+        expected = 160.0 if METHODS[method].layer == "dpnr" else 20.0  # type: ignore[index]
+        assert record["privacy"]["epsilon_corrected"] == pytest.approx(expected)
+
+
+def test_the_task_is_learnt_and_the_majority_s_accuracy_is_the_commonest_class(small_adult: Path) -> None:
+    longer = {"training.epochs": 15}
+    learnt = run(configured(small_adult, "unconstrained", **longer))["metrics"]["test"]["accuracy"]
+    data = open_data(configured(small_adult).data, 0)
+    majority = run(configured(small_adult, "majority"))["metrics"]["test"]["accuracy"]
+    assert majority == pytest.approx(max(data.test.labels.mean(), 1 - data.test.labels.mean()))
+    assert learnt > majority + 0.1
+
+
+@pytest.mark.parametrize("method", ["federate", "inlp", "adversarial-multiple"])
+def test_the_same_seed_gives_the_same_record_and_another_seed_another(method: str, small_adult: Path) -> None:
+    first = run(configured(small_adult, method))
+    torch.manual_seed(99)  # nothing global matters
+    np.random.seed(99)  # noqa: NPY002
+    assert figures(run(configured(small_adult, method))) == figures(first)
+    assert figures(run(configured(small_adult, method, seed=1))) != figures(first)
+
+
+def test_inlp_hides_from_the_last_layer_s_reader(small_adult: Path) -> None:
+    """What attackers read is the last hidden layer, less two directions; without hidden layers what is sent."""
+    deep = released_by(configured(small_adult, "inlp", **{"server.classifier": [7, 5], "training.inlp_rounds": 2}))
+    flat = released_by(configured(small_adult, "inlp", **{"training.inlp_rounds": 2}))
+    assert (deep.sent["test"].shape[1], deep.released["test"].shape[1]) == (8, 5)
+    assert flat.released["test"].shape[1] == 8
+    for trained, width in ((deep, 5), (flat, 8)):
+        vectors = trained.released["test"].astype(np.float64)
+        assert np.linalg.matrix_rank(vectors - vectors.mean(axis=0), tol=1e-3) <= width - 2
+        predicted = trained.predict(trained.sent["test"])
+        assert predicted.shape == (len(vectors),)
+
+
+def test_the_encoder_s_first_layer_has_its_own_width(small_adult: Path) -> None:
+    values = {"encoder.layers": 3, "encoder.first_width": 11}
+    encoder = Workspace(configured(small_adult, **values).client).encoder
+    units = [len(p) for name, p in encoder.named_parameters() if name.endswith("weight")]
+    assert (units, encoder.width) == ([11, 8, 8], 8)
+
+
+def test_stopping_early_is_the_beginning_of_going_on(small_adult: Path) -> None:
+    whole = run(configured(small_adult))["epochs"]
+    assert run(configured(small_adult, **{"training.stop_after": 2}))["epochs"] == whole[:2]
+
+
+@pytest.mark.slow
+def test_workers_of_ray_give_the_records_of_one_process(small_adult: Path) -> None:
+    configs = [configured(small_adult, m, seed=s) for m in ("noise", "inlp") for s in (0, 1)]
+    alone, seen = run_grid(configs), list[int]()
+    beside = run_grid(configs, jobs=2, observe=lambda number, record: seen.append(number))
+    assert [figures(r) for r in beside] == [figures(r) for r in alone]
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["federate", "adversarial"])
+def test_one_flower_node_gives_the_same_record_to_the_last_bit(method: str, small_adult: Path) -> None:
+    assert figures(run(configured(small_adult, method, nodes=1))) == figures(run(configured(small_adult, method)))
+
+
+def test_three_flower_nodes_differ_by_the_order_of_a_sum_alone(small_adult: Path) -> None:
+    one, three = run(configured(small_adult)), run(configured(small_adult, nodes=3))
+    losses = [[row["loss"] for row in record["epochs"]] for record in (one, three)]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # Adam makes more of it with every step
+    assert one["metrics"]["test"]["accuracy"] == pytest.approx(three["metrics"]["test"]["accuracy"], abs=0.02)
+
+
+def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
+    """One graph through encoder, layer, classifier and reversed adversary, against vectors up and gradients down."""
+    config = configured(small_adult, **{"encoder.dropout": 0.3, "server.dropout": 0.2})
+    data = open_data(config.data, 0)
+    plan = config.plan(8)
+
+    def server() -> Server:
+        return Server(
+            8, 2, 1, classifier=[], adversary=[6], dropout=0.2, adversary_dropout=0.1, style="reversal",
+            weighed="gradient", seed=4,
+        )  # fmt: skip
+
+    split, head = LocalClients(Workspace(config.client), config.optimizer), server()
+    train(split, head, config.optimizer, data.train, data.validation, plan)
+
+    workspace, joint = Workspace(config.client), server()
+    optimizer = config.optimizer.build([*workspace.encoder.parameters(), *joint.parameters()])
+
+    class EndToEnd:
+        """Keeps the graph, so that the loss reaches the encoder by itself."""
+
+        width = 8
+
+        def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
+            return workspace.perturbed("train", rows, Draw.whole(seed, len(rows)), scale)
+
+    from fl_sim.research.representations.server.schedules import adversary_weight
+    from fl_sim.strategies.primitives import streams
+
+    for epoch in range(plan.epochs):
+        order = streams.generator(plan.seed, "epoch order", epoch).permutation(len(data.train))
+        for number, start in enumerate(range(0, len(order), plan.batch_size)):
+            rows = order[start : start + plan.batch_size]
+            seed = streams.derived_seed(plan.seed, "step", epoch, number) >> 65
+            z = EndToEnd().forward(rows, seed, plan.scale(epoch))
+            loss = joint.loss(
+                z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
+                weight=adversary_weight(plan.weight, epoch, plan.epochs), orthogonal=plan.orthogonal,
+                draw=Draw.whole(seed, len(rows)),
+            )  # fmt: skip
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for a, b in zip(workspace.encoder.parameters(), split.workspace.encoder.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+    for a, b in zip(joint.parameters(), head.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_training_noise_follows_the_method(small_adult: Path) -> None:
+    def scale(method: str, epoch: int, **values: Any) -> float | None:
+        return configured(small_adult, method, **values).plan(8).scale(epoch)
+
+    assert scale("non-robust", 0) == 0.0
+    assert scale("robust", 0) is None
+    assert scale("federate", 2) is None
+    # ε_n = 10/n: Laplace(1/ε_n), whatever ε of the release
+    assert scale("adaptive", 0) == pytest.approx(0.1)
+    assert scale("adaptive", 4) == pytest.approx(0.5)
+    assert scale("adaptive", 4, **{"training.adaptive": "1/n"}) == pytest.approx(5.0)
+
+
+def test_any_callable_is_a_schedule() -> None:
+    plan = TrainingPlan(3, 8, "schedule", 4.0, 0.25, 0.0, 0.0, 0, schedule=lambda n: 2.0**n)
+    assert [plan.scale(epoch) for epoch in range(3)] == [0.5, 0.25, 0.125]
+
+
+def test_texts_with_word_dropout_through_a_bag(small_persons: Path) -> None:
+    values: dict[str, Any] = {
+        "data.name": "dpnr-ag",
+        "encoder.kind": "bag",
+        "encoder.width": 32,
+        "training.epochs": 40,
+        "optimizer.learning_rate": 0.05,
+    }
+    plain = run(configured(small_persons, "unconstrained", **values, **{"attacks.attacker": True}))
+    assert plain["metrics"]["test"]["accuracy"] > 0.9
+    attacker = plain["metrics"]["attacks"]["attacker"]
+    assert attacker["empirical_privacy_x"] == pytest.approx(1 - attacker["accuracy"])
+    hidden = run(
+        configured(small_persons, "unconstrained", **values).with_values(
+            {"privacy.sensitive": ["Bush", "Kerry", "Arafat", "Blair", "Sharon"], "attacks.attacker": True,
+             "privacy.dropout_in_training": True}
+        )
+    )  # fmt: skip
+    assert hidden["metrics"]["attacks"]["attacker"]["f1"] < attacker["f1"] - 0.2
+    assert hidden["metrics"]["test"]["accuracy"] > 0.9
+    dropped = run(configured(small_persons, "robust", **values, **{"privacy.word_dropout": 1.0}))
+    assert dropped["privacy"]["epsilon_claimed"] == dropped["privacy"]["epsilon_corrected"] == 0.0
+    assert dropped["privacy"]["epsilon_any_text"] == pytest.approx(32 * 20)
+    assert dropped["metrics"]["test"]["accuracy"] < 0.5
+
+
+def test_one_training_serves_several_releases(small_persons: Path) -> None:
+    config = load_mapping(
+        {
+            "method": "non-robust",
+            "data": {"name": "dpnr-ag", "source": str(small_persons)},
+            "encoder": {"kind": "bag", "width": 8},
+            "training": {"epochs": 8, "batch_size": 16},
+            "optimizer": {"name": "sgd", "learning_rate": 2.0},
+            "privacy": {"epsilon": 1.0},
+            "attacks": {"leakage": False, "mdl": False},
+            "releases": [{"epsilon": 0.01}, {"epsilon": 100.0}, {"epsilon": 100.0, "word_dropout": 1.0}],
+        }
+    )
+    record = run(config)
+    noisy, clean, empty = record["releases"]
+    assert clean["test"]["accuracy"] > 0.9 > noisy["test"]["accuracy"]
+    assert empty["test"]["accuracy"] < 0.6  # no word is left
+    assert noisy["privacy"]["epsilon_claimed"] == 0.01
+    assert noisy["privacy"]["epsilon_corrected"] == pytest.approx(0.08)
+    assert empty["privacy"]["epsilon_corrected"] == 0
+    # what is trained does not depend on what is released
+    assert run(config.with_values({"releases": [], "privacy.epsilon": 3.0}))["epochs"][0]["loss"] == pytest.approx(
+        record["epochs"][0]["loss"], abs=1e-12
+    )
+
+
+def test_a_bag_s_sparse_steps_are_the_dense_ones(small_persons: Path) -> None:
+    values = {
+        "method": "unconstrained",
+        "data": {"name": "dpnr-ag", "source": str(small_persons)},
+        "encoder": {"kind": "bag", "width": 4},
+        "training": {"epochs": 2, "batch_size": 16},
+        "optimizer": {"name": "sgd", "learning_rate": 1.0},
+        "attacks": {"leakage": False, "mdl": False},
+    }
+    dense = {"name": "sgd", "learning_rate": 1.0, "weight_decay": 1e-12}  # decay touches every word
+    one, other = (run(load_mapping({**values, "optimizer": optimizer})) for optimizer in (values["optimizer"], dense))
+    for a, b in zip(one["epochs"], other["epochs"], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+
+
+def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
+    config = configured(small_adult, "noise")
+    workspace = Workspace(config.client)
+    assert (workspace.released("test", None) != workspace.released("test", None)).any()
+    np.testing.assert_array_equal(workspace.released("test", 3), workspace.released("test", 3))
+
+
+def test_nodes_send_their_own_rows_alone_and_of_the_same_noise(small_adult: Path) -> None:
+    workspace = Workspace(configured(small_adult, "noise").client)
+    whole = workspace.released("test", 3)
+    np.testing.assert_array_equal(workspace.released("test", 3, np.array([5, 1])), whole[[5, 1]])
+
+
+class _OneSilent(Grid):
+    """A grid of which one node never answers."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *args: Any) -> Any: ...
+
+    def get_node_ids(self) -> Any:
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Any) -> Any: ...
+
+    def pull_messages(self, message_ids: Any) -> Any: ...
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        return list(self._grid.send_and_receive(messages))[1:]
+
+
+def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> None:
+    from flwr.app import Context
+    from flwr.serverapp import ServerApp
+
+    from fl_sim.engines.engine import run_inline
+    from fl_sim.research.representations.client.representation_app import app
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        FlowerClients(_OneSilent(grid), configured(small_adult).client, OptimizerSpec())
+
+    with pytest.raises(GridError, match="1 of 2 nodes failed"):
+        run_inline(server, app, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"methd": "noise"}, "methd: unknown key; allowed: method, seed"),
+        ({"privacy": {"eps": 1}}, "privacy.eps: unknown key; allowed: layer, epsilon"),
+        ({"method": "noise"}, "privacy.epsilon is missing"),
+        ({"method": "inlp", "privacy": {"epsilon": 1.0}}, "privacy.epsilon is 1; method 'inlp' has no privacy layer"),
+        ({"method": "nois"}, "method is 'nois'"),
+        ({"method": "noise", "privacy": {"epsilon": -1}}, "privacy.epsilon is -1"),
+        ({"method": "inlp", "training": {"epochs": 2, "stop_after": 3}}, "training.stop_after is 3"),
+        ({"method": "inlp", "releases": [{"epsilon": 1.0}]}, "releases are 1; allowed with a privacy layer"),
+        ({"method": "noise", "privacy.epsilon": 1.0, "nodes": 2, "releases": [{"epsilon": 1.0}]}, "releases are 1"),
+        ({"encoder.first_width": 9, "encoder.layers": 1}, "encoder: first_width is 9; allowed with kind = 'mlp'"),
+        ({"encoder": {"kind": "bag", "first_width": 9}}, "encoder: first_width is 9"),
+        ({"server.weighed": "both"}, "server.weighed is 'both'"),
+        ({"server.adversary_dropout": 1.0}, "server.adversary_dropout is 1.0"),
+        (
+            {"method": "inlp", "privacy": {"layer": "l1", "epsilon": 1.0}, "server.classifier": [5]},
+            "server.classifier is (5,); allowed with method 'inlp' and a privacy layer",
+        ),
+        ({"releases": [{"eps": 1.0}]}, "releases.0.epsilon is {'eps': 1.0}; field required"),
+        ({"releases": [{"epsilon": 1.0, "mu": 1}]}, "releases.0.mu: unknown key; allowed: epsilon, word_dropout"),
+    ],
+)
+def test_bad_configurations_are_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_mapping(values)
+    assert str(error.value).startswith(said)
+
+
+def test_settings_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('method = "noise"\n[privacy]\nepsilon = 3.0\n')
+    assert load_file(file).layer == "l1"
+    file.write_text("method = ")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_file(file)
+    with pytest.raises(ConfigError, match="privat: unknown key; allowed: method"):
+        load_mapping({"method": "inlp"}).with_values({"privat.epsilon": 1})
+
+
+def test_the_command_runs_a_system_and_says_both_epsilons(
+    small_adult: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out" / "record.json"
+    words = ["represent", "run", "--out", str(out)]
+    for setting in ("method=robust", "privacy.epsilon=2", f"data.source={small_adult}", "encoder.width=8",
+                    "training.epochs=1", "attacks.mdl=false"):  # fmt: skip
+        words += ["--set", setting]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "ε claimed   2 by" in said
+    assert "ε proven    16 for" in said
+    assert json.loads(out.read_text())["environment"]["libraries"]
+    assert cli.main(["represent", "run", "--set", "methd=robust"]) == 2
+    assert "methd: unknown key" in capsys.readouterr().err
+    assert cli.main(["represent", "run", "--set", "seed=1", "--set", "seed=2"]) == 2
+    assert "seed is 1 and 2; allowed: one value" in capsys.readouterr().err
+
+
+def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
+    small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = adult_study.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
+    monkeypatch.setattr(adult_study, "THIN", tiny)
+    said: list[str] = []
+    options = Options(small_adult, (0,), work=tmp_path)
+    table = reproductions.run("adult", options, said.append)
+    assert set(table["rows"]) == set(adult_study.PUBLISHED)
+    assert table["rows"]["unconstrained"]["accuracy"]["published"] == [83.41, 0.32]
+    # six systems with a model and a grid point each, noise with two, random with one: 8 and 7 finals
+    assert len([line for line in said if "to go" in line]) == 8 + 7
+    again: list[str] = []
+    assert reproductions.run("adult", options, again.append)["rows"] == table["rows"]
+    assert not [line for line in again if "to go" in line]
+    shown = reproductions.show(table)
+    assert shown.count("\n| ") == len(adult_study.PUBLISHED)
+    assert "* ε of federate: 20 claimed, 20 proven\n" in shown
+    assert "ε of unconstrained" not in shown
+    euclid = {**table, "chosen": [{"system": "noise", "privacy": {"layer": "l2", "epsilon_claimed": 12.0,
+                                                                  "epsilon_any_text": 84.85}}]}  # fmt: skip
+    assert "* ε of noise: 12 claimed, 84.85 proven\n" in reproductions.show(euclid)
+    with pytest.raises(ConfigError, match="allowed: adult"):
+        reproductions.run("adlt", options)
+
+
+def test_the_full_grid_is_that_of_the_appendix() -> None:
+    options = Options(Path("x"), full=True)
+
+    def points(system: str) -> int:
+        return len(list(adult_study._points(system, 0, adult_study.FULL, options)))
+
+    assert adult_study.FULL.weights == (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9)
+    assert points("adversarial") == 15
+    assert points("adversarial-multiple") == 150  # as the paper counts
+    assert points("federate") == 150
+    assert points("inlp") == 6
+    assert points("unconstrained") == 1

@@ -1,0 +1,214 @@
+"""What the server trains: gradient reversal, orthogonality, the adversaries' losses, schedules, null spaces."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.server.heads import (
+    DIVERSE,
+    AdversaryStyle,
+    Server,
+    Weighed,
+    declustering,
+    orthogonality,
+    reversed_gradient,
+)
+from fl_sim.research.representations.server.inlp import null_space_projection, row_space_projection
+from fl_sim.research.representations.server.schedules import ADAPTIVE, adversary_weight
+
+B, K = 12, 5
+
+
+def make(style: AdversaryStyle, attributes: int = 2, weighed: Weighed = "gradient") -> Server:
+    return Server(
+        K, 3, attributes, classifier=[], adversary=[7], dropout=0.0, adversary_dropout=0.0, style=style,
+        weighed=weighed, seed=0,
+    )  # fmt: skip
+
+
+def batch(attributes: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    z = torch.randn(B, K, requires_grad=True)
+    return z, torch.randint(0, 3, (B,)), torch.randint(0, 2, (B, attributes))
+
+
+def loss(server: Server, z: torch.Tensor, y: torch.Tensor, s: torch.Tensor, **values: float) -> torch.Tensor:
+    given = {"weight": 0.0, "orthogonal": 0.0} | values
+    return server.loss(z, y, s, weight=given["weight"], orthogonal=given["orthogonal"], draw=Draw.whole(0, B))
+
+
+def gradient(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    (found,) = torch.autograd.grad(value, wanted, retain_graph=True)
+    return found
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
+def test_reversal_is_the_identity_forward_and_minus_lambda_backward(weight: float) -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    coefficient = torch.randn(4, 3)
+    assert torch.equal(reversed_gradient(x, weight), x)
+    assert torch.equal(gradient((coefficient * reversed_gradient(x, weight)).sum(), x), -weight * coefficient)
+
+
+def test_the_encoder_follows_the_minimax_objective_and_adversaries_their_own() -> None:
+    """Equation 4: θ_E along L_class − λ L_adv, θ_A along L_adv."""
+    server = make("reversal")
+    z, y, s = batch()
+    total = loss(server, z, y, s, weight=1.5)
+    task = functional.cross_entropy(server.classifier(z), y)
+    adversaries = [functional.cross_entropy(server.adversaries[a](z), s[:, a]) for a in range(2)]
+    expected = gradient(task, z) - 1.5 * sum(gradient(a, z) for a in adversaries)
+    torch.testing.assert_close(gradient(total, z), expected)
+    for number, own in enumerate(adversaries):
+        weights = server.adversaries[number].linears[0].weight
+        torch.testing.assert_close(gradient(total, weights), gradient(own, weights))
+
+
+def test_lambda_on_the_loss_leaves_lambda_ort_as_it_is() -> None:
+    """The published code: the encoder follows −λ·∂L_adv − λ_ort·∂L_ort, adversaries λ·∂L_adv + λ_ort·∂L_ort."""
+    z, y, s = batch(1)
+    for weighed, of_task, of_ort in (("gradient", 1.0, 0.3 * 2.0), ("loss", 0.3, 2.0)):
+        server = make("multiple", attributes=1, weighed=weighed)  # type: ignore[arg-type]
+        total = loss(server, z, y, s, weight=0.3, orthogonal=2.0)
+        own = sum(functional.cross_entropy(a(z), s[:, 0]) for a in server.adversaries)
+        apart = orthogonality(*(a.hidden(z) for a in server.adversaries))
+        task = functional.cross_entropy(server.classifier(z), y)
+        expected = gradient(task, z) - 0.3 * gradient(own, z) - of_ort * gradient(apart, z)
+        torch.testing.assert_close(gradient(total, z), expected)
+        weights = server.adversaries[0].linears[0].weight
+        torch.testing.assert_close(
+            gradient(total, weights), of_task * gradient(own, weights) + 2.0 * gradient(apart, weights)
+        )
+
+
+def test_what_the_last_layer_reads() -> None:
+    z, _, _ = batch()
+    assert torch.equal(make("none").last_hidden(z), z)
+    deep = Server(
+        K, 3, 0, classifier=[6, 4], adversary=[], dropout=0.5, adversary_dropout=0.0, style="none",
+        weighed="gradient", seed=0,
+    ).eval()  # fmt: skip
+    hidden = deep.last_hidden(z)
+    assert hidden.shape == (B, 4)
+    assert not hidden.requires_grad
+    torch.testing.assert_close(deep.classifier.linears[-1](hidden), deep.classifier(z))
+
+
+def test_one_adversary_for_each_private_attribute() -> None:
+    assert len(make("reversal").adversaries) == 2
+    assert len(make("multiple").adversaries) == 2 * DIVERSE
+    assert len(make("none").adversaries) == 0
+    assert len(make("coavoux", attributes=5).adversaries) == 5
+
+
+def test_orthogonality_loss_by_hand() -> None:
+    a = torch.tensor([[2.0, 0.0], [0.0, 3.0]])
+    assert float(orthogonality(a, torch.tensor([[0.0, 1.0]] * 2))) == pytest.approx(0.5, abs=1e-5)
+    assert float(orthogonality(a[:1], torch.tensor([[0.0, 5.0]]))) == pytest.approx(0.0, abs=1e-6)
+    assert float(orthogonality(a[:1], torch.tensor([[-4.0, 0.0]]))) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_orthogonality_loss_is_the_mean_squared_cosine_of_all_pairs() -> None:
+    a, b = torch.randn(9, 4), torch.randn(6, 4)
+    pairs = functional.cosine_similarity(a[:, None], b[None], dim=2).square().mean()
+    torch.testing.assert_close(orthogonality(a, b), pairs, rtol=1e-4, atol=1e-6)
+
+
+def test_training_on_orthogonality_makes_adversaries_differ() -> None:
+    server = make("multiple", attributes=1)
+    z, y, s = batch(1)
+    steps = torch.optim.Adam(server.adversaries.parameters(), lr=0.01)
+
+    def states() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [a.hidden(z) for a in server.adversaries]
+
+    before = float(orthogonality(states()[0], states()[1]))
+    for _ in range(200):
+        steps.zero_grad()
+        loss(server, z, y, s, weight=1.0, orthogonal=10.0).backward()
+        steps.step()
+    first, second, third = states()
+    assert float(orthogonality(first, second)) < before / 2
+    # the first is compared with each other one, as in the published code; the second and third are not
+    assert float(orthogonality(first, third)) < before
+
+
+def test_coavoux_adversaries_learn_the_truth_and_encoders_the_opposite() -> None:
+    server = make("coavoux", attributes=1)
+    z, y, s = batch(1)
+    total = loss(server, z, y, s, weight=2.0)
+    adversary = server.adversaries[0]
+    task = functional.cross_entropy(server.classifier(z), y)
+    fooled = functional.cross_entropy(adversary(z), 1 - s[:, 0])
+    torch.testing.assert_close(gradient(total, z), gradient(task, z) + 2 * gradient(fooled, z))
+    truth = functional.cross_entropy(adversary(z), s[:, 0])
+    weights = adversary.linears[0].weight
+    torch.testing.assert_close(gradient(total, weights), gradient(truth, weights))
+
+
+def test_declustering_pushes_those_apart_who_have_attributes_in_common() -> None:
+    z = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0]], requires_grad=True)
+    private = torch.tensor([[1], [1], [0]])
+    alike = declustering(z, private, torch.tensor([1, 0, 2]))
+    stepped = z - 0.1 * gradient(alike, z)
+    assert (stepped[0] - stepped[1]).norm() > (z[0] - z[1]).norm()
+    different = declustering(z, private, torch.tensor([2, 2, 0]))
+    nearer = functional.normalize(z - 0.1 * gradient(different, z), dim=1)
+    before = functional.normalize(z, dim=1)
+    assert (nearer[0] - nearer[2]).norm() < (before[0] - before[2]).norm()
+
+
+def test_lambda_grows_from_zero_towards_its_weight() -> None:
+    assert adversary_weight(2.0, 0, 30) == 0.0
+    assert adversary_weight(2.0, 15, 30) == pytest.approx(2 * (2 / (1 + math.exp(-3.5)) - 1))
+    found = [adversary_weight(1.0, epoch, 30) for epoch in range(31)]
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(0.998, abs=1e-3)
+
+
+def test_adaptive_schedules_of_the_study() -> None:
+    assert [ADAPTIVE["1/n"](n) for n in (1, 2, 5)] == [1, 0.5, 0.2]
+    assert [ADAPTIVE["10/n"](n) for n in (1, 2, 5)] == [10, 5, 2]
+
+
+def correlated(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    private = rng.integers(0, 2, 600)
+    vectors = rng.normal(size=(600, 6))
+    vectors[:, 0] += 2.0 * private
+    vectors[:, 1] -= 1.0 * private
+    return vectors, private
+
+
+def test_a_row_space_projection_is_orthogonal() -> None:
+    weights = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    projection = row_space_projection(weights)
+    np.testing.assert_allclose(projection, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_null_space_projection_has_its_rank_and_hides_what_linear_classifiers_read(rounds: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    vectors, private = correlated(np.random.default_rng(0))
+    projection, scores = null_space_projection(vectors, private, rounds, np.random.default_rng(1))
+    np.testing.assert_allclose(projection, projection.T, atol=1e-10)
+    np.testing.assert_allclose(projection @ projection, projection, atol=1e-10)
+    assert np.linalg.matrix_rank(projection, tol=1e-8) == 6 - rounds
+    assert scores[0] > 0.8
+    assert scores[-1] <= scores[0]
+    left = vectors @ projection
+    assert LogisticRegression().fit(left, private).score(left, private) < 0.62
+    first = LogisticRegression(max_iter=200).fit(vectors, private).coef_
+    assert np.abs(first @ projection).max() < 1e-2 * np.abs(first).max()
+
+
+def test_no_rounds_remove_nothing() -> None:
+    vectors, private = correlated(np.random.default_rng(0))
+    np.testing.assert_array_equal(null_space_projection(vectors, private, 0, np.random.default_rng(0))[0], np.eye(6))

@@ -1,0 +1,125 @@
+"""The reproductions of the study's and DPNR's tables, on corpora and encoders of our own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.cli import main
+from fl_sim.reporting.plots import render
+from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
+from fl_sim.research.representations.studies import ag_study, dpnr_ag, reproductions
+from fl_sim.research.representations.studies.study_tables import Options
+from fl_sim.research.uedp_paper import reproduce_command
+from tests.research.representations.tiny_bert import save_tiny_bert
+
+TINY_STUDY = ag_study.Grid((4.0,), dimensions=(4,), rows=60, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """AG News and SST-2 in their formats, with a word that tells the class."""
+    folder = tmp_path_factory.mktemp("corpora")
+    rng = np.random.default_rng(0)
+    for name in ("ag_news", "sst2"):
+        (folder / name).mkdir()
+    for name, count in (("train", 80), ("test", 40)):
+        topics = rng.integers(1, 5, count)
+        rows = [f'"{t}","Title {t} {i}","Words about topic{t} number {i} here"' for i, t in enumerate(topics)]
+        (folder / "ag_news" / f"{name}.csv").write_text("\n".join(rows) + "\n")
+        signs = rng.integers(0, 2, count)
+        rows = [f"{s}\t{'good' if s else 'bad'} film number {i}" for i, s in enumerate(signs)]
+        (folder / "sst2" / f"{name}.tsv").write_text("label\tsentence\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def test_the_study_s_figures_have_every_release(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ag_study, "THIN", TINY_STUDY)
+    command = ["reproduce", "ag-study", "--data", str(corpora), "--out", str(tmp_path / "work")]
+    assert main.main([*command, "--seeds", "0,1", "--record", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("to go") == 2 * 2 * 4  # seeds, corpora, systems
+    table = json.loads((tmp_path / "representations" / "ag-study.json").read_text())
+    assert table["environment"]["libraries"]
+    rows = {(r["corpus"], r["system"], r["epsilon"], r.get("word_dropout")): r for r in table["rows"]}
+    assert len(rows) == len(table["rows"]) == 2 * (1 + 12 + 12 + 5)
+    row = rows["ag-news", "non-robust", 0.5, 0.0]
+    assert row["epsilon_claimed"] == 0.5
+    assert row["epsilon_corrected"] == pytest.approx(2.0)  # k = 4
+    dropped = rows["ag-news", "robust", 4.0, 0.5]
+    assert dropped["epsilon_claimed"] < 4 < dropped["epsilon_corrected"] < 16
+    assert "| 4 | 0.5 |" in said.out
+    assert "without a privacy layer" in said.out
+    (page,) = reproductions.write_document(tmp_path / "representations")
+    assert "## The study's figures 7 and 8" in page.read_text()
+    assert reproductions.show(table).strip() in page.read_text()
+    assert reproductions.write_document(tmp_path / "work") == []
+    assert main.main([*command, "--seeds", "0,1"]) == 0
+    assert "to go" not in capsys.readouterr().err, "what is done is kept"
+
+
+def test_dpnr_s_tables_say_what_is_claimed_and_proven_in_every_row(
+    small_persons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = dpnr_ag.Grid((0.05, 1.0), (0.5,), epochs=1, attacker_epochs=1, model=str(save_tiny_bert(tmp_path)))
+    monkeypatch.setattr(dpnr_ag, "THIN", tiny)
+    table = reproductions.run("dpnr-ag", Options(small_persons, (0, 1), work=tmp_path / "work"))
+    rows = {(row["system"], row["epsilon"], row["word_dropout"]): row for row in table["rows"]}
+    assert len(rows) == 3 + 2 * (2 + 1)
+    assert rows["dpnr", 0.05, 0.0]["epsilon_corrected"] == pytest.approx(384 * 0.05)
+    assert rows["dpnr-shared", 0.05, 0.0]["epsilon_corrected"] == float("inf")
+    assert rows["dpnr", 1.0, 0.5]["epsilon_claimed"] == pytest.approx(0.62, abs=0.001)  # as the paper states it
+    assert rows["dpnr", 1.0, 0.5]["published"]["accuracy"] == 77.42
+    assert "privacy_f" not in rows["dpnr", 1.0, 0.0]
+    assert set(rows["non-priv", None, 0.0]["attacker"]) == {"Bush", "Kerry", "Arafat", "Blair", "Sharon"}
+    shown = reproductions.show(table)
+    assert "∞" in shown
+    assert "(50.66)" not in shown
+    assert shown.count("| dpnr-shared |") == 3 + 3  # tables 2 and 3 together, 4, 5, 7
+    assert list((tmp_path / "work" / "features").glob("features-*.npy"))
+
+
+def test_the_published_figures_are_the_paper_s() -> None:
+    assert dpnr_ag.TABLE_2[0.05] == dpnr_ag.TABLE_4["dpnr"][0] == 80.87
+    assert ag_study.PUBLISHED["ag-news", 64]["adaptive"][4.0, 0.1] == 0.40
+    assert ag_study.PUBLISHED["ag-news", 32]["robust"][5.0, 0.0] == 0.73
+
+
+def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce_command.TABLES == reproductions.NAMES
+    assert main.main(["reproduce", "--list"]) == 0
+    said = capsys.readouterr().out
+    assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--panel", "x"], "--panel is 'x'; dpnr-ag has no panels"),
+        (["--seeds", "a"], "--seeds is 'a'; allowed: integers"),
+        (["--jobs", "0"], "--jobs is 0"),
+    ],
+)
+def test_bad_options_are_named(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["reproduce", "dpnr-ag", *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> None:
+    points = [
+        Point("plain", math.inf, {"accuracy": (84.0, 0.1), "leakage": (83.8, 0.2)}),
+        Point("noise", 20.0, {"accuracy": (81.0, 0.1), "leakage": (65.7, 0.2)}),
+        Point("noise", 4.0, {"accuracy": (75.0, 0.1), "leakage": (60.0, 0.2)}),
+    ]
+    figure = draw_tradeoff(points)
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        assert low < 4 < 20 < high
+    assert len(render(figure, dpi=50)) > 1000

@@ -1,0 +1,321 @@
+"""Figures as files and as records: what may be asked for, what is claimed beside what is proven, what is written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.config import ConfigError
+from fl_sim.research.uedp_paper.figure_document import document, ordered, picture_name, section
+from fl_sim.research.uedp_paper.figure_numbers import epsilon_panels, settings_of
+from fl_sim.research.uedp_paper.figure_pictures import draw
+from fl_sim.research.uedp_paper.figure_records import (
+    CorpusRecord,
+    CurveRecord,
+    Epsilons,
+    PanelRecord,
+    PointRecord,
+    TargetRecord,
+    Trace,
+    TrainingRecord,
+    check_publishable,
+    file_name,
+    read_record,
+    read_records,
+    spread,
+    write_record,
+)
+from fl_sim.research.uedp_paper.figure_training import _target_value, _with_gaps, check_settings
+from fl_sim.research.uedp_paper.figures import (
+    EpsilonFigure,
+    PublishedNumber,
+    TargetLine,
+    TrainingFigure,
+    find_figure,
+    find_figures,
+    load_figure,
+)
+from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.published import epsilon_as_published
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "results"
+GOLDEN = ROOT / "tests" / "golden" / "published_epsilon.csv"
+PAPER = ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig9", "table2")
+
+SMALL = """
+title = "A figure"
+shows = "What it shows."
+x = "epsilon"
+[corpora.bundled]
+kind = "bundled"
+[[panels]]
+name = "a"
+title = "a: bundled"
+corpus = "bundled"
+[[curves]]
+name = "uedp"
+label = "ours"
+set = { "privacy.strategy" = "uedp" }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "figure.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "figures").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_file_of_the_project_can_be_run_at_both_sizes(path: Path) -> None:
+    figure = load_figure(path)
+    if isinstance(figure, TrainingFigure):
+        check_settings(figure.sized(full=False))
+        check_settings(figure.sized(full=True))
+        assert len(figure.seeds) >= 3
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_figure_of_the_paper_has_a_file(name: str) -> None:
+    assert all(path.is_file() for path in find_figure(name).values())
+
+
+def test_a_figure_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"figure is 'fig99'; allowed: .*fig2"):
+        find_figure("fig99")
+
+
+def test_the_example_of_the_documentation_is_a_figure(tmp_path: Path) -> None:
+    text = (ROOT / "conf" / "figures" / "README.md").read_text(encoding="utf-8")
+    figure = load_figure(written(tmp_path, text.split("```toml")[1].split("```")[0]))
+    assert isinstance(figure, TrainingFigure)
+    check_settings(figure.sized(full=False))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('label = "ours"', 'label = "ours"\ncolour = "red"', "'curves.0.colour' is not a key"),
+        ('title = "A figure"', 'title = "A figure"\nsurprise = 1', "'surprise' is not a key"),
+        ('corpus = "bundled"', 'corpus = "nowhere"', "panels.corpus is 'nowhere'; allowed: bundled"),
+        ('x = "epsilon"', 'x = "value"', "curves.uedp has no points with x"),
+        ('x = "epsilon"', 'x = "epsilon"\nseeds = [1, 1]', "seeds is [1, 1]"),
+        ('x = "epsilon"', 'x = "epsilon"\nbaseline = "none"', "baseline is 'none'; allowed: uedp"),
+        ('x = "epsilon"', 'x = "epsilon"\nkind = "drawing"', "kind is 'drawing'"),
+        ('"privacy.strategy" = "uedp"', '"seed" = 3', "seed cannot be set"),
+        ('kind = "bundled"', 'kind = "bundled"\nsource = "here"', "source is 'here'"),
+        ('kind = "bundled"', 'kind = "conll2003"', "source is None"),
+    ],
+)
+def test_what_cannot_be_a_figure_is_refused_by_name(tmp_path: Path, old: str, new: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_figure(written(tmp_path, SMALL.replace(old, new)))
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_impossible_setting_is_refused_with_its_curve(tmp_path: Path) -> None:
+    figure = load_figure(written(tmp_path, SMALL.replace('"uedp" }', '"uedp", "privacy.user_cap" = 0.5 }')))
+    assert isinstance(figure, TrainingFigure)
+    with pytest.raises(ConfigError, match=r"panel a, curve uedp: privacy.user_cap is 0.5"):
+        check_settings(figure)
+
+
+def test_curves_of_full_size_are_left_out_of_the_other(tmp_path: Path) -> None:
+    figure = load_figure(written(tmp_path, SMALL + "full_only = true\n[full]\nseeds = [7]\nset = { rounds = 9 }\n"))
+    assert isinstance(figure, TrainingFigure)
+    assert figure.sized(full=False).curves == ()
+    full = figure.sized(full=True)
+    assert (len(full.curves), full.seeds, full.set) == (1, (7,), {"rounds": 9})
+
+
+def test_the_printed_epsilons_are_in_the_figures_and_come_out_of_the_papers_accountant() -> None:
+    names = {"conll2003": "conll2003", "ag": "ag", "sec": "sec"}
+    files = {"50": "fig4", "500": "fig9"}
+    entities = {"all": "all", "gpe": "gpe", "org": "org"}
+    with GOLDEN.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9
+    for row in rows:
+        figure = load_figure(find_figures()[files[row["rounds"]]])
+        assert isinstance(figure, EpsilonFigure)
+        curve_name = row["estimator"]
+        if row["rounds"] == "500" and curve_name == "f_e_plus":
+            curve_name = entities[row["entities"]]
+        panel = next(panel for panel in figure.panels if panel.name == names[row["dataset"]])
+        curve = next(curve for curve in panel.curves if curve.name == curve_name)
+        published = float(row["published_epsilon"])
+        assert curve.published[row["rounds"]] == published
+        claimed = epsilon_as_published(settings_of(figure, panel, curve), int(row["rounds"]), figure.delta)
+        assert claimed == pytest.approx(published, abs=0.01)
+
+
+def test_an_epsilon_figure_never_shows_a_claim_without_what_is_proven() -> None:
+    figure = load_figure(find_figures()["fig4"])
+    assert isinstance(figure, EpsilonFigure)
+    short = figure.model_copy(update={"rounds": 3, "panels": figure.panels[:1]})
+    (panel,) = epsilon_panels(short)
+    for curve in panel.curves:
+        assert len(curve.as_published) == len(curve.proven_user) == len(curve.proven_user_entity)
+        assert all(user <= both for user, both in zip(curve.proven_user, curve.proven_user_entity, strict=True))
+        assert curve.proven_everywhere >= curve.proven_user_entity[-1]
+
+
+def point(values: tuple[float, ...] = (200.0, 210.0, 220.0), **changes: Any) -> PointRecord:
+    base = PointRecord(
+        x=None,
+        settings={"rounds": 2},
+        noise_multiplier=2.0,
+        utility=spread(values),
+        initial=spread((400.0,) * len(values)),
+        gap_closed=None,
+        epsilon=Epsilons(
+            claimed=0.46, user=513265.0, user_entity_median=9e5, user_entity_p95=math.inf, user_entity_max=math.inf,
+            robust_p95=math.inf,
+        ),
+        trace=Trace(
+            rounds=(0, 2), mean=(400.0, 210.0), std=(0.0, 10.0), claimed=(0.0, 0.46), proven=(0.0, math.inf)
+        ),
+        seconds=61.0,
+    )  # fmt: skip
+    return base.model_copy(update=changes)
+
+
+def training_record(*curves: CurveRecord, **changes: Any) -> TrainingRecord:
+    panel = PanelRecord(
+        name="a",
+        title="a: bundled",
+        corpus=CorpusRecord(name="x", users=9, sentences=90, entities=7, tagger="rules", fingerprint="0f"),
+        curves=curves or (CurveRecord(name="coded", label="as coded", strategy="published", points=(point(),)),),
+        references={"a unigram model": 700.0},
+        targets=(),
+        failed={},
+    )
+    values = {
+        "figure": "none-of-the-project", "title": "A figure", "size": "default", "commit": "ab" * 20, "config": {},
+        "versions": {"torch": "2"}, "when": "2026-01-02T03:04:05+00:00", "skipped": {"b": "is not there"},
+        "seeds": (0, 1, 2), "x": "epsilon", "x_words": "", "metric": "perplexity", "delta": 1e-5, "baseline": None,
+        "panels": (panel,), "published": (),
+    }  # fmt: skip
+    return TrainingRecord.model_validate(values | changes)
+
+
+def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    record = training_record()
+    write_record(record, tmp_path / "results" / file_name(record))
+    text = (tmp_path / "results" / "none-of-the-project.json").read_text(encoding="utf-8")
+    assert json.loads(text)["panels"][0]["curves"][0]["points"][0]["epsilon"]["user_entity_p95"] == "inf"
+    assert read_records(tmp_path / "results") == [record]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda v: v.update(format=2), "format is 2; allowed: 1"),
+        (lambda v: v.update(extra=1), "extra"),
+        (lambda v: v.pop("seeds"), "seeds"),
+    ],
+)
+def test_a_record_of_another_kind_is_refused(tmp_path: Path, change: Any, named: str) -> None:
+    path = tmp_path / "r.json"
+    write_record(training_record(), path)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ResultsError, match=named) as caught:
+        read_record(path)
+    assert "r.json" in str(caught.value)
+
+
+def test_two_seeds_and_failed_runs_are_no_result() -> None:
+    check_publishable(training_record())
+    with pytest.raises(ResultsError, match=r"seeds is \[0, 1\]"):
+        check_publishable(training_record(seeds=(0, 1)))
+    record = training_record()
+    broken = record.panels[0].model_copy(update={"failed": {"run": "no memory"}})
+    with pytest.raises(ResultsError, match="runs failed"):
+        check_publishable(record.model_copy(update={"panels": (broken,)}))
+
+
+def test_claims_stand_beside_what_is_proven_in_words_and_picture() -> None:
+    text = section(training_record())
+    assert "| as coded | 210.0 ± 10.0 | 0.460 | 513265 | ∞ | ∞ | ∞ |" in text
+    assert "Left out: b: is not there" in text
+    figure = draw(training_record())
+    assert figure is not None
+    (legend,) = figure.subfigs[0].legends
+    assert legend.get_texts()[0].get_text() == "as coded: 210.0 ± 10.0; ε 0.460 claimed, ∞ proven (user + entity)"
+
+
+def test_points_are_drawn_at_their_values_with_targets_and_printed_numbers() -> None:
+    points = tuple(point(x=x, trace=None) for x in (0.25, 0.5))
+    record = training_record(CurveRecord(name="ours", label="ours", strategy="uedp", points=points))
+    panel = record.panels[0].model_copy(update={"targets": (TargetRecord(words="to reach", value=150.0),)})
+    printed = PublishedNumber(panel="a", curve="UeDP-Alg", value=180.0, x=0.25, section="VI")
+    changes = {"x": "value", "x_words": "q_s", "panels": (panel,), "published": (printed,)}
+    record = record.model_copy(update=changes)
+    figure = draw(record)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "q_s"
+    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[0.25, 0.5], [0.25]]
+    assert axes.lines[2].get_ydata()[0] == 150.0
+    text = section(record)
+    assert "| ours | 0.25 | 210.0 ± 10.0 |" in text
+    assert "Target: to reach: 150.0." in text
+    assert "UeDP-Alg 180.0 at q_s 0.25" in text
+
+
+def test_what_makes_one_promise_is_drawn_in_rows_best_on_top() -> None:
+    ends = {"worse": (210.0, 230.0), "better": (100.0, 120.0)}
+    curves = tuple(
+        CurveRecord(name=name, label=name, strategy="uedp", points=(point(values, trace=None),))
+        for name, values in ends.items()
+    )
+    record = training_record()
+    panel = record.panels[0].model_copy(update={"curves": curves})
+    figure = draw(record.model_copy(update={"x": "curve", "panels": (panel,), "figure": "ours_none"}))
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["worse (ε ∞)", "better (ε ∞)"]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"] == [220.0, 110.0]
+    assert "The paper prints no number" in section(record)
+    assert "The paper" not in section(record.model_copy(update={"figure": "ours_none"}))
+
+
+def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> None:
+    figure = load_figure(written(tmp_path, SMALL.replace('x = "epsilon"', 'x = "epsilon"\nbaseline = "uedp"')))
+    assert isinstance(figure, TrainingFigure)
+    curves = [
+        CurveRecord(name="uedp", label="", strategy="noiseless", points=(point((100.0, 100.0)),)),
+        CurveRecord(name="other", label="", strategy="uedp", points=(point((325.0, 325.0)),)),
+    ]
+    assert [curve.points[0].gap_closed for curve in _with_gaps(figure, curves)] == [1.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [
+        (TargetLine(words="t", value=5.0), 5.0),
+        (TargetLine(words="t", of="end", above=0.5), 210.5),
+        (TargetLine(words="t", of="end", gap=0.6), 400 - 0.6 * 190),
+        (TargetLine(words="t", of="elsewhere", above=0.5), None),
+    ],
+)
+def test_targets(target: TargetLine, value: float | None) -> None:
+    assert _target_value(target, {"end": point()}) == (None if value is None else pytest.approx(value))
+
+
+def test_the_results_are_what_their_records_say() -> None:
+    records = ordered(read_records(RESULTS))
+    assert (RESULTS / "README.md").read_text(encoding="utf-8") == document(records), (
+        "results/README.md is not what is made of results/*.json: fl-sim reproduce --readme results"
+    )
+    for record in records:
+        check_publishable(record)
+        assert draw(record) is None or (RESULTS / picture_name(record)).stat().st_size > 0

@@ -1,0 +1,104 @@
+"""One round on the grid dominates the pair it stands for, in both directions, and every loose end is charged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fl_sim.strategies.accounting import composition, dominating_pairs
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.privacy_loss import GridLoss, ShiftMixture, discretize
+from tests.strategies.accounting.oracles import ScalarPair
+
+PAIRS = {
+    "one-sided": ShiftMixture(1.0, 0.6, np.array([0.5, 2.0]), np.array([0.3, 0.1])),
+    "always moved": ShiftMixture(1.0, 0.0, np.array([1.0, 3.0]), np.array([0.5, 0.5])),
+    "two-sided": ShiftMixture(
+        1.0, 0.2, np.array([0.0, 2.0]), np.array([0.5, 0.3]), np.array([0.0, 1.0]), np.array([0.7, 0.3])
+    ),
+    "bounded above": ShiftMixture(
+        1.0, 0.0, np.array([0.0]), np.array([1.0]), np.array([0.0, 1.0]), np.array([0.9, 0.1])
+    ),
+}
+
+
+def exact(mixture: ShiftMixture, z: float) -> ScalarPair:
+    q = (-mixture.opposed_shifts, mixture.opposed_weights)
+    centres = np.concatenate([mixture.shifts, q[0]])
+    return ScalarPair((centres, np.concatenate([mixture.weights, mixture.common * q[1]])), q, z)
+
+
+def divergence(loss: GridLoss, at: float) -> float:
+    losses = loss.width * (loss.first + np.arange(len(loss.masses)))
+    beyond = losses > at
+    return float(loss.infinite + (loss.masses[beyond] * -np.expm1(at - losses[beyond])).sum())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("z", [0.8, 2.0])
+@pytest.mark.parametrize(("width", "tail"), [(1e-3, 1e-12), (0.3, 1e-12), (0.05, 1e-3)])
+def test_the_grid_dominates_both_ways(name: str, z: float, width: float, tail: float) -> None:
+    pair = exact(PAIRS[name], z)
+    grids = discretize((PAIRS[name],), z, width, tail)
+    for at in np.arange(-3.0, 6.0, 0.31):
+        for grid, true in zip(grids, pair.delta(at), strict=True):
+            bound = divergence(grid, at)
+            assert bound >= true - 1e-6
+            if width == 1e-3:
+                assert bound == pytest.approx(true, rel=1e-3, abs=1e-6)
+
+
+def test_what_the_law_leaves_out_is_charged() -> None:
+    short = ShiftMixture(0.9, 0.5, np.array([1.0]), np.array([0.48]))
+    forward, backward = discretize((short,), 1.0, 1e-2, 1e-12)
+    assert forward.infinite == pytest.approx(0.1 + 0.9 * 0.02, rel=1e-6)
+    assert backward.infinite == pytest.approx(0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["infinite", "round_off"])
+def test_composition_charges_every_round(name: str) -> None:
+    charges = {"infinite": 0.0, "round_off": 0.0} | {name: 1e-6}
+    loss = GridLoss(0.1, -1, np.array([0.5, 0.0, 0.5]), **charges)
+    window = composition.Window(-3.0, 3.0)
+    enough, short = (composition.epsilons(loss, np.array([20]), d, window, 64)[0] for d in (2.1e-5, 1.9e-5))
+    assert enough < math.inf
+    assert short == math.inf
+    assert composition.delta_of_loss(loss, 20, 5.0, window, 64) >= 2e-5 * (1 - 1e-9)
+
+
+def test_mass_beyond_the_window_is_charged() -> None:
+    """On a circle that is far too small the bound must be useless, never wrong."""
+    (loss, _) = discretize((PAIRS["one-sided"],), 0.5, 0.05, 1e-12)
+    wide = composition.delta_of_loss(loss, 30, 10.0, composition.Window(-60.0, 60.0), 4096)
+    narrow = composition.delta_of_loss(loss, 30, 10.0, composition.Window(-1.0, 1.0), 64)
+    assert narrow >= wide * (1 - 1e-9)
+
+
+def test_rare_shifts_only_ever_grow() -> None:
+    law = dominating_pairs.binomial(500, 0.1, 1e-6)
+    true = dominating_pairs.binomial(500, 0.1, 0.0)
+    assert law.probabilities.sum() >= 1 - 2e-6
+    for value in law.values:
+        kept_above = law.probabilities[law.values >= value].sum() + (1 - law.probabilities.sum())
+        assert kept_above >= true.probabilities[true.values >= value].sum() - 1e-12
+
+
+def test_robust_activates_the_entity_always() -> None:
+    event = RoundEvent("uedp", 1.0, q_u=0.2, q_e=0.3, q_s=0.4, user_cap=5)
+    assert event.robust() == RoundEvent("uedp", 1.0, q_u=0.2, q_e=1.0, q_s=0.4, user_cap=5)
+
+
+@pytest.mark.parametrize("q_e", [0.5, 1.0])
+@pytest.mark.parametrize("z", [0.6, 1.0, 3.0])
+@pytest.mark.parametrize("users", [1, 15])
+def test_one_corpus_with_the_user_and_one_with_the_entity(q_e: float, z: float, users: int) -> None:
+    """The crossed reading of adjacency (docs/privacy.md, section 5): never worse than what is printed."""
+    event = RoundEvent("uedp", z, q_u=1.0, q_e=q_e, q_s=0.1, user_cap=10)
+    user = dominating_pairs.user_shift(1.0, 0.1, 12, 10, 1e-12)
+    entity = dominating_pairs.entity_shift(q_e, 0.1, users, math.inf, 1e-12)
+    crossed = ShiftMixture(1.0, 0.0, entity.values / 10, entity.probabilities, user.values / 10, user.probabilities)
+    found = composition.epsilon_curve((crossed,), z, np.array([20]), 1e-5)[0]
+    assert found <= epsilon(event, Adjacency(12, Reach(users, 1)), 20, 1e-5) * (1 + 1e-3)

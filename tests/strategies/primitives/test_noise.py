@@ -1,0 +1,113 @@
+"""Secure noise: the stated scale and no other, independent, never the same twice, on the public grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sim.strategies.primitives import noise
+from fl_sim.strategies.primitives.noise import gaussian_noise, grid_width, round_to_grid, secure_gaussian_noise
+from tests.strategies.federation import plan, run_rounds, zeros
+
+SIZE = 40_000
+
+
+def is_gaussian_of(std: float, values: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov on all values, and a chi-square test of the scale; level 1e-6 each.
+
+    The samples are fresh at every run of the tests, so the level decides how often they fail for nothing.
+    """
+    flat = values.ravel() / std
+    variance = stats.chi2.cdf((flat**2).sum(), len(flat))
+    return stats.kstest(flat, "norm").pvalue > 1e-6 and 5e-7 < variance < 1 - 5e-7
+
+
+@pytest.mark.parametrize("std", [1e-6, 0.7, 3.0, 1e9])
+def test_secure_noise_has_the_stated_scale_and_no_other(std: float) -> None:
+    drawn = secure_gaussian_noise(SIZE, std)
+    assert is_gaussian_of(std, drawn)
+    for wrong in (0.95, 1.05, 0.5, 2.0):
+        assert not is_gaussian_of(std * wrong, drawn)
+
+
+def test_rounding_to_the_grid_does_not_change_the_scale() -> None:
+    drawn = round_to_grid(secure_gaussian_noise(SIZE, 3.0), 3.0)
+    assert is_gaussian_of(3.0, drawn)
+    assert not is_gaussian_of(3.0 * 0.95, drawn)
+
+
+def test_secure_noise_is_independent_across_coordinates_and_draws() -> None:
+    drawn = np.stack([secure_gaussian_noise(1_000, 1.0) for _ in range(20)])
+    between = np.corrcoef(drawn)[np.triu_indices(20, 1)]
+    assert np.abs(between).max() < 6 / np.sqrt(1_000)
+    halves = np.hsplit(drawn, 2)  # the two coordinates that one pair of uniforms makes
+    for first, second in ((drawn[:, :-1], drawn[:, 1:]), halves, (halves[0] ** 2, halves[1] ** 2)):
+        assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 6 / np.sqrt(first.size)
+
+
+def test_secure_noise_is_never_drawn_twice() -> None:
+    assert not np.intersect1d(secure_gaussian_noise(SIZE, 1.0), secure_gaussian_noise(SIZE, 1.0)).size
+    np.testing.assert_array_equal(gaussian_noise(0, 1, 10, 1.0), gaussian_noise(0, 1, 10, 1.0))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7])
+def test_every_size_is_met(size: int) -> None:
+    assert secure_gaussian_noise(size, 1.0).shape == gaussian_noise(0, 1, size, 1.0).shape == (size,)
+
+
+def test_a_large_models_noise_is_drawn_in_blocks_and_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on any number of processors; no block repeats another; seeded and secure noise of the stated scale."""
+    monkeypatch.setattr(noise, "_BLOCK", SIZE // 4)
+    size = SIZE + 3
+    draws = []
+    for processors in (1, 4):
+        monkeypatch.setattr(noise.os, "cpu_count", lambda count=processors: count)
+        draws.append(gaussian_noise(0, 1, size, 3.0))
+    np.testing.assert_array_equal(*draws)
+    assert not np.intersect1d(draws[0], gaussian_noise(0, 2, size, 3.0)).size
+    for drawn in (draws[0], secure_gaussian_noise(size, 3.0)):
+        assert len(np.unique(drawn)) == size
+        assert is_gaussian_of(3.0, drawn)
+        assert not is_gaussian_of(3.0 * 0.95, drawn)
+
+
+def test_the_tail_is_as_long_as_64_bits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A uniform of all zero bits is the rarest radius: sqrt(2 ln 2^64) = 9.42, not infinity and not 8.5 (2^-53)."""
+    monkeypatch.setattr(noise.os, "urandom", lambda count: bytes(count))
+    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0), [9.4192, 0.0], atol=1e-3)
+    monkeypatch.setattr(noise.os, "urandom", lambda count: b"\xff" * count)
+    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0), [0.0, 0.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("std", [1e-6, 0.7, 1.0, 1.999, 3.0, 1e9])
+def test_the_grid_is_a_power_of_two_and_fine(std: float) -> None:
+    width = grid_width(std)
+    assert np.frexp(width)[0] == 0.5
+    assert std * 2.0**-11 < width <= std * 2.0**-10
+
+
+def released(**changes: float) -> np.ndarray:
+    """The noisy sums of rounds to which nobody contributes, (rounds, size); sizes at which float32 is exact."""
+    privacy = plan(population=1, q_u=1.0, **changes)
+    models, _ = run_rounds(privacy, size=SIZE, rounds=1, answer=zeros, secure_noise=True)
+    return models[0].astype(np.float64) * privacy.expected_cohort
+
+
+def test_a_secure_round_releases_noise_of_the_stated_scale_on_the_grid() -> None:
+    sums = released(noise_multiplier=2.0, clip_norm=0.5, user_cap=3.0)
+    assert is_gaussian_of(3.0, sums)
+    for wrong in (0.95, 1.05):
+        assert not is_gaussian_of(3.0 * wrong, sums)
+    steps = sums / grid_width(3.0)
+    np.testing.assert_array_equal(steps, np.round(steps))
+
+
+def test_a_secure_round_done_again_releases_other_noise() -> None:
+    assert not np.array_equal(released(noise_multiplier=1.0), released(noise_multiplier=1.0))
+
+
+def test_noiseless_rounds_stay_noiseless() -> None:
+    privacy = plan(strategy="noiseless", clip_norm=np.inf, noise_multiplier=0.0)
+    models, _ = run_rounds(privacy, users=10, size=1, secure_noise=True)
+    assert models[0][0] == pytest.approx(0.5)

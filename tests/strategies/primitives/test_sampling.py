@@ -1,0 +1,65 @@
+"""The round's coins: right rates (and wrong ones noticed), shared entities, independence between rounds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sim.strategies.primitives import sampling
+
+USERS = 2_000
+ROUNDS = 50
+
+
+def within_binomial(successes: int, trials: int, rate: float) -> bool:
+    """Two-sided exact test at a level that a seeded suite meets by luck once in a million."""
+    return stats.binomtest(successes, trials, rate).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.5, 0.9])
+def test_users_are_sampled_at_the_stated_rate(rate: float) -> None:
+    sampled = sum(len(sampling.sample_users(0, t, USERS, rate)) for t in range(1, ROUNDS + 1))
+    assert within_binomial(sampled, USERS * ROUNDS, rate)
+    # The test can fail: a fifth of the rate, or a quarter more, is noticed.
+    assert not within_binomial(sampled, USERS * ROUNDS, rate / 5)
+    assert not within_binomial(sampled, USERS * ROUNDS, min(rate * 1.25, 0.999))
+
+
+def test_cohorts_vary_in_size_as_poisson_sampling_does() -> None:
+    sizes = [len(sampling.sample_users(0, t, USERS, 0.05)) for t in range(1, 401)]
+    expected = USERS * 0.05 * 0.95
+    # A fixed cohort size would have no variance at all.
+    assert 0.75 * expected < np.var(sizes) < 1.3 * expected
+
+
+def test_a_user_is_sampled_independently_of_the_others_and_of_other_rounds() -> None:
+    masks = np.zeros((400, 50), dtype=bool)
+    for t in range(400):
+        masks[t, sampling.sample_users(3, t + 1, 50, 0.3)] = True
+    correlations = np.corrcoef(masks.T)[np.triu_indices(50, 1)]
+    assert np.abs(correlations).max() < 6 / np.sqrt(400)
+    following = np.corrcoef(masks[:-1].ravel(), masks[1:].ravel())[0, 1]
+    assert abs(following) < 5 / np.sqrt(masks[1:].size)
+
+
+def test_rate_one_takes_everybody() -> None:
+    np.testing.assert_array_equal(sampling.sample_users(0, 1, 7, 1.0), np.arange(7))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
+def test_impossible_rates_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="rate is"):
+        sampling.sample_users(0, 1, 10, rate)
+
+
+def test_entities_and_sentences_toss_different_coins() -> None:
+    seed = sampling.round_seed(0, 1)
+    entities = sampling.active_entities(seed, np.arange(10_000), 0.5)
+    sentences = sampling.active_sentences(seed, np.arange(10_000), 0.5)
+    assert abs(np.corrcoef(entities, sentences)[0, 1]) < 5 / np.sqrt(10_000)
+    assert within_binomial(int(entities.sum()), 10_000, 0.5)
+    assert within_binomial(int(sentences.sum()), 10_000, 0.5)
+
+
+def test_a_rate_is_never_exceeded_by_rounding() -> None:
+    # 0.1 is not a multiple of 2^-64; the threshold lies at or below it.
+    assert int(0.1 * 2.0**64) / 2**64 <= 0.1

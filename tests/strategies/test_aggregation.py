@@ -1,0 +1,275 @@
+"""The server's side of a round on a federation of given vectors: sum, noise once, public denominator, nothing else."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from scipy import stats
+
+from fl_sim.engines.engine import InlineGrid, _identity
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
+from fl_sim.strategies.messages import LocalRule, MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
+from fl_sim.strategies.postprocessing.averaging import IterateAverage
+from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
+from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.registry import build_strategy
+from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
+
+
+def test_the_sum_is_divided_by_the_public_expected_cohort() -> None:
+    # 7 of 10 enrolled users hold data and are sampled at 0.5: the denominator is 5, whoever came.
+    models, strategy = run_rounds(plan(q_u=0.5, population=10), users=7, size=1)
+    assert 0 < strategy.tally.cohort_users < 7
+    assert models[0][0] == pytest.approx(0.5 * strategy.tally.cohort_users / 5)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 10, 13])
+def test_the_number_of_nodes_does_not_matter(nodes: int) -> None:
+    reference, _ = run_rounds(plan(q_u=0.4, noise_multiplier=1.0), nodes=1, rounds=4)
+    models, _ = run_rounds(plan(q_u=0.4, noise_multiplier=1.0), nodes=nodes, rounds=4)
+    np.testing.assert_allclose(models, reference, rtol=1e-6)
+
+
+def test_every_sampled_user_is_asked_exactly_once_and_nobody_else() -> None:
+    asked: list[np.ndarray] = []
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        asked.append(users)
+        return ones(request, users)
+
+    run_rounds(plan(q_u=0.5), users=50, nodes=7, answer=answer)
+    cohort = sampling.sample_users(0, 1, 50, 0.5)
+    np.testing.assert_array_equal(np.sort(np.concatenate(asked)), cohort)
+
+
+def noise_of_zero_rounds(rounds: int, size: int = 2_000, **changes: float) -> np.ndarray:
+    """The released sums of rounds in which nobody moves the model, (rounds, size)."""
+    privacy = plan(population=10, **changes)
+    models, _ = run_rounds(privacy, size=size, rounds=rounds, answer=zeros)
+    return np.diff(np.vstack([np.zeros(size), models]), axis=0) * privacy.expected_cohort
+
+
+def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
+    """Kolmogorov-Smirnov on all coordinates, and a chi-square test of the scale; level 1e-4 each."""
+    flat = noise.ravel() / std
+    variance = stats.chi2.cdf((flat**2).sum(), len(flat))
+    return stats.kstest(flat, "norm").pvalue > 1e-4 and 5e-5 < variance < 1 - 5e-5
+
+
+def test_a_round_of_zero_updates_releases_gaussian_noise_of_the_stated_scale() -> None:
+    noise = noise_of_zero_rounds(10, noise_multiplier=2.0, clip_norm=0.5, user_cap=3.0)
+    std = 2.0 * 3.0 * 0.5  # z · ŵ · c
+    assert is_gaussian_of(std, noise)
+    for wrong in (0.95, 1.05, 0.5, 2.0):
+        assert not is_gaussian_of(std * wrong, noise)
+    assert not is_gaussian_of(std, np.zeros_like(noise))
+
+
+def test_noise_is_independent_across_coordinates_and_rounds() -> None:
+    noise = noise_of_zero_rounds(20, size=500, noise_multiplier=1.0)
+    between_rounds = np.corrcoef(noise)[np.triu_indices(20, 1)]
+    assert np.abs(between_rounds).max() < 5 / np.sqrt(500)
+    neighbours = np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]
+    assert abs(neighbours) < 5 / np.sqrt(noise.size)
+
+
+def test_an_empty_cohort_still_releases_noise() -> None:
+    models, strategy = run_rounds(plan(q_u=1e-9, noise_multiplier=1.0), size=100)
+    assert strategy.tally.cohort_users == 0
+    assert np.count_nonzero(models[0]) == 100
+
+
+def test_noise_is_added_once_whatever_the_number_of_nodes() -> None:
+    one, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=1, answer=zeros)
+    many, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=10, answer=zeros)
+    np.testing.assert_array_equal(one[0], many[0])
+
+
+def test_noiseless_rounds_release_the_average_itself() -> None:
+    privacy = plan(strategy="noiseless", clip_norm=np.inf, noise_multiplier=0.0)
+    models, _ = run_rounds(privacy, users=10, size=1)
+    assert models[0][0] == pytest.approx(0.5)
+
+
+def too_long(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    """A node that does not clip: twice what its users may send together."""
+    vector = np.zeros(len(request.vector), dtype=np.float32)
+    vector[0] = 2.0 * len(users)
+    return TrainReply(vector, len(users), len(users), 0, 0, 0.0)
+
+
+def not_finite(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.full_like(request.vector, np.nan), len(users), len(users), 0, 0, 0.0)
+
+
+def wrong_shape(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.zeros(1, dtype=np.float32), len(users), len(users), 0, 0, 0.0)
+
+
+def wrong_users(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    return TrainReply(np.zeros_like(request.vector), len(users) + 1, len(users), 0, 0, 0.0)
+
+
+def crash(request: TrainRequest, users: np.ndarray) -> TrainReply:
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("misbehave", [too_long, not_finite, wrong_shape, wrong_users, crash])
+def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callable) -> None:
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        return misbehave(request, users) if 0 in users else ones(request, users)
+
+    models, strategy = run_rounds(plan(), users=10, nodes=5, size=4, answer=answer)
+    expected = np.zeros(4)
+    np.add.at(expected, np.arange(2, 10) % 4, 0.5)  # users 0 and 1 share the failed node
+    np.testing.assert_allclose(models[0], expected / 10, atol=1e-9)
+    assert strategy.tally.failed_nodes == 1
+
+
+def hostile_round(content: Callable[[TrainRequest, RecordDict], RecordDict]) -> BoundedSumStrategy:
+    """The strategy after a round in which one of two nodes sends ``content`` of its request and its honest answer."""
+    client, privacy = ClientApp(), plan(q_u=0.5)
+    federation = Federation("{}", np.full(10, 3), 0)
+    parts = RoundParts(privacy, federation, build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1))
+    strategy = build_strategy(parts)
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        honest = ones(request, user_ids(request)).to_record(request)
+        return Message(content(request, honest) if context.node_config["partition-id"] else honest, reply_to=message)
+
+    with _identity():
+        strategy.start(InlineGrid(client, 2), vector_to_arrays(np.zeros(4, np.float32)), num_rounds=1)
+    return strategy
+
+
+def of_other_users(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    """As many users as were sampled on the node, but others."""
+    unsampled = replace(request, users=request.users + 1)
+    return ones(unsampled, user_ids(unsampled)).to_record(unsampled)
+
+
+def of_the_round_before(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    return ones(request, user_ids(request)).to_record(replace(request, server_round=0))
+
+
+def of_nobody(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    del honest["config"]
+    return honest
+
+
+def with_counts_that_are_none(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "sentences": [1, 2]})
+    return honest
+
+
+def with_a_loss_that_is_no_number(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "loss_sum": math.nan})
+    return honest
+
+
+def with_numbers_of_another_type(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    honest["arrays"] = ArrayRecord({"vector": Array(np.zeros(4, np.complex64))})
+    return honest
+
+
+def with_an_array_of_lies(request: TrainRequest, honest: RecordDict) -> RecordDict:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,)}"
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    honest["arrays"] = ArrayRecord({"vector": Array("float32", (4,), "numpy.ndarray", data)})
+    return honest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        of_other_users,
+        of_the_round_before,
+        of_nobody,
+        with_counts_that_are_none,
+        with_a_loss_that_is_no_number,
+        with_numbers_of_another_type,
+        with_an_array_of_lies,
+    ],
+)
+def test_a_reply_that_is_no_answer_to_the_request_is_rejected_and_counted(content: Callable) -> None:
+    honest, hostile = hostile_round(lambda request, honest: honest), hostile_round(content)
+    assert (honest.tally.failed_nodes, hostile.tally.failed_nodes) == (0, 1)
+    assert 0 < hostile.tally.cohort_sentences < honest.tally.cohort_sentences
+    assert 0 < hostile.tally.update_norm < honest.tally.update_norm
+
+
+def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
+    privacy = plan()
+    parts = RoundParts(
+        privacy, Federation("{}", np.full(10, 3), 0), build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1)
+    )
+    strategy, client = build_strategy(parts), ClientApp()
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        request = TrainRequest.from_message(message)
+        return Message(ones(request, user_ids(request)).to_record(request), reply_to=message)
+
+    with _identity():
+        grid, start = InlineGrid(client, 2), vector_to_arrays(np.zeros(4, np.float32))
+        replies = list(grid.send_and_receive(strategy.configure_train(1, start, ConfigRecord(), grid)))
+        strategy.aggregate_train(1, replies)
+        once = strategy.tally
+        strategy.configure_train(1, start, ConfigRecord(), grid)
+        strategy.aggregate_train(1, [*replies, replies[0]])
+        assert strategy.tally.update_norm == once.update_norm
+        assert strategy.tally.failed_nodes == 1
+        del strategy._open.asked[replies[1].metadata.src_node_id]
+        strategy.aggregate_train(1, replies)
+    assert strategy.tally.update_norm < once.update_norm
+
+
+@pytest.mark.parametrize(
+    ("load", "nodes"),
+    [([1] * 10, 3), ([100, 1, 1, 1], 3), ([1, 1, 1, 100], 3), ([5], 4), ([0, 0, 0], 2), ([3, 1, 2], 3), ([1] * 7, 7)],
+)
+def test_partition_covers_every_user_once(load: list[int], nodes: int) -> None:
+    shards = partition_users(np.array(load), nodes)
+    assert len(shards) == min(nodes, len(load))
+    assert shards[0][0] == 0
+    assert shards[-1][1] == len(load)
+    assert all(first < stop for first, stop in shards)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(shards))
+
+
+def test_partition_balances_sentences() -> None:
+    load = np.random.default_rng(0).integers(1, 40, 1000)
+    sums = [load[first:stop].sum() for first, stop in partition_users(load, 8)]
+    assert max(sums) < 1.05 * load.sum() / 8
+
+
+@pytest.mark.parametrize(
+    ("ids", "runs"), [([], []), ([3], [[3, 4]]), ([0, 1, 2], [[0, 3]]), ([0, 2, 3, 7], [[0, 1], [2, 4], [7, 8]])]
+)
+def test_runs_of_ids(ids: list[int], runs: list[list[int]]) -> None:
+    np.testing.assert_array_equal(runs_of(np.array(ids, dtype=np.int64)), np.array(runs).reshape(-1, 2))
+
+
+def test_a_malformed_reply_is_refused() -> None:
+    client = ClientApp()
+
+    @client.train("bounded_sum")
+    def train(message: Message, context: Context) -> Message:
+        return Message(message.content, reply_to=message)  # echoes the request: no metrics
+
+    with _identity():
+        grid = InlineGrid(client, 1)
+        request = TrainRequest(
+            1, 5, np.array([[0, 1]]), LocalRule("gradients", 1.0, 1.0, 1.0, 1.0), "{}", np.zeros(3, np.float32)
+        )
+        message = Message(request.to_record(), next(iter(grid.get_node_ids())), "train.bounded_sum")
+        (reply,) = grid.send_and_receive([message])
+        with pytest.raises(MessageError, match="malformed"):
+            TrainReply.from_message(reply)
