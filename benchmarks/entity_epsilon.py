@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--sampling", nargs="+", choices=EVENTS, default=list(EVENTS))
     args = parser.parse_args()
     ownership = synthetic(args.entities, args.users, args.mentions)
-    reach = ownership.entity_reach()
+    contributions = ownership.entity_contributions()
     print(
         f"{ownership.num_entities:,} entities, {len(ownership.entity_ids):,} mentions, {ownership.num_users:,} users; "
-        f"the largest entity has {reach.users.max():,} users"
+        f"the largest entity has {contributions.users.max():,} users"
     )
     head = f"{'sampling':<10}{'profiles':>9}{'kinds':>7}{'wall s':>8}{'CPU s':>7}"
     print(f"{head}{'exact':>8}{'median ε':>10}{'largest':>12}")

@@ -57,7 +57,7 @@ from fl_sim.run.run_plan import Planned, plan_run
 from fl_sim.storage import checkpoint as checkpoints
 from fl_sim.strategies import ledger as ledgers
 from fl_sim.strategies.aggregation import Federation, RoundParts
-from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, Terms
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
@@ -254,8 +254,8 @@ def _check_epsilons(config: RunConfig, planned: Planned, *, thorough: bool) -> N
     if math.isinf(at_end["epsilon_user"]) and math.isinf(at_end["epsilon_user_entity_max"]):
         return
     weaker = [("epsilon_user", "epsilon_user_unbounded")] if plan.strategy != "published" else []
-    for reach in ("median", "p95", "max"):
-        entity, robust = f"epsilon_user_entity_{reach}", f"epsilon_user_entity_robust_{reach}"
+    for entity_bound in ("median", "p95", "max"):
+        entity, robust = f"epsilon_user_entity_{entity_bound}", f"epsilon_user_entity_robust_{entity_bound}"
         weaker += [("epsilon_user", entity), (entity, robust)]
     for less, more in weaker:
         if at_end[less] > at_end[more] * SLACK + 1e-6:
@@ -379,7 +379,7 @@ FORGED = st.one_of(NUMBERS, TEXTS, st.none(), st.dictionaries(TEXTS, NUMBERS, ma
 LEDGERS = st.one_of(
     st.tuples(st.sampled_from([LEDGER_FILE, HEAD_FILE]), DAMAGE),
     st.tuples(st.just("lines"), st.lists(st.integers(0, 3), max_size=5)),
-    st.tuples(st.just("forged"), st.dictionaries(st.sampled_from(sorted(Terms.__dataclass_fields__)), FORGED)),
+    st.tuples(st.just("forged"), st.dictionaries(st.sampled_from(sorted(ReleaseRecord.__dataclass_fields__)), FORGED)),
 )
 
 
@@ -390,7 +390,7 @@ def ledger_files(folder: Path) -> Check:
     plan = _plan(noise_multiplier=1.0, rounds=4)
     written = Ledger.create(sound)
     for number in range(1, 5):
-        written.charge(Terms.of(plan, 0), number)
+        written.record_release(ReleaseRecord.of(plan, 0), number)
     words = ("account", "--json", "--delta", "1e-5", "--user-sentences", "3", "--ledger")
     _, whole = call(*words, str(sound))
     expected = {**json.loads(whole), "ledger": None}

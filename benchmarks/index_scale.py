@@ -84,8 +84,8 @@ def measured(folder: Path, cohort: int) -> dict[str, Any]:
     for q_e, q_s in ((0.5, 0.1), (0.5, 1.0)):
         figures[f"round_ms_q_s_{q_s:g}"] = rounds_drawn(ownership, q_u, q_e, q_s)
     figures["mib_after_rounds"] = memory()
-    reach, seconds = timed(ownership.entity_reach)
-    figures |= {"reach_seconds": round(seconds, 3), "reach_quantiles_95": reach.quantile(0.95)}
+    contributions, seconds = timed(ownership.entity_contributions)
+    figures |= {"reach_seconds": round(seconds, 3), "reach_quantiles_95": contributions.quantile(0.95)}
     figures["mib_after_reach"] = memory()
     return figures
 
@@ -198,8 +198,8 @@ def _known(folder: Path) -> tuple[int, int]:
 
 def write_tables(folder: Path, split: str, ownership: Ownership, compression: str) -> None:
     """The three tables of a part; a text is its number, and mentions have no place in it."""
-    sentences, reach = ownership.num_sentences, ownership.entity_reach()
-    users, entities = np.flatnonzero(ownership.sentences_per_user), np.flatnonzero(reach.users)
+    sentences, contributions = ownership.num_sentences, ownership.entity_contributions()
+    users, entities = np.flatnonzero(ownership.sentences_per_user), np.flatnonzero(contributions.users)
     nothing = pa.ListArray.from_arrays(pa.array(np.zeros(sentences + 1, dtype=np.int32)), pa.array([], pa.int32()))
     offsets = pa.array(ownership.entity_offsets.astype(np.int32))
     one_each = pa.array(np.arange(len(entities) + 1), pa.int32())
@@ -222,7 +222,10 @@ def write_tables(folder: Path, split: str, ownership: Ownership, compression: st
             pa.array(entities, pa.int32()),
             pc.cast(pa.array(entities), pa.string()),
             pa.ListArray.from_arrays(one_each, pa.array(["X"] * len(entities))),
-            *(pa.array(values[entities]) for values in (reach.users, reach.sentences, reach.max_per_user)),
+            *(
+                pa.array(values[entities])
+                for values in (contributions.users, contributions.sentences, contributions.max_per_user)
+            ),
         ],
     }
     for table, schema in TABLES.items():

@@ -39,7 +39,7 @@ def train(message: Message, context: Context) -> Message:
     rule = request.rule
     selection = select_for(rule, workspace.ownership, request.users, request.round_seed)
     workspace.model.set_vector(request.vector)
-    taking_part = selection.of_those_with_any()  # the others add nothing
+    taking_part = selection.nonempty()  # the others add nothing
     found = bounded_sum(workspace.model, workspace.examples, taking_part, rule, request.round_seed)
     reply = replace(found, users=len(selection.users))
     return Message(content=reply.to_record(request), reply_to=message)

@@ -34,7 +34,7 @@ class Selection:
     sentences: IntArray
     counts: IntArray
 
-    def of_those_with_any(self) -> Self:
+    def nonempty(self) -> Self:
         """The same without the users who have no eligible sentence: of a million few may have one."""
         has = self.counts > 0
         return replace(self, users=self.users[has], counts=self.counts[has])
@@ -43,22 +43,22 @@ class Selection:
 def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: float, q_s: float) -> Selection:
     """Toss the round's coins for the users of ``user_runs`` (R, 2) and keep what is eligible."""
     users = _expand(user_runs)
-    up, owners = _sentences_up(ownership, users, user_runs, round_seed, q_s)
+    up, owners = _sampled_sentence_range(ownership, users, user_runs, round_seed, q_s)
     eligible = _entities_active(ownership, up, round_seed, q_e)
     counts = np.bincount(owners[eligible], minlength=len(users))
     return Selection(users=users, sentences=up[eligible], counts=counts)
 
 
-def _sentences_up(
+def _sampled_sentence_range(
     ownership: Ownership, users: IntArray, user_runs: IntArray, round_seed: int, q_s: float
 ) -> tuple[IntArray, IntArray]:
     """The sentences of ``users`` whose own coin is up (K,), and the places of their owners among the users (K,)."""
     if ownership.sentence_ids is None and len(users) >= _LONG * len(user_runs) > 0:
         runs = ownership.user_offsets[user_runs].tolist()
-        up = np.concatenate([sampling.sentences_up(round_seed, first, stop, q_s) for first, stop in runs])
+        up = np.concatenate([sampling.sampled_sentence_range(round_seed, first, stop, q_s) for first, stop in runs])
         return up, np.searchsorted(ownership.user_offsets[users + 1], up, side="right")
     owned, counts = ownership.sentences_of(users)
-    up = np.flatnonzero(sampling.active_sentences(round_seed, owned, q_s))
+    up = np.flatnonzero(sampling.sampled_sentences(round_seed, owned, q_s))
     return owned[up], np.searchsorted(np.cumsum(counts), up, side="right")
 
 
@@ -67,7 +67,7 @@ def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int,
     if q_e == 1 or len(sentences) == 0:
         return np.ones(len(sentences), dtype=np.bool_)
     entities, counts = ownership.entities_of(sentences)
-    inactive = ~sampling.active_entities(round_seed, entities, q_e)
+    inactive = ~sampling.sampled_entities(round_seed, entities, q_e)
     mentioned_by = np.repeat(np.arange(len(sentences)), counts)
     return np.bincount(mentioned_by[inactive], minlength=len(sentences)) == 0
 

@@ -74,7 +74,7 @@ class _Bounded:
 def _sum_of_gradients(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
-    those = selection.of_those_with_any()
+    those = selection.nonempty()
     total = GradientSum(model, mask_seed)
     shared = _cannot_reach(those.counts, rule)
     pooled = those.sentences[np.repeat(shared, those.counts)]
@@ -162,7 +162,7 @@ def _published_sum(
     model: LanguageModel, examples: Examples, selection: WeightedSelection, rule: LocalRule, mask_seed: int
 ) -> TrainReply:
     """Σ_u w_u·Π_β(Σ_s m_s·(−∇l(θ, s))), m_s the weight of the sampled entities that the sentence mentions."""
-    those = selection.of_those_with_any()
+    those = selection.nonempty()
     weights = np.split(those.weights, np.cumsum(those.counts)[:-1])
     total = GradientSum(model, mask_seed)
     sums = user_sums(model, map(examples.read, _by_user(those)), math.inf, mask_seed, weights)
@@ -178,7 +178,7 @@ def _cannot_reach(sentences: npt.NDArray[np.int64], rule: LocalRule) -> npt.NDAr
 def _sum_of_local_training(
     model: LanguageModel, examples: Examples, selection: Selection, rule: LocalRule, round_seed: int
 ) -> TrainReply:
-    those = selection.of_those_with_any()
+    those = selection.nonempty()
 
     def users(one_step: bool) -> Iterator[tuple[int, list[Example]]]:
         for user, part in zip(those.users, _by_user(those), strict=True):

@@ -32,10 +32,10 @@ class WeightedSelection(Selection):
     weights: Floats
     user_weights: Floats
 
-    def of_those_with_any(self) -> Self:
+    def nonempty(self) -> Self:
         """The same without the users who have no eligible sentence, and without their weights."""
         # not super(): a dataclass with slots is another class than the one this method was written in
-        return replace(Selection.of_those_with_any(self), user_weights=self.user_weights[self.counts > 0])
+        return replace(Selection.nonempty(self), user_weights=self.user_weights[self.counts > 0])
 
 
 def select_for(rule: LocalRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
@@ -84,12 +84,12 @@ def _weights(counts: npt.NDArray[np.integer], cap: float | None) -> Floats:
 def _sentence_weights(ownership: Ownership, sentences: IntArray, round_seed: int, rule: LocalRule) -> Floats:
     """m_s (K,); 0 for a sentence that does not take part."""
     entities, counts = ownership.entities_of(sentences)
-    sampled = sampling.active_entities(round_seed, entities, rule.q_e)
+    sampled = sampling.sampled_entities(round_seed, entities, rule.q_e)
     weights = entity_weights(ownership, rule.entity_weight_cap)[entities[sampled]]
     mentioned_by = np.repeat(np.arange(len(sentences)), counts)[sampled]
     total = np.bincount(mentioned_by, weights=weights, minlength=len(sentences)).astype(np.float64)
     if rule.extended:
         alone = counts == 0
-        up = sampling.active_sentences(round_seed, sentences, rule.q_s)
+        up = sampling.sampled_sentences(round_seed, sentences, rule.q_s)
         total[alone & up] = extended_weight(ownership, rule.extended_weight_cap)
     return total

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.ownership import EntityReach
+from fl_sim.data_prep.store.ownership import EntityContributions
 
-REACH_IS_PRIVATE = (
+CONTRIBUTIONS_ARE_PRIVATE = (
     "The reach of entities is itself private data: it is for whoever owns this simulation, "
     "and no ε covers publishing it."
 )
@@ -33,7 +33,7 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
         "fingerprint": corpus.fingerprint,
         "splits": {split: split_stats(corpus, split) for split in corpus.splits},
         "bad_text": _bad_text(corpus),
-        "note": REACH_IS_PRIVATE,
+        "note": CONTRIBUTIONS_ARE_PRIVATE,
     }
 
 
@@ -44,7 +44,7 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
     ``sensitive_sentences`` those with any, ``extended_set`` those with none. ``reach`` has, over entities,
     the users and the sentences that mention one, and the most sentences of any one user that do. Quantiles
     are the smallest value that the share does not exceed
-    (:meth:`fl_sim.data_prep.store.ownership.EntityReach.quantile`).
+    (:meth:`fl_sim.data_prep.store.ownership.EntityContributions.quantile`).
     """
     ownership = corpus.ownership(split)
     sensitive = int((ownership.entities_per_sentence > 0).sum())
@@ -55,7 +55,7 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
         "sensitive_sentences": sensitive,
         "extended_set": ownership.num_sentences - sensitive,
         "entities": ownership.num_entities,
-        "reach": _reach(ownership.entity_reach()),
+        "reach": _reach(ownership.entity_contributions()),
         "sentences_per_user": _summary(ownership.sentences_per_user),
         "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
     }
@@ -115,11 +115,11 @@ def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
     return {label: int(count) for label, count in sorted(zip(labels, counts, strict=True))}
 
 
-def _reach(reach: EntityReach) -> dict[str, dict[str, int]]:
+def _reach(contributions: EntityContributions) -> dict[str, dict[str, int]]:
     return {
-        "users": _summary(reach.users),
-        "sentences": _summary(reach.sentences),
-        "sentences_per_user": _summary(reach.max_per_user),
+        "users": _summary(contributions.users),
+        "sentences": _summary(contributions.sentences),
+        "sentences_per_user": _summary(contributions.max_per_user),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from fl_sim.data_prep.corpus_stats import REACH_IS_PRIVATE
+from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE
 from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
 from fl_sim.data_prep.records import CorpusError, Sentence
@@ -56,23 +56,31 @@ def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
 
 def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> Table:
     """The rows of :func:`identity_effect` as a table."""
-    caption = f"Three figures in a row are the median, the 95th percentile and the maximum.\n{REACH_IS_PRIVATE}"
+    caption = (
+        f"Three figures in a row are the median, the 95th percentile and the maximum.\n{CONTRIBUTIONS_ARE_PRIVATE}"
+    )
     table = Table(title=f"corpus {corpus}, split {split}", caption=caption, caption_justify="left")
     table.add_column("identity", no_wrap=True)
     for name in ("entities", "users per entity", "sentences per entity", "most in one user"):
         table.add_column(name, justify="right")
     for row in rows:
-        reach = (" / ".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user"))
-        table.add_row(row["identity"], f"{row['entities']:,}", *reach)
+        contributions = (
+            " / ".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user")
+        )
+        table.add_row(row["identity"], f"{row['entities']:,}", *contributions)
     return table
 
 
 def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any]:
-    reach = _ownership(
+    contributions = _ownership(
         [(sentence.user, found) for sentence, found in identity.resolved(iter(sentences))]
-    ).entity_reach()
-    columns = {"users": reach.users, "sentences": reach.sentences, "max_per_user": reach.max_per_user}
-    return {"entities": len(reach.users)} | {
+    ).entity_contributions()
+    columns = {
+        "users": contributions.users,
+        "sentences": contributions.sentences,
+        "max_per_user": contributions.max_per_user,
+    }
+    return {"entities": len(contributions.users)} | {
         name: {q: int(np.quantile(values, share, method="inverted_cdf")) for q, share in _QUANTILES.items()}
         for name, values in columns.items()
     }

@@ -21,7 +21,7 @@ from fl_sim.data_prep.records import Known, Sentence
 from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
 from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, table_file
 from fl_sim.data_prep.store.manifest import SplitCounts
-from fl_sim.data_prep.store.ownership import EntityReach, Ownership
+from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
 
 _ROWS_PER_BATCH = 65_536
 _CHARACTERS_PER_BATCH = 1 << 25
@@ -130,7 +130,7 @@ class SplitWriter:
         if self._known is None:
             write_profiles(folder, self.split, ownership.entity_profiles())
         self._write_users(folder, ownership)
-        self._write_entities(folder, ownership.entity_reach())
+        self._write_entities(folder, ownership.entity_contributions())
         return SplitCounts(
             users=len(self.new_users),
             sentences=ownership.num_sentences,
@@ -215,14 +215,17 @@ class SplitWriter:
         columns = [pa.array(ids, pa.int32()), keys, pa.array(counts[ids])]
         _write_table(pa.Table.from_arrays(columns, schema=USERS), folder / table_file(self.split, "users"))
 
-    def _write_entities(self, folder: Path, reach: EntityReach) -> None:
-        ids = np.flatnonzero(reach.users)
+    def _write_entities(self, folder: Path, contributions: EntityContributions) -> None:
+        ids = np.flatnonzero(contributions.users)
         keys = pa.array(list(self._entities), pa.string()).take(pa.array(ids))
         sets = {
             bits: sorted(label for label, bit in self._labels.items() if bits & bit) for bits in set(self._labels_of)
         }
         labels = pa.array([sets[self._labels_of[number]] for number in ids.tolist()], pa.list_(pa.string()))
-        figures = [pa.array(values[ids]) for values in (reach.users, reach.sentences, reach.max_per_user)]
+        figures = [
+            pa.array(values[ids])
+            for values in (contributions.users, contributions.sentences, contributions.max_per_user)
+        ]
         columns = [pa.array(ids, pa.int32()), keys, labels, *figures]
         _write_table(pa.Table.from_arrays(columns, schema=ENTITIES), folder / table_file(self.split, "entities"))
 

@@ -48,7 +48,7 @@ class LedgerError(PrivacyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms(Mechanism):
+class ReleaseRecord(Mechanism):
     """Under which terms a round was released: all that its ε depends on, and where its noise came from.
 
     Attributes:
@@ -72,7 +72,7 @@ class Terms(Mechanism):
         Mechanism.__post_init__(self)
 
     @classmethod
-    def of(cls, plan: Mechanism, seed: int | None) -> Terms:
+    def of(cls, plan: Mechanism, seed: int | None) -> ReleaseRecord:
         """The terms of ``plan`` with noise from ``seed``, or secure noise for None."""
         given = {field.name: getattr(plan, field.name) for field in fields(Mechanism)}
         return cls(
@@ -97,7 +97,7 @@ class Entry:
 
     run: str
     round: int
-    terms: Terms
+    terms: ReleaseRecord
 
 
 class Ledger:
@@ -167,25 +167,25 @@ class Ledger:
         return max(self._terms, default=0)
 
     @property
-    def seal(self) -> dict[str, str | int]:
+    def head(self) -> dict[str, str | int]:
         """Whose ledger it is, how many entries it has, and the last hash: what the head says, and a copy may keep."""
         return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
 
-    def check_seal(self, seal: Mapping[str, Any]) -> None:
+    def check_head(self, head: Mapping[str, Any]) -> None:
         """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
-        count = seal.get("entries")
-        if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != seal.get("last"):
+        count = head.get("entries")
+        if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != head.get("last"):
             raise LedgerError(f"{self.folder / LEDGER_FILE}: is not the ledger that was sealed after {count} entries")
 
     def releases(self, up_to: int) -> int:
         """How many releases the rounds 1 to ``up_to`` took; more than one each where noise was drawn afresh."""
         return sum(entry.round <= up_to for entry in self._entries)
 
-    def charger(self, terms: Terms) -> Callable[[int], None]:
+    def recorder(self, terms: ReleaseRecord) -> Callable[[int], None]:
         """:meth:`charge` for a strategy, which knows the round and nothing else."""
-        return functools.partial(self.charge, terms)
+        return functools.partial(self.record_release, terms)
 
-    def charge(self, terms: Terms, server_round: int) -> None:
+    def record_release(self, terms: ReleaseRecord, server_round: int) -> None:
         """Write down that ``server_round`` is about to be released; on disk when this returns.
 
         A round that is done again with seeded noise releases the same thing and is charged once. With secure noise
@@ -213,7 +213,7 @@ class Ledger:
         self._write_head()
 
     def _write_head(self) -> None:
-        _replace(self.folder / HEAD_FILE, _canonical(self.seal) + b"\n")
+        _replace(self.folder / HEAD_FILE, _canonical(self.head) + b"\n")
 
 
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
@@ -293,11 +293,11 @@ def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entr
 
 
 def _width(adjacency: Adjacency) -> int:
-    return adjacency.reach.users
+    return adjacency.entity_bound.users
 
 
 def _entry(values: Mapping[str, Any], where: str) -> Entry:
-    names = {field.name for field in fields(Terms)}
+    names = {field.name for field in fields(ReleaseRecord)}
     missing = (names | {"run", "round", "previous"}) - values.keys()
     if missing - _LATER or values.keys() - names - {"run", "round", "previous"}:
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
@@ -308,7 +308,7 @@ def _entry(values: Mapping[str, Any], where: str) -> Entry:
     if wrong or type(values["round"]) is not int:
         raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
     try:
-        return Entry(values["run"], values["round"], Terms(**from_record(given)))
+        return Entry(values["run"], values["round"], ReleaseRecord(**from_record(given)))
     except PrivacyError as error:
         raise LedgerError(f"{where}: {error}") from error
     except TypeError as error:  # a part with other fields, or with text where a number is needed
@@ -357,7 +357,7 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _differ(before: Terms, now: Terms) -> str:
+def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:
     old, new = asdict(before), asdict(now)
     return ", ".join(f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])
 

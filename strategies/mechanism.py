@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.published import PublishedSettings, PublishedTerms
 
 StrategyName = Literal["uedp", "user_level", "published", "noiseless"]
@@ -195,7 +195,7 @@ class Mechanism:
         """Whom ε is computed for where ``adjacency`` is meant: everybody where weights depend on other users' data."""
         if self.published is None or not self.published.weights_from_data:
             return adjacency
-        return replace(adjacency, reach=Reach(users=self.population, sentences_per_user=1))
+        return replace(adjacency, entity_bound=ContributionBound(users=self.population, sentences_per_user=1))
 
     def claim(self) -> PublishedSettings | None:
         """The training as the paper's accountant reads it; None for what is not the paper's algorithm."""

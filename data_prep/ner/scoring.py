@@ -136,13 +136,13 @@ class Tally:
             self._count(("sensitive_sentences",), flagged, cluster)
         if flagged:
             self._count(("flag_precision",), bool(judged.gold), cluster)
-        coins = {entity_key(judged.text[m.start : m.end]) for m in judged.found}
+        uniforms = {entity_key(judged.text[m.start : m.end]) for m in judged.found}
         for mention in set(judged.gold):
             hidden = any(_overlap(mention, other) for other in judged.found)
             self._count(("mentions_hidden",), hidden, cluster)
             key = entity_key(judged.text[mention.start : mention.end])
-            self._count(("mentions_with_coin",), key in coins, cluster)
-            self._entities.setdefault(key, _EntitySeen()).add(cluster, key in coins)
+            self._count(("mentions_with_coin",), key in uniforms, cluster)
+            self._entities.setdefault(key, _EntitySeen()).add(cluster, key in uniforms)
 
     def _count(self, name: tuple[str, ...], hit: bool, cluster: int) -> None:
         self._sums[(*name, "of")][cluster] += 1
@@ -190,9 +190,9 @@ class _EntitySeen:
     clusters: set[int] = field(default_factory=set)
     always: bool = True
 
-    def add(self, cluster: int, with_coin: bool) -> None:
+    def add(self, cluster: int, sampled_with_entity: bool) -> None:
         self.clusters.add(cluster)
-        self.always = self.always and with_coin
+        self.always = self.always and sampled_with_entity
 
 
 @dataclass(frozen=True)

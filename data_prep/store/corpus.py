@@ -154,8 +154,10 @@ class Corpus:
             return found
         labels = found["labels"].groupby(level=0).agg(lambda parts: sorted(set().union(*parts)))
         found = found[~found.index.duplicated()].assign(labels=labels)
-        reach = self.ownership(split).entity_reach()
-        return found.assign(users=reach.users, sentences=reach.sentences, max_per_user=reach.max_per_user)
+        contributions = self.ownership(split).entity_contributions()
+        return found.assign(
+            users=contributions.users, sentences=contributions.sentences, max_per_user=contributions.max_per_user
+        )
 
     def known(self, split: str) -> Known | None:
         """The ids of the users and entities of ``split`` by their keys; None for a split that the corpus has not."""

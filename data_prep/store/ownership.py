@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 20  # how much is checked at a time, so that checking needs no m
 
 
 @dataclass(frozen=True, eq=False)
-class EntityReach:
+class EntityContributions:
     """How far each of E entities reaches into the corpus. All arrays are int64 of shape (E,).
 
     users: how many users mention the entity; sentences: how many sentences do;
@@ -144,7 +144,7 @@ class Ownership:
         places, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
         return self.entity_ids[places], counts
 
-    def entity_reach(self) -> EntityReach:
+    def entity_contributions(self) -> EntityContributions:
         """The reach of every entity; no Python loop."""
         profiles = self.entity_profiles()
         users = np.diff(profiles.offsets)
@@ -154,7 +154,7 @@ class Ownership:
         most[mentioned] = profiles.sentences[starts]
         if len(mentioned):
             sentences[mentioned] = np.add.reduceat(profiles.sentences, starts, dtype=np.int64)
-        return EntityReach(users=users, sentences=sentences, max_per_user=most)
+        return EntityContributions(users=users, sentences=sentences, max_per_user=most)
 
     def entity_profiles(self) -> EntityProfiles:
         """The profile of every entity: as stored, or by two sorts of the incidence, without a Python loop."""

@@ -56,7 +56,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Distribution:
     """Values of a round's sum before noise (V,), and how often they came (V,)."""
 
     values: Floats
@@ -133,25 +133,28 @@ def audit(
 
 def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
     """The log likelihood ratios of ``trials`` trainings on either corpus."""
-    laws = {present: _learn(target, present, seed) for present in (False, True)}
+    distributions = {present: _learn(target, present, seed) for present in (False, True)}
 
     def scores(present: bool) -> Floats:
         parts = []
         for batch, copies in enumerate(_batches(target, trials)):
             outputs = target.outputs(present, rounds, copies, _seed(seed, "audit trial", present, batch))
-            likelihoods = {held: law.log_likelihood(outputs, target.noise_std) for held, law in laws.items()}
+            likelihoods = {
+                held: distribution.log_likelihood(outputs, target.noise_std)
+                for held, distribution in distributions.items()
+            }
             parts.append(likelihoods[True] - likelihoods[False])
         return np.concatenate(parts)
 
     return Scores(without=scores(False), present=scores(True))
 
 
-def _learn(target: Target, present: bool, seed: int) -> Law:
+def _learn(target: Target, present: bool, seed: int) -> Distribution:
     """The law of a round's sum before noise, from rounds of which no trial is made."""
     copies = next(_batches(target, _LEARNING_COPIES))
     sums = target.outputs(present, _LEARNING_ROUNDS, copies, _seed(seed, "audit learning", present, 0), noise=False)
     values, counts = np.unique(sums.round(_DECIMALS), return_counts=True)
-    return Law(values, np.log(counts / counts.sum()))
+    return Distribution(values, np.log(counts / counts.sum()))
 
 
 def _batches(target: Target, copies: int) -> Iterator[int]:

@@ -16,12 +16,12 @@ from fl_sim.audit.cases import Case, Finding, examine, own_case, published_case
 from fl_sim.audit.published_round import AS_CODED, Defects, adamw_update_norm
 from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.published import PublishedSettings
 
 USERS, USERS_PER_ROUND, ENTITIES = 946, 50, 7610
 ROUNDS, DELTA, Q_E = 50, 1e-5, 0.5
-REACHES = (1, 15, USERS)
+CONTRIBUTION_QUANTILES = (1, 15, USERS)
 
 _USER_SENTENCES = 15
 _ADAM_PARAMETERS, _ADAM_LEARNING_RATE = 124_439_808, 5e-5  # GPT-2 small, the usual rate for fine-tuning it
@@ -60,7 +60,7 @@ class Row:
     """One mechanism, one protected unit."""
 
     mechanism: str
-    reach: int
+    entity_users: int
     finding: Finding
 
 
@@ -78,7 +78,9 @@ class Table:
 
     def record(self) -> dict[str, Any]:
         """One JSON object."""
-        rows = [{"mechanism": row.mechanism, "reach_users": row.reach} | row.finding.record() for row in self.rows]
+        rows = [
+            {"mechanism": row.mechanism, "reach_users": row.entity_users} | row.finding.record() for row in self.rows
+        ]
         return {"users": USERS, "rounds": ROUNDS, "delta": DELTA, "seed": self.seed, "rows": rows}
 
 
@@ -95,59 +97,63 @@ def audit_table(
     ``pin_noise`` also seeks the true noise of ours, as in :func:`fl_sim.audit.cases.examine`.
     """
     rows = []
-    for mechanism, reach, case in cases():
+    for mechanism, entity_users, case in cases():
         progress(case.name)
-        enough = min(trials, _WIDE_TRIALS) if reach > _WIDE and case.as_published is None else trials
+        enough = min(trials, _WIDE_TRIALS) if entity_users > _WIDE and case.as_published is None else trials
         rows.append(
-            Row(mechanism, reach, examine(case, trials=enough, seed=seed, confidence=confidence, pin_noise=pin_noise))
+            Row(
+                mechanism,
+                entity_users,
+                examine(case, trials=enough, seed=seed, confidence=confidence, pin_noise=pin_noise),
+            )
         )
     return Table(tuple(rows), seed)
 
 
 def cases() -> Iterator[tuple[str, int, Case]]:
     """(mechanism, users in reach, case) for every row; reach 0 protects the user alone."""
-    for reach in (0, *REACHES):
-        yield from _published("published f_E+, as stated", _F_E_PLUS, Defects(), reach)
+    for entity_users in (0, *CONTRIBUTION_QUANTILES):
+        yield from _published("published f_E+, as stated", _F_E_PLUS, Defects(), entity_users)
     for fault, defects in _CODED.items():
-        for reach in (0, *REACHES) if defects == AS_CODED else (0, USERS):
-            yield from _published(f"published f_E+, as coded: {fault}", _F_E_PLUS, defects, reach)
-    for reach in (0, *REACHES):
-        yield from _user_level("user-level (z = 2)", reach)
+        for entity_users in (0, *CONTRIBUTION_QUANTILES) if defects == AS_CODED else (0, USERS):
+            yield from _published(f"published f_E+, as coded: {fault}", _F_E_PLUS, defects, entity_users)
+    for entity_users in (0, *CONTRIBUTION_QUANTILES):
+        yield from _user_level("user-level (z = 2)", entity_users)
     for mechanism, event in _OURS.items():
-        for reach in (0, *REACHES):
-            unit = Adjacency(_USER_SENTENCES, Reach(reach, 1 if reach else 0))
-            case = own_case(f"{mechanism}, reach {reach}", event, unit, ROUNDS, DELTA)
-            yield mechanism, reach, case
+        for entity_users in (0, *CONTRIBUTION_QUANTILES):
+            unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
+            case = own_case(f"{mechanism}, reach {entity_users}", event, unit, ROUNDS, DELTA)
+            yield mechanism, entity_users, case
 
 
 def _published(
-    mechanism: str, settings: PublishedSettings, defects: Defects, reach: int
+    mechanism: str, settings: PublishedSettings, defects: Defects, entity_users: int
 ) -> Iterator[tuple[str, int, Case]]:
     """At full reach the entity alone: the shift of a fixed cohort is then fixed, and the Gaussian bound applies."""
     norm = 0.1
     if defects.clip_before_adam:
         norm = adamw_update_norm(_ADAM_PARAMETERS, _ADAM_LEARNING_RATE, 1, clip_norm=0.1)
     case = published_case(
-        f"{mechanism}, reach {reach}",
+        f"{mechanism}, reach {entity_users}",
         settings,
         ROUNDS,
         DELTA,
         entities=ENTITIES,
-        reach_users=reach,
-        user=reach < USERS,
+        reach_users=entity_users,
+        user=entity_users < USERS,
         defects=defects,
         update_norm=norm,
     )
-    yield mechanism, reach, case
+    yield mechanism, entity_users, case
 
 
-def _user_level(mechanism: str, reach: int) -> Iterator[tuple[str, int, Case]]:
+def _user_level(mechanism: str, entity_users: int) -> Iterator[tuple[str, int, Case]]:
     """DP-FedAvg through our code, with the ε that the paper claims for its users (it claims none for entities)."""
     event = as_published.proven_event(_USER_LEVEL)
-    unit = Adjacency(_USER_SENTENCES, Reach(reach, 1 if reach else 0))
-    case = own_case(f"{mechanism}, reach {reach}", event, unit, ROUNDS, DELTA)
-    claimed = as_published.epsilon_as_published(_USER_LEVEL, ROUNDS, DELTA) if reach == 0 else None
-    yield mechanism, reach, replace(case, as_published=claimed)
+    unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
+    case = own_case(f"{mechanism}, reach {entity_users}", event, unit, ROUNDS, DELTA)
+    claimed = as_published.epsilon_as_published(_USER_LEVEL, ROUNDS, DELTA) if entity_users == 0 else None
+    yield mechanism, entity_users, replace(case, as_published=claimed)
 
 
 def markdown(table: Table) -> str:
@@ -168,7 +174,7 @@ def markdown(table: Table) -> str:
         gaussian = finding.audit.gaussian
         cells = [
             row.mechanism,
-            _protected(row.reach),
+            _protected(row.entity_users),
             _number(finding.case.as_published),
             _number(finding.epsilon_proven if finding.case.proven else None),
             _number(finding.epsilon_lower) + ("" if finding.as_published_holds is not False else " (claim refuted)"),
@@ -180,10 +186,12 @@ def markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _protected(reach: int) -> str:
-    if reach == 0:
+def _protected(entity_users: int) -> str:
+    if entity_users == 0:
         return "user"
-    return f"{'user, ' if reach < USERS else ''}entity of {'all' if reach == USERS else reach} users"
+    return (
+        f"{'user, ' if entity_users < USERS else ''}entity of {'all' if entity_users == USERS else entity_users} users"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -14,13 +14,13 @@ from fl_sim.audit.published_round import AS_STATED, Defects, PublishedMechanism
 from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.published import PublishedSettings
 
 # Beside the δ that was asked for, the claimed curve is tested at these: some bugs show at a large δ only.
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
 _NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # and at these, where the noise is sought
-_CHEAP_REACH = 100  # users in reach beyond which a curve takes too long to be computed at many noise multipliers
+_CHEAP_BOUND = 100  # users in reach beyond which a curve takes too long to be computed at many noise multipliers
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def own_case(
         changed = replace(event, noise_multiplier=noise_multiplier)
         return _curve(changed, adjacency, rounds, delta, _NOISE_DELTAS)
 
-    cheap = event.q_u == 1 or adjacency.reach.users <= _CHEAP_REACH
+    cheap = event.q_u == 1 or adjacency.entity_bound.users <= _CHEAP_BOUND
     noise = (event.noise_multiplier, claims_at) if cheap else None
     return Case(name, target, rounds, delta, _curve(event, adjacency, rounds, delta), noise=noise)
 
@@ -175,11 +175,11 @@ def published_case(
     """
     stated = defects == AS_STATED
     target: Target
-    if stated and settings.estimator == "f_e_plus" and reach_users <= _CHEAP_REACH:
+    if stated and settings.estimator == "f_e_plus" and reach_users <= _CHEAP_BOUND:
         target = published_target(settings, entities, user_clip, reach_users, user)
     else:
         target = _modelled(settings, entities, reach_users, user, defects, user_clip, update_norm)
-    adjacency = Adjacency(math.inf if user else 0, Reach(reach_users, 1 if reach_users else 0))
+    adjacency = Adjacency(math.inf if user else 0, ContributionBound(reach_users, 1 if reach_users else 0))
     proven = _curve(as_published.proven_event(settings), adjacency, rounds, delta) if stated else ()
     claimed = as_published.epsilon_as_published(settings, rounds, delta)
     return Case(name, target, rounds, delta, proven, claimed)

@@ -202,12 +202,12 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     independent fair coins: with W ~ Binomial(guesses, e^ε / (1 + e^ε)) it is at most
     P[W ≥ correct] + 2·canaries·δ·max_i P[correct > W ≥ correct − i] / i.
     """
-    law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
+    distribution = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     if correct == 0:
         return 1.0
     steps = np.arange(1, correct + 1)
-    below = np.cumsum(law.pmf(correct - steps))
-    return float(min(1.0, law.sf(correct - 1) + 2 * canaries * delta * (below / steps).max()))
+    below = np.cumsum(distribution.pmf(correct - steps))
+    return float(min(1.0, distribution.sf(correct - 1) + 2 * canaries * delta * (below / steps).max()))
 
 
 def one_run_lower_bound(

@@ -48,9 +48,9 @@ def clip_removed(seam: Seam) -> Seam:
     return user_clip_removed(sentence_clip_removed(seam))
 
 
-def entity_coins_per_user(seam: Seam) -> Seam:
+def entity_sampling_per_user(seam: Seam) -> Seam:
     """Every user tosses its own coin for an entity, so that some of many knowers always take part."""
-    return replace(seam, select=_select_with_coins_per_user)
+    return replace(seam, select=_select_with_sampling_per_user)
 
 
 def any_entity_active(seam: Seam) -> Seam:
@@ -63,7 +63,7 @@ MUTATIONS: dict[str, Callable[[Seam], Seam]] = {
     "sentence_clip_removed": sentence_clip_removed,
     "user_clip_removed": user_clip_removed,
     "clip_removed": clip_removed,
-    "entity_coins_per_user": entity_coins_per_user,
+    "entity_coins_per_user": entity_sampling_per_user,
     "any_entity_active": any_entity_active,
 }
 
@@ -72,22 +72,22 @@ def _no_clip(vector: Vector, radius: float) -> float:
     return clipping.norm(vector)
 
 
-def _select_with_coins_per_user(
+def _select_with_sampling_per_user(
     ownership: Ownership, user_runs: Ints, round_seed: int, q_e: float, q_s: float
 ) -> Selection:
     chosen = select(ownership, user_runs, round_seed, 1.0, q_s)
     sentence, entity = _mentions(ownership, chosen.sentences)
     owner = np.repeat(np.arange(len(chosen.users)), chosen.counts)[sentence]
     pairs, position = np.unique(owner * ownership.num_entities + entity, return_inverse=True)
-    coins = streams.generator(round_seed, "mutated entity coins").random(len(pairs)) < q_e
-    inactive = np.bincount(sentence[~coins[position]], minlength=len(chosen.sentences))
+    uniforms = streams.generator(round_seed, "mutated entity coins").random(len(pairs)) < q_e
+    inactive = np.bincount(sentence[~uniforms[position]], minlength=len(chosen.sentences))
     return _keep(chosen, inactive == 0)
 
 
 def _select_any_active(ownership: Ownership, user_runs: Ints, round_seed: int, q_e: float, q_s: float) -> Selection:
     chosen = select(ownership, user_runs, round_seed, 1.0, q_s)
     sentence, entity = _mentions(ownership, chosen.sentences)
-    up = sampling.active_entities(round_seed, entity, q_e)
+    up = sampling.sampled_entities(round_seed, entity, q_e)
     active = np.bincount(sentence[up], minlength=len(chosen.sentences))
     without = ownership.entities_per_sentence[chosen.sentences] == 0
     return _keep(chosen, without | (active > 0))

@@ -111,15 +111,15 @@ def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> 
 
     A user without a bound on its sentences gets as many as fill the cap nearly always.
     """
-    reach, user_sentences = adjacency.reach, adjacency.user_sentences
+    entity_bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
     if math.isinf(user_sentences):
         user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
     return Scenario(
-        reach_users=reach.users if reach.total else 0,
-        reach_sentences=reach.sentences_per_user if reach.total else 0,
+        reach_users=entity_bound.users if entity_bound.total else 0,
+        reach_sentences=entity_bound.sentences_per_user if entity_bound.total else 0,
         user_sentences=int(user_sentences),
-        background=background_needed(reach.sentences_per_user, event.user_cap, event.clips_sentences)
-        if reach.total
+        background=background_needed(entity_bound.sentences_per_user, event.user_cap, event.clips_sentences)
+        if entity_bound.total
         else 0,
-        companions=companions if reach.total else 0,
+        companions=companions if entity_bound.total else 0,
     )

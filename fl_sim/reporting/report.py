@@ -14,7 +14,7 @@ from typing import Any
 from fl_sim.storage.run_folder import AS_PUBLISHED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 
-REACHES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
+CONTRIBUTION_QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
 """The three reaches of the metrics' names, in words."""
 
 NO_GUARANTEE = "no guarantee (ε = ∞)"
@@ -134,11 +134,15 @@ def format_delta(value: float | None) -> str:
     return "?" if value is None else f"{value:g}".replace("e-0", "e-")
 
 
-def format_reach(reach: Mapping[str, Any] | None) -> str:
+def format_contribution_bound(entity_bound: Mapping[str, Any] | None) -> str:
     """A reach in words: "an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all"."""
-    if not reach:
+    if not entity_bound:
         return "an entity (its reach is not recorded)"
-    users, each, total = reach.get("users"), reach.get("sentences_per_user"), reach.get("sentences")
+    users, each, total = (
+        entity_bound.get("users"),
+        entity_bound.get("sentences_per_user"),
+        entity_bound.get("sentences"),
+    )
     if users == 1 or each is None:
         sentences = total if total is not None else each
         return f"an entity in ≤ {_count(users, 'user')}, ≤ {_count(sentences, 'sentence')}"
@@ -216,11 +220,11 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
     for unit, words in {"user_unbounded": any_user, "user": user}.items():
         rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
-    for name, words in REACHES.items():
-        reach = (facts["reach"] or {}).get(name)
-        if reach and reach.get("users") == 0:
+    for name, words in CONTRIBUTION_QUANTILES.items():
+        entity_bound = (facts["reach"] or {}).get(name)
+        if entity_bound and entity_bound.get("users") == 0:
             continue
-        entity = format_reach(reach)
+        entity = format_contribution_bound(entity_bound)
         plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
@@ -233,10 +237,10 @@ def _coverage(coverage: Mapping[str, Any] | None) -> str | None:
     """How much the tagger finds, where that was measured: what the plain ε of entities rests on and the robust not."""
     if not coverage:
         return None
-    flagged, coins = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
+    flagged, uniforms = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
     return (
         f"Coverage, measured on {coverage.get('gold')} ({coverage.get('split')}): the tagger flags {flagged} of the "
-        f"sentences with an entity and gives {coins} of the mentions their entity's coin. ε robust does not depend "
+        f"sentences with an entity and gives {uniforms} of the mentions their entity's coin. ε robust does not depend "
         "on it."
     )
 
@@ -262,8 +266,8 @@ def _claim(facts: Mapping[str, Any]) -> list[str]:
     return [_row("  as published, for a user and any entity: a claim, no guarantee", "", format_epsilon(claimed), "")]
 
 
-def _row(words: str, reach: str, epsilon: str, robust: str) -> str:
-    return f"{words:<63} {reach:<19}{epsilon:>8}{robust:>9}".rstrip()
+def _row(words: str, entity_bound: str, epsilon: str, robust: str) -> str:
+    return f"{words:<63} {entity_bound:<19}{epsilon:>8}{robust:>9}".rstrip()
 
 
 def _user_bound(facts: Mapping[str, Any]) -> str:
@@ -271,9 +275,9 @@ def _user_bound(facts: Mapping[str, Any]) -> str:
     return "n' sentences (not recorded)" if bound is None else f"≤ {_count(bound, 'sentence')} (n')"
 
 
-def _share(facts: Mapping[str, Any], reach: str) -> str:
+def _share(facts: Mapping[str, Any], entity_bound: str) -> str:
     """The share of the corpus's entities that a reach covers, rounded down."""
-    share = (facts["reach_coverage"] or {}).get(reach)
+    share = (facts["reach_coverage"] or {}).get(entity_bound)
     return "" if share is None else f" ({math.floor(100 * share)} %)"
 
 

@@ -27,13 +27,13 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.run import evaluation as evaluate
 from fl_sim.run import run_record
-from fl_sim.run.privacy_spent import Charges
+from fl_sim.run.privacy_spent import PrivacySpent
 from fl_sim.run.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
 from fl_sim.run.run_plan import Planned, plan_run
 from fl_sim.run.run_record import Record
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.run_claim import RunPlace
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
 from fl_sim.storage.utility import UTILITIES
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
@@ -63,7 +63,7 @@ class Experiment:
         planned: Planned,
         model: LanguageModel,
         folder: RunFolder,
-        place: RunPlace,
+        place: RunClaim,
         ledger: Ledger,
     ) -> None:
         self.config = config
@@ -78,7 +78,7 @@ class Experiment:
         self._stopping = False
         self._place = place
         self._model = model
-        self._charges = Charges(ledger, config, planned)
+        self._charges = PrivacySpent(ledger, config, planned)
         self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
@@ -104,7 +104,7 @@ class Experiment:
                 folder is then as it was, and so are the folders above it.
         """
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
-        place = RunPlace.claim(Path(path).expanduser().absolute())
+        place = RunClaim.claim(Path(path).expanduser().absolute())
         try:
             return cls._prepared(with_absolute_paths(config), place, when_planned)
         except BaseException:
@@ -125,7 +125,7 @@ class Experiment:
             LedgerError: if its ledger cannot be trusted.
         """
         folder = RunFolder.open(Path(path).absolute())
-        place = RunPlace.hold(folder.path)
+        place = RunClaim.hold(folder.path)
         try:
             return cls._resumed(folder, place, when_planned)
         except BaseException:
@@ -134,7 +134,7 @@ class Experiment:
             raise
 
     @classmethod
-    def _prepared(cls, config: RunConfig, place: RunPlace, when_planned: WhenPlanned) -> Experiment:
+    def _prepared(cls, config: RunConfig, place: RunClaim, when_planned: WhenPlanned) -> Experiment:
         corpus = open_corpus(config)
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
         when_planned(config.engine)
@@ -144,7 +144,7 @@ class Experiment:
         return cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path))
 
     @classmethod
-    def _resumed(cls, folder: RunFolder, place: RunPlace, when_planned: WhenPlanned) -> Experiment:
+    def _resumed(cls, folder: RunFolder, place: RunClaim, when_planned: WhenPlanned) -> Experiment:
         result = folder.result
         if result is not None and result.get("stopped") != "interrupted":
             raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
@@ -156,7 +156,7 @@ class Experiment:
         began.check(folder, planned)
         ledger = Ledger.open(folder.path)
         if result is not None:
-            ledger.check_seal(result.get("ledger") or {})
+            ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         experiment = cls(config, corpus, planned, model, folder, place, ledger)
@@ -211,8 +211,8 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
-        self._charges.check_seal(checkpoint.ledger)
-        self.folder.check_seal(checkpoint.folder)
+        self._charges.check_head(checkpoint.ledger)
+        self.folder.check_head(checkpoint.folder)
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
         self._model.set_vector(self._strategy.averaged(self._vector))
@@ -235,8 +235,8 @@ class Experiment:
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
-            seals = self._charges.seal(), self.folder.seal()
-            state = Checkpoint(server_round, self._vector, self._strategy.state(), *seals)
+            heads = self._charges.head(), self.folder.head()
+            state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
             state.write(self.folder.checkpoint_dir)
         for observer in self.observers:
             observer(row)
@@ -260,7 +260,7 @@ class Experiment:
             "task": self.config.task,
             **self._utility(metrics),
             **self._charges.altogether(),
-            "ledger": self._charges.seal(),
+            "ledger": self._charges.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.protected.record(),
             "warnings": list(self.planned.warnings),

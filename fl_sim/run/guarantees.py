@@ -15,12 +15,12 @@ import numpy.typing as npt
 from fl_sim.config import PrivacyConfig, user_sentence_bound
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.storage.run_folder import AS_PUBLISHED
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.composition import SHORT_CURVE
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.published import curve_as_published
 
-REACH_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
+CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 # ε is computed after at most so many numbers of rounds; between two of them the later, larger one holds.
 _MOST_COUNTS = 2000
@@ -38,7 +38,7 @@ class Protected:
     """
 
     user_sentences: float
-    reach: Mapping[str, Reach]
+    entity_bounds: Mapping[str, ContributionBound]
     coverage: Mapping[str, float]
     largest_user: int
 
@@ -46,25 +46,26 @@ class Protected:
     def of(cls, ownership: Ownership, privacy: PrivacyConfig) -> Protected:
         """The protected parties of a corpus."""
         largest = int(ownership.sentences_per_user.max(initial=0))
-        reaches = ownership.entity_reach()
-        reach, coverage = dict.fromkeys(REACH_QUANTILES, NO_ENTITY), dict.fromkeys(REACH_QUANTILES, 1.0)
-        for name, quantile in REACH_QUANTILES.items() if ownership.num_entities else ():
-            users, per_user, sentences = reaches.quantile(quantile)
-            reach[name] = Reach(users=users, sentences_per_user=per_user, sentences=sentences)
-            within = (reaches.users <= users) & (reaches.max_per_user <= per_user)
-            coverage[name] = float(np.mean(within & (reaches.sentences <= sentences)))
-        return cls(user_sentence_bound(privacy.user_sentences, largest), reach, coverage, largest)
+        contributions = ownership.entity_contributions()
+        bounds = dict.fromkeys(CONTRIBUTION_QUANTILES, NO_ENTITY)
+        coverage = dict.fromkeys(CONTRIBUTION_QUANTILES, 1.0)
+        for name, quantile in CONTRIBUTION_QUANTILES.items() if ownership.num_entities else ():
+            users, per_user, sentences = contributions.quantile(quantile)
+            bounds[name] = ContributionBound(users=users, sentences_per_user=per_user, sentences=sentences)
+            within = (contributions.users <= users) & (contributions.max_per_user <= per_user)
+            coverage[name] = float(np.mean(within & (contributions.sentences <= sentences)))
+        return cls(user_sentence_bound(privacy.user_sentences, largest), bounds, coverage, largest)
 
     def target(self, unit: str) -> Adjacency:
         """The adjacency that a target or a budget means."""
-        reach = self.reach["p95"] if unit == "user_entity" else NO_ENTITY
-        return Adjacency(user_sentences=self.user_sentences, reach=reach)
+        entity_bound = self.entity_bounds["p95"] if unit == "user_entity" else NO_ENTITY
+        return Adjacency(user_sentences=self.user_sentences, entity_bound=entity_bound)
 
     def record(self) -> dict[str, Any]:
         """For the run's record."""
         return {
             "user_sentences": self.user_sentences,
-            "reach": {name: asdict(reach) for name, reach in self.reach.items()},
+            "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
             "reach_coverage": dict(self.coverage),
         }
 
@@ -85,8 +86,8 @@ class Guarantees:
             "epsilon_user": _curve(plan, Adjacency(protected.user_sentences)),
             "epsilon_user_unbounded": _curve(plan, Adjacency()),
         }
-        for name, reach in protected.reach.items():
-            adjacency = Adjacency(protected.user_sentences, reach)
+        for name, entity_bound in protected.entity_bounds.items():
+            adjacency = Adjacency(protected.user_sentences, entity_bound)
             detected = _curve(plan, adjacency)
             relies_on_detection = plan.private and plan.event().q_e < 1
             curves[f"epsilon_user_entity_{name}"] = detected

@@ -24,7 +24,7 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
             raise LedgerError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
         ledger = Ledger.read(folder)
         if (folder / "result.json").exists():
-            ledger.check_seal((RunFolder.open(folder).result or {}).get("ledger") or {})
+            ledger.check_head((RunFolder.open(folder).result or {}).get("ledger") or {})
         ledgers.append(ledger)
     return ledgers
 

@@ -14,17 +14,17 @@ from fl_sim.config import RunConfig
 from fl_sim.run.guarantees import Guarantees
 from fl_sim.run.run_plan import Planned
 from fl_sim.storage.run_folder import ResultsError
-from fl_sim.strategies.ledger import Ledger, Terms
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
 
-class Charges:
+class PrivacySpent:
     """The ledger of a run under one plan, and ε of what it says."""
 
     def __init__(self, ledger: Ledger, config: RunConfig, planned: Planned) -> None:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._terms = Terms.of(planned.plan, None if self._secure else config.seed)
+        self._terms = ReleaseRecord.of(planned.plan, None if self._secure else config.seed)
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs coins that are as fresh: ε of two releases of a round counts on two independent cohorts.
@@ -33,7 +33,7 @@ class Charges:
     @property
     def before_release(self) -> Callable[[int], None]:
         """What the strategy calls before it draws a round's noise."""
-        return self._ledger.charger(self._terms)
+        return self._ledger.recorder(self._terms)
 
     def go_on_after(self, server_round: int) -> int:
         """Get ready to release the rounds after ``server_round``; returns the last round that may be released.
@@ -66,13 +66,13 @@ class Charges:
         """The same of everything that was released."""
         return self._figures(len(self._ledger.entries))
 
-    def seal(self) -> dict[str, str | int]:
+    def head(self) -> dict[str, str | int]:
         """For the run's result and its checkpoints: a copy of the ledger's head."""
-        return self._ledger.seal
+        return self._ledger.head
 
-    def check_seal(self, seal: Mapping[str, Any]) -> None:
+    def check_head(self, head: Mapping[str, Any]) -> None:
         """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
-        self._ledger.check_seal(seal)
+        self._ledger.check_head(head)
 
     def _figures(self, releases: int) -> dict[str, float]:
         return {"releases": releases, **self._guarantees.after(releases)}

@@ -130,7 +130,7 @@ class Crowd:
             self._active[q_e] = totals / np.maximum(self.sentences_per_user, 1)
         return self._active[q_e]
 
-    def active_sentences(self, q_e: float) -> float:
+    def sampled_sentences(self, q_e: float) -> float:
         """Expected number of sentences with all entities active."""
         return float((self.sentences_per_user * self.active_share(q_e)).sum())
 
@@ -225,7 +225,7 @@ class _Search:
 
     def _settings(self, point: _Point) -> Settings | None:
         share, cap, q_e = SHARES[point[0]], float(CAPS[point[1]]), ENTITY_RATES[point[2]]
-        active = self.crowd.active_sentences(q_e)
+        active = self.crowd.sampled_sentences(q_e)
         rate = min(1.0, _rounded_down(share * self.goal.sentences_per_round / active))
         q_u, q_s = (rate, 1.0) if self.samples_users else (1.0, rate)
         event = RoundEvent("uedp", 1.0, q_u=q_u, q_e=q_e, q_s=q_s, user_cap=cap)

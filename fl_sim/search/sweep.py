@@ -165,7 +165,7 @@ def _epsilons(folder: RunFolder) -> dict[str, float]:
 def _together(folders: Sequence[RunFolder]) -> dict[str, Any]:
     """ε of whoever sees the models of all runs, from their ledgers; all are independent, each with its own seed."""
     from fl_sim.run.ledger_account import account_for, read_ledgers
-    from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 
     said = "Trying settings on private data is a release too. "
     if not folders:
@@ -176,10 +176,10 @@ def _together(folders: Sequence[RunFolder]) -> dict[str, Any]:
         note = said + "These runs are on different corpora, so no one ε speaks of all of them."
         return {"runs": len(folders), "note": note}
     sentences = max(float(result["user_sentences"]) for result in results)
-    reach = Reach(**results[0]["reach"]["p95"])
+    entity_bound = ContributionBound(**results[0]["reach"]["p95"])
     delta = max(float(result["plan"]["delta"]) for result in results)
     user = Adjacency(sentences)
-    found = account_for(read_ledgers([f.path for f in folders]), user, Adjacency(sentences, reach), delta, None)
+    found = account_for(read_ledgers([f.path for f in folders]), user, Adjacency(sentences, entity_bound), delta, None)
     note = said + (
         f"Whoever learns the models of all {len(folders)} runs, or which setting won, is promised at δ = {delta:g}: "
         f"ε user {_short(found['epsilon_user'])}, with an entity at the 95th percentile "

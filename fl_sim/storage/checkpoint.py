@@ -42,8 +42,8 @@ class Checkpoint:
         folder.mkdir(exist_ok=True)
         tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
         tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
-        seals = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
-        words = {_ROUND: str(self.server_round), **seals}
+        heads = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
+        words = {_ROUND: str(self.server_round), **heads}
         replace_file(folder / _FILE, save(tensors, metadata=words | {_CHECKSUM: _checksum(tensors, words)}))
 
     def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
@@ -64,8 +64,8 @@ class Checkpoint:
             if words.pop(_CHECKSUM) != _checksum(tensors, words):
                 raise ValueError("its checksum does not match its content")
             optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
-            seals = [dict(json.loads(words[name])) for name in (_LEDGER, _FOLDER)]
-            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, *seals)
+            heads = [dict(json.loads(words[name])) for name in (_LEDGER, _FOLDER)]
+            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, *heads)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error

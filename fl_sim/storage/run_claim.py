@@ -16,7 +16,7 @@ except ImportError:  # Windows has no such locks; there nobody is kept from star
     fcntl = None  # type: ignore[assignment]
 
 
-class RunPlace:
+class RunClaim:
     """A run's folder in this process's hands, by :meth:`claim` (``new``) or :meth:`hold` (a run that goes on)."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
@@ -26,7 +26,7 @@ class RunPlace:
         self._lock: int | None = None
 
     @classmethod
-    def claim(cls, path: Path) -> RunPlace:
+    def claim(cls, path: Path) -> RunClaim:
         """Make the empty folder ``path`` and see that it can be written.
 
         Raises:
@@ -48,7 +48,7 @@ class RunPlace:
         return place
 
     @classmethod
-    def hold(cls, path: Path) -> RunPlace:
+    def hold(cls, path: Path) -> RunClaim:
         """Keep other processes from writing the existing folder ``path`` too; :class:`ResultsError` if one does."""
         place = cls(path, new=False)
         place._take_lock()

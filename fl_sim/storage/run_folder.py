@@ -27,8 +27,8 @@ result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``pla
 ``fl_sim.strategies.mechanism.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
 ``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``model_files``
 (the checksum of each file of the model), ``reach``
-(median, p95 and max, each with the fields of ``fl_sim.strategies.accounting.adjacency.Reach``), ``task``, the held-out
-figures at the end and
+(median, p95 and max, each with the fields of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
+the held-out figures at the end and
 (``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
 of texts). Readers do without what is missing.
 
@@ -216,25 +216,25 @@ class RunFolder:
         rows, _ = _read_rows(self.metrics_file)
         self._rewrite([row for row in rows if row["round"] <= after_round])
 
-    def seal(self) -> dict[str, Any]:
-        """What the settings and the rounds' rows are by now; a checkpoint keeps it for :meth:`check_seal`."""
+    def head(self) -> dict[str, Any]:
+        """What the settings and the rounds' rows are by now; a checkpoint keeps it for :meth:`check_head`."""
         rows = self.metrics_file.read_bytes()
         settings = self.config_file.read_bytes()
         return {"config": _digest(settings), "metrics": _digest(rows), "metrics_bytes": len(rows)}
 
-    def check_seal(self, seal: Mapping[str, Any]) -> None:
+    def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the settings, and the rows that stood when ``seal`` was made, are the same today.
 
         Raises:
             ResultsError: a file was changed or cut; it is named.
         """
-        size = seal.get("metrics_bytes")
+        size = head.get("metrics_bytes")
         rows = self.metrics_file.read_bytes()[: size if isinstance(size, int) else 0]
         for name, file, content in (
             ("config", self.config_file, self.config_file.read_bytes()),
             ("metrics", self.metrics_file, rows),
         ):
-            if _digest(content) != seal.get(name):
+            if _digest(content) != head.get(name):
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
     def finish(self, result: Mapping[str, Any], present: Callable[[RunFolder], None] | None = None) -> None:

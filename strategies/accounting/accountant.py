@@ -21,7 +21,7 @@ from scipy.special import bdtr
 
 from fl_sim.strategies.accounting import calibration, composition, dominating_pairs
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 
 Strategy = Literal["uedp", "user_level"]
 Clipping = Literal["sentence", "user"]
@@ -107,8 +107,8 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     check_delta(delta)
     wanted = np.unique(np.asarray(rounds, dtype=np.int64))
     tail = composition.tail_share(delta, int(wanted[-1]))
-    laws = [law for wide in _widened([event], adjacency) for law in dominating_laws(event, wide, tail)]
-    curves = [composition.epsilon_curve(law, event.noise_multiplier, wanted, delta) for law in laws]
+    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    curves = [composition.epsilon_curve(pair, event.noise_multiplier, wanted, delta) for pair in pairs]
     curve = np.min(curves, axis=0)
     return curve[np.searchsorted(wanted, np.asarray(rounds, dtype=np.int64))]
 
@@ -159,8 +159,8 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
-    laws = [law for wide in _widened([event], adjacency) for law in dominating_laws(event, wide, tail)]
-    return min(composition.delta_at(law, event.noise_multiplier, rounds, epsilon) for law in laws)
+    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
 
 
 def calibrate_noise_multiplier(
@@ -201,7 +201,7 @@ def solve(
     """
     if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
         raise PrivacyError(f"target_epsilon is {target_epsilon}; allowed: finite and above 0")
-    if not any(adjacency.user_sentences or adjacency.reach.total for adjacency in adjacencies):
+    if not any(adjacency.user_sentences or adjacency.entity_bound.total for adjacency in adjacencies):
         raise PrivacyError("target_epsilon without a protected user or entity; allowed: at least one of them")
 
     def worst(changed: RoundEvent, count: int) -> float:
@@ -220,19 +220,19 @@ def solve(
     return calibration.bisect_value(epsilon_at, unknown, safest, riskiest, target_epsilon)
 
 
-def dominating_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[ShiftMixture, ...]]:
+def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Every law that is proven to dominate a round and may be the best; each may cut ``tail``."""
-    return [round_mixtures(event, adjacency, tail), *hidden_laws(event, adjacency, tail)]
+    return [round_mixtures(event, adjacency, tail), *hidden_pairs(event, adjacency, tail)]
 
 
-def hidden_laws(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[ShiftMixture, ...]]:
+def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """The law that does not reveal who was sampled (Theorem 2), where it may be the better one; else none."""
-    reach = adjacency.reach
-    turned = event.q_s * reach.sentences_per_user / event.user_cap
-    if event.q_u == 1 or reach.total == 0 or (event.clips_sentences and turned <= _TURNING):
+    entity_bound = adjacency.entity_bound
+    turned = event.q_s * entity_bound.sentences_per_user / event.user_cap
+    if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
         return []
-    user, unit = user_law(event, adjacency.user_sentences, tail)
-    return [(dominating_pairs.two_sided_mixture(user, reach.users, event.q_u, event.q_e, unit, tail),)]
+    user, unit = user_distribution(event, adjacency.user_sentences, tail)
+    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, event.q_e, unit, tail),)]
 
 
 def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
@@ -252,37 +252,39 @@ def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacen
 
 def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
     """``count`` equal rounds under the law that gives them the smallest ε by themselves."""
-    laws = dominating_laws(event, adjacency, tail)
-    alone = [composition.epsilon_curve(law, event.noise_multiplier, np.array([count]), delta)[0] for law in laws]
-    return composition.Part(laws[int(np.argmin(alone))], event.noise_multiplier, count)
+    pairs = dominating_pairs_for(event, adjacency, tail)
+    alone = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
+    return composition.Part(pairs[int(np.argmin(alone))], event.noise_multiplier, count)
 
 
-def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[ShiftMixture, ...]:
+def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
     """The law of the round's shift at the worst exposure of the adjacency; each law may cut ``tail``."""
-    exposure = dominating_pairs.exposure_from_reach(adjacency.reach, event.q_u, tail)
-    return exposed_mixtures(event, adjacency.user_sentences, exposure, tail)
+    exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
+    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail)
 
 
-def exposed_mixtures(
+def dominating_pairs_of(
     event: RoundEvent, user_sentences: float, exposure: dominating_pairs.Exposure, tail: float
-) -> tuple[ShiftMixture, ...]:
+) -> tuple[GaussianMixturePair, ...]:
     """The law of the round's shift for an explicit exposure, an entity's own profile for instance."""
-    user, unit = user_law(event, user_sentences, tail)
+    user, unit = user_distribution(event, user_sentences, tail)
     entity = [
-        entity_law(event, int(users), int(sentences), tail)
+        entity_distribution(event, int(users), int(sentences), tail)
         for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
     ]
     return dominating_pairs.mixtures(user, entity, exposure.probabilities, unit, tail)
 
 
-def entity_law(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Law:
+def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
     """The law of the protected entity's share, given how many of its users were sampled, with how many sentences."""
     if event.clips_sentences:
         return dominating_pairs.entity_shift(event.q_e, event.q_s, sentences, 2 * event.user_cap * users, tail)
     return dominating_pairs.entity_shift(event.q_e, 1.0, 2 * min(users, sentences), math.inf, tail)
 
 
-def user_law(event: RoundEvent, user_sentences: float, tail: float) -> tuple[dominating_pairs.Law, float]:
+def user_distribution(
+    event: RoundEvent, user_sentences: float, tail: float
+) -> tuple[dominating_pairs.Distribution, float]:
     """The law of the protected user's own share, and what a full user counts in it."""
     if event.clips_sentences:
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap

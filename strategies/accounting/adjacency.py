@@ -16,7 +16,7 @@ class PrivacyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ContributionBound:
     """How far one entity reaches: who mentions it, and how often. It bounds the profile of the protected entity ``e'``.
 
     Attributes:
@@ -46,7 +46,7 @@ class Reach:
         return bound if self.sentences is None else min(bound, self.sentences)
 
 
-NO_ENTITY = Reach(users=0, sentences_per_user=0)
+NO_ENTITY = ContributionBound(users=0, sentences_per_user=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Adjacency:
     """
 
     user_sentences: float = math.inf
-    reach: Reach = NO_ENTITY
+    entity_bound: ContributionBound = NO_ENTITY
 
     def __post_init__(self) -> None:
         n = self.user_sentences

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.signal import lfilter
 
-from fl_sim.strategies.accounting.privacy_loss import Floats, GridLoss, ShiftMixture, discretize, loss_range
+from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, discretize, loss_range
 
 _DOUBLINGS = 27
 # Two interleaved series that each double, so that only the first of each needs an exponential per loss.
@@ -54,7 +54,7 @@ Counts = NDArray[np.int64]
 
 
 def epsilon_curve(
-    mixtures: tuple[ShiftMixture, ...],
+    mixtures: tuple[GaussianMixturePair, ...],
     noise_multiplier: float,
     counts: Counts,
     delta: float,
@@ -79,7 +79,7 @@ def epsilon_curve(
     return result
 
 
-def delta_at(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, epsilon: float) -> float:
+def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, rounds: int, epsilon: float) -> float:
     """An upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
@@ -93,7 +93,7 @@ def delta_at(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds
 class Part:
     """``rounds`` equal rounds among others: what each is dominated by, and z."""
 
-    mixtures: tuple[ShiftMixture, ...]
+    mixtures: tuple[GaussianMixturePair, ...]
     noise_multiplier: float
     rounds: int
 
@@ -193,7 +193,7 @@ def delta_of_loss(loss: GridLoss, rounds: int, epsilon: float, window: Window, s
 
 
 def _grid_losses(
-    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, rounds: int, delta: float, size: int
+    mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, rounds: int, delta: float, size: int
 ) -> tuple[tuple[GridLoss, GridLoss], tuple[Window, Window]]:
     """Both directions on a grid just wide enough for ``rounds`` rounds; a coarse grid finds how wide."""
     tail = tail_share(delta, rounds)
@@ -215,7 +215,7 @@ def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLos
     return discretize(part.mixtures, noise_multiplier, width, tail)
 
 
-def _computable(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
+def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
     """z, or so much less that the largest shift does not vanish beside it: an ε at less noise holds at more."""
     largest = max(mixture.spread for mixture in mixtures)
     return min(noise_multiplier, largest / _LEAST_SHIFT) if largest > 0 else noise_multiplier
@@ -267,7 +267,7 @@ def _bands(counts: Counts) -> list[slice]:
     return bands
 
 
-def _moves(mixtures: tuple[ShiftMixture, ...]) -> bool:
+def _moves(mixtures: tuple[GaussianMixturePair, ...]) -> bool:
     return any(mixture.moves for mixture in mixtures)
 
 

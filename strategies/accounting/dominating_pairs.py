@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from fl_sim.strategies.accounting.adjacency import Reach
-from fl_sim.strategies.accounting.privacy_loss import Floats, ShiftMixture
+from fl_sim.strategies.accounting.adjacency import ContributionBound
+from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair
 
 _NEGLIGIBLE = 1e-60
 _MOST_CASES = 128
@@ -40,50 +40,52 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Distribution:
     """A law on the numbers ``values`` (ascending); ``probabilities`` may fall short of 1."""
 
     values: Floats
     probabilities: Floats
 
 
-def exposure_from_reach(reach: Reach, q_u: float, tail: float) -> Exposure:
+def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float) -> Exposure:
     """The worst exposure within ``reach``: M ~ Binomial(F, q_u) sampled users, min(M·n, total) sentences."""
-    sampled = _coarsen(_raise_rare(binomial(reach.users, q_u, tail), tail))
+    sampled = _coarsen(_raise_rare(binomial(entity_bound.users, q_u, tail), tail))
     users = sampled.values.astype(np.int64)
-    sentences = np.minimum(users * reach.sentences_per_user, reach.total)
+    sentences = np.minimum(users * entity_bound.sentences_per_user, entity_bound.total)
     return Exposure(sampled.probabilities, users, sentences)
 
 
-def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Law:
+def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Distribution:
     """min(B·K', ŵ): the protected user's own contribution, counted in sentences."""
     if math.isinf(user_sentences):
-        return _coin(q_u, Law(np.array([user_cap]), np.ones(1)))
+        return _bernoulli(q_u, Distribution(np.array([user_cap]), np.ones(1)))
     taken = binomial(int(user_sentences), q_s, tail)
-    return _coin(q_u, _merge(np.minimum(taken.values, user_cap), taken.probabilities))
+    return _bernoulli(q_u, _merge(np.minimum(taken.values, user_cap), taken.probabilities))
 
 
-def entity_shift(q_e: float, q_s: float, sentences: int, most: float, tail: float) -> Law:
+def entity_shift(q_e: float, q_s: float, sentences: int, most: float, tail: float) -> Distribution:
     """min(A·K, most) with K ~ Binomial(sentences, q_s): the protected entity's share, in sentences."""
     taken = binomial(sentences, q_s, tail)
-    return _coin(q_e, _merge(np.minimum(taken.values, most), taken.probabilities))
+    return _bernoulli(q_e, _merge(np.minimum(taken.values, most), taken.probabilities))
 
 
 def mixtures(
-    user: Law, entity_laws: list[Law], probabilities: Floats, unit: float, tail: float
-) -> tuple[ShiftMixture, ...]:
+    user: Distribution, entity_distributions: list[Distribution], probabilities: Floats, unit: float, tail: float
+) -> tuple[GaussianMixturePair, ...]:
     """One mixture per revealed case: the user's and the entity's shift together, divided by ``unit``."""
     result = []
-    for law, probability in zip(entity_laws, probabilities, strict=True):
-        total = _prune(_sum(user, law), tail)
+    for distribution, probability in zip(entity_distributions, probabilities, strict=True):
+        total = _prune(_sum(user, distribution), tail)
         still = total.values == 0
         common = float(total.probabilities[still].sum())
         moved = total.values[~still] / unit
-        result.append(ShiftMixture(float(probability), common, moved, total.probabilities[~still]))
+        result.append(GaussianMixturePair(float(probability), common, moved, total.probabilities[~still]))
     return tuple(result)
 
 
-def two_sided_mixture(user: Law, users: int, q_u: float, q_e: float, unit: float, tail: float) -> ShiftMixture:
+def two_sided_mixture(
+    user: Distribution, users: int, q_u: float, q_e: float, unit: float, tail: float
+) -> GaussianMixturePair:
     """The round in which it stays hidden who was sampled of the users whose updates the entity turns round.
 
     Where nothing protected takes part both corpora agree; else the larger one is moved by the number of sampled
@@ -99,9 +101,9 @@ def two_sided_mixture(user: Law, users: int, q_u: float, q_e: float, unit: float
         tail: what may be cut from each law.
     """
     sampled = binomial(users, q_u, tail)
-    own = Law(user.values / unit, user.probabilities)
+    own = Distribution(user.values / unit, user.probabilities)
     absent = float(own.probabilities[own.values == 0].sum())
-    present = Law(own.values[own.values > 0], own.probabilities[own.values > 0])
+    present = Distribution(own.values[own.values > 0], own.probabilities[own.values > 0])
     active = _sum(sampled, own)
     weights = [q_e * active.probabilities]
     values = [active.values]
@@ -110,75 +112,75 @@ def two_sided_mixture(user: Law, users: int, q_u: float, q_e: float, unit: float
         values.append(inactive.values)
         weights.append((1 - q_e) * inactive.probabilities)
     moved = _prune(_merge(np.concatenate(values), np.concatenate(weights)), tail)
-    return ShiftMixture(
+    return GaussianMixturePair(
         1.0, (1 - q_e) * absent, moved.values, moved.probabilities, sampled.values, sampled.probabilities
     )
 
 
-def binomial(n: int, p: float, tail: float) -> Law:
+def binomial(n: int, p: float, tail: float) -> Distribution:
     """Binomial(n, p) with its upper ``tail`` left out; negligible small values are moved up."""
     if p >= 1.0 or n == 0:
-        return Law(np.array([float(n)]), np.ones(1))
+        return Distribution(np.array([float(n)]), np.ones(1))
     low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))
     high = int(stats.binom.isf(tail, n, p))
     values = np.arange(low, high + 1)
     probabilities = stats.binom.pmf(values, n, p)
     probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
-    return _prune(Law(values.astype(np.float64), probabilities), tail)
+    return _prune(Distribution(values.astype(np.float64), probabilities), tail)
 
 
-def _raise_rare(law: Law, tail: float) -> Law:
+def _raise_rare(distribution: Distribution, tail: float) -> Distribution:
     """Move the lower ``tail`` to the smallest value above it, which saves cases where the value is revealed."""
-    low = int(np.searchsorted(np.cumsum(law.probabilities), tail))
-    probabilities = law.probabilities[low:].copy()
-    probabilities[0] += law.probabilities[:low].sum()
-    return Law(law.values[low:], probabilities)
+    low = int(np.searchsorted(np.cumsum(distribution.probabilities), tail))
+    probabilities = distribution.probabilities[low:].copy()
+    probabilities[0] += distribution.probabilities[:low].sum()
+    return Distribution(distribution.values[low:], probabilities)
 
 
-def _coarsen(law: Law) -> Law:
+def _coarsen(distribution: Distribution) -> Distribution:
     """At most ``_MOST_CASES`` values: of equally many neighbours only the largest stays."""
-    size = -(-len(law.values) // _MOST_CASES)
-    starts = np.arange(0, len(law.values), size)
-    ends = np.minimum(starts + size, len(law.values)) - 1
-    return Law(law.values[ends], np.add.reduceat(law.probabilities, starts))
+    size = -(-len(distribution.values) // _MOST_CASES)
+    starts = np.arange(0, len(distribution.values), size)
+    ends = np.minimum(starts + size, len(distribution.values)) - 1
+    return Distribution(distribution.values[ends], np.add.reduceat(distribution.probabilities, starts))
 
 
-def _coin(probability: float, law: Law) -> Law:
+def _bernoulli(probability: float, distribution: Distribution) -> Distribution:
     """coin · value: 0 when the coin with ``probability`` falls, else a draw of ``law``."""
     if probability >= 1.0:
-        return law
+        return distribution
     return _merge(
-        np.concatenate([[0.0], law.values]),
-        np.concatenate([[1.0 - probability], probability * law.probabilities]),
+        np.concatenate([[0.0], distribution.values]),
+        np.concatenate([[1.0 - probability], probability * distribution.probabilities]),
     )
 
 
-def _sum(first: Law, second: Law) -> Law:
+def _sum(first: Distribution, second: Distribution) -> Distribution:
     return _merge(
         np.add.outer(first.values, second.values).ravel(),
         np.multiply.outer(first.probabilities, second.probabilities).ravel(),
     )
 
 
-def _merge(values: Floats, probabilities: Floats) -> Law:
+def _merge(values: Floats, probabilities: Floats) -> Distribution:
     distinct, position = np.unique(values, return_inverse=True)
-    return Law(distinct, np.bincount(position, weights=probabilities, minlength=len(distinct)).astype(float))
+    return Distribution(distinct, np.bincount(position, weights=probabilities, minlength=len(distinct)).astype(float))
 
 
-def _prune(law: Law, tail: float) -> Law:
+def _prune(distribution: Distribution, tail: float) -> Distribution:
     """Leave out the largest values (a certain loss) up to ``tail``; very rare values join the next larger one.
 
     A rare small shift still sets the loss where nothing else of P comes near, so it is merged only if negligible.
     """
-    from_top = np.cumsum(law.probabilities[::-1])[::-1]
+    from_top = np.cumsum(distribution.probabilities[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(from_top > tail)))
-    if law.probabilities[:kept].min() > _NEGLIGIBLE:
-        return Law(law.values[:kept], law.probabilities[:kept])
+    if distribution.probabilities[:kept].min() > _NEGLIGIBLE:
+        return Distribution(distribution.values[:kept], distribution.probabilities[:kept])
     values, probabilities, carried = [], [], 0.0
-    for value, probability in zip(law.values[:kept], law.probabilities[:kept], strict=True):
+    for value, probability in zip(distribution.values[:kept], distribution.probabilities[:kept], strict=True):
         carried += probability
-        if carried > _NEGLIGIBLE or value == law.values[kept - 1]:
+        if carried > _NEGLIGIBLE or value == distribution.values[kept - 1]:
             values.append(value)
             probabilities.append(carried)
             carried = 0.0
-    return Law(np.array(values), np.array(probabilities))
+    return Distribution(np.array(values), np.array(probabilities))

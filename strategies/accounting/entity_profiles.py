@@ -1,8 +1,8 @@
 """The law of the shift of an entity from its own profile, instead of a bound on its reach.
 
 A *profile* says how many sentences of each of its users mention an entity: whole numbers of at least 1, one per user,
-largest first. A reach (:class:`~fl_sim.strategies.accounting.adjacency.Reach`) bounds a profile by three numbers; the
-profile itself gives
+largest first. A reach (:class:`~fl_sim.strategies.accounting.adjacency.ContributionBound`) bounds a profile by three
+numbers; the profile itself gives
 a smaller law of the shift and so a smaller ε. Given the sampled users b, the entity moves a round by at most
 A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy.md, Theorem 1, step (b) and remark iv).
 
@@ -55,10 +55,10 @@ def users_above_cap(event: RoundEvent, profile: Profile) -> int:
     return int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
 
 
-def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_pairs.Law:
+def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_pairs.Distribution:
     """Law of the share of an active entity, counted in sentences, where q_u is 1; may cut ``tail``."""
     if not event.clips_sentences:
-        return accountant.entity_law(event, len(profile), len(profile), tail)
+        return accountant.entity_distribution(event, len(profile), len(profile), tail)
     above = users_above_cap(event, profile)
     free = dominating_pairs.binomial(int(profile[above:].sum()), event.q_s, tail)
     if not above:
@@ -66,12 +66,12 @@ def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_
     capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
     values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
     together = np.multiply.outer(capped.probabilities, free.probabilities)
-    return dominating_pairs.Law(
+    return dominating_pairs.Distribution(
         values, np.bincount(position.ravel(), together.ravel(), minlength=len(values)).astype(np.float64)
     )
 
 
-def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominating_pairs.Law:
+def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominating_pairs.Distribution:
     """Law of Σ_w min(K_w, cap), K_w ~ Binomial(n_w, q_s) for the n_w in ``counts``, all above ``cap``.
 
     A cap that is no whole number is rounded up to a multiple of 1/16.
@@ -85,7 +85,7 @@ def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominat
         masses[-1] += stats.binom.sf(below - 1, count, q_s)
         total = _sum(total, _times(_Ladder(0, masses), int(users), tail), tail)
     values: Floats = (total.first + np.flatnonzero(total.masses)).astype(np.float64)
-    return dominating_pairs.Law(values * (1.0 / steps), total.masses[total.masses > 0])
+    return dominating_pairs.Distribution(values * (1.0 / steps), total.masses[total.masses > 0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class _Ladder:
     masses: Floats
 
 
-def _times(law: _Ladder, times: int, tail: float) -> _Ladder:
+def _times(distribution: _Ladder, times: int, tail: float) -> _Ladder:
     """The sum of ``times`` independent draws."""
     if times == 1:
-        return law
-    half = _times(law, times // 2, tail)
+        return distribution
+    half = _times(distribution, times // 2, tail)
     twice = _sum(half, half, tail)
-    return _sum(twice, law, tail) if times % 2 else twice
+    return _sum(twice, distribution, tail) if times % 2 else twice
 
 
 def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
@@ -110,7 +110,7 @@ def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
     return _trimmed(first.first + second.first, np.convolve(first.masses, second.masses), tail)
 
 
-def _plus_multiple(ladder: _Ladder, drawn: dominating_pairs.Law, count: int, tail: float) -> _Ladder:
+def _plus_multiple(ladder: _Ladder, drawn: dominating_pairs.Distribution, count: int, tail: float) -> _Ladder:
     """The sum of a draw and ``count`` times a draw of ``drawn``."""
     places = count * drawn.values.astype(np.int64)
     size, lowest = len(ladder.masses), int(places[0])
@@ -150,24 +150,24 @@ def exposure(event: RoundEvent, profile: Profile, tail: float) -> dominating_pai
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _sampled(users: int, q_u: float, tail: float) -> dominating_pairs.Law:
+def _sampled(users: int, q_u: float, tail: float) -> dominating_pairs.Distribution:
     return dominating_pairs.binomial(users, q_u, tail)
 
 
-def _without_users(drawn: Sequence[tuple[int, dominating_pairs.Law]], tail: float) -> _Cases:
+def _without_users(drawn: Sequence[tuple[int, dominating_pairs.Distribution]], tail: float) -> _Cases:
     """The law of J alone."""
     ladder = _Ladder(0, np.ones(1))
-    for count, law in drawn:
-        ladder = _plus_multiple(ladder, law, count, tail)
+    for count, distribution in drawn:
+        ladder = _plus_multiple(ladder, distribution, count, tail)
     present = np.flatnonzero(ladder.masses)
     return _Cases(ladder.masses[present], np.zeros(len(present), dtype=np.int64), ladder.first + present)
 
 
-def _with_users(drawn: Sequence[tuple[int, dominating_pairs.Law]]) -> _Cases:
+def _with_users(drawn: Sequence[tuple[int, dominating_pairs.Distribution]]) -> _Cases:
     """The law of J and M."""
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    for count, law in drawn:
-        cases = cases.plus(law, count).coarsened(_MOST_CASES_BETWEEN)
+    for count, distribution in drawn:
+        cases = cases.plus(distribution, count).coarsened(_MOST_CASES_BETWEEN)
     return cases
 
 
@@ -179,7 +179,7 @@ class _Cases:
     users: Profile
     sentences: Profile
 
-    def plus(self, drawn: dominating_pairs.Law, count: int) -> _Cases:
+    def plus(self, drawn: dominating_pairs.Distribution, count: int) -> _Cases:
         """Add ``drawn`` users with ``count`` sentences each."""
         more = drawn.values.astype(np.int64)
         sentences = np.add.outer(self.sentences, more * count).ravel()

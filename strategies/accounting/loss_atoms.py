@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from fl_sim.strategies.accounting.privacy_loss import Floats, GridLoss, ShiftMixture, round_off
+from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, round_off
 
 _STEP = 1 / 32  # between two x, of the standard deviation of the shifts that lie together, noise included
 _WIDEST = 1 / 20  # standard deviations of the noise, unless this is less of their mean than _SHARE
@@ -65,8 +65,8 @@ class LossAtoms:
 
 
 def both_directions(
-    active: ShiftMixture,
-    inactive: ShiftMixture,
+    active: GaussianMixturePair,
+    inactive: GaussianMixturePair,
     rates: Sequence[float],
     noise_multiplier: float,
     spacing: float,
@@ -110,7 +110,7 @@ def both_directions(
 class _Part:
     """common·Q + Σ weights_i N(s_i, 1) in units of the noise, summed term by term."""
 
-    def __init__(self, mixture: ShiftMixture, noise_multiplier: float) -> None:
+    def __init__(self, mixture: GaussianMixturePair, noise_multiplier: float) -> None:
         self.common = mixture.common
         self.shifts, self.weights = mixture.shifts / noise_multiplier, mixture.weights
         self.offsets = np.log(self.weights) - self.shifts**2 / 2
@@ -246,14 +246,14 @@ class _Piece:
 
 def _pieces(parts: Sequence[_Part], tail: float) -> list[_Piece]:
     """The line, without at most ``tail`` at either end, in pieces that are fine where P or Q has mass."""
-    reach = -float(ndtri(tail))
-    zones = [_Piece(-reach, reach, _STEP)]
+    half_width = -float(ndtri(tail))
+    zones = [_Piece(-half_width, half_width, _STEP)]
     for part in parts:
         for low, high, mean, deviation in _clusters(part.shifts, part.weights, _FAINT * tail):
             step = min(_STEP * deviation, max(_WIDEST, _SHARE * mean))
-            zones.append(_Piece(low - reach, high + reach, step))
+            zones.append(_Piece(low - half_width, high + half_width, step))
     highest = max(float(part.shifts.max(initial=0.0)) for part in parts)
-    ends = np.unique([end for zone in zones for end in (zone.left, zone.right)] + [highest + reach])
+    ends = np.unique([end for zone in zones for end in (zone.left, zone.right)] + [highest + half_width])
     pieces = []
     for left, right in itertools.pairwise(ends.tolist()):
         steps = [zone.step for zone in zones if zone.left < right and zone.right > left]

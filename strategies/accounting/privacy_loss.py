@@ -26,7 +26,7 @@ _OUTWARD = 80  # standard deviations beyond the central range after which a loss
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftMixture:
+class GaussianMixturePair:
     """Revealed with ``probability``: P = common·Q + Σ weights_i N(shifts_i, z²) against Q = Σ r_j N(−t_j, z²).
 
     Attributes:
@@ -82,7 +82,7 @@ class GridLoss:
 
 
 def discretize(
-    mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, width: float, tail: float
+    mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, width: float, tail: float
 ) -> tuple[GridLoss, GridLoss]:
     """The round's loss on a grid, as an upper bound in both directions.
 
@@ -114,13 +114,13 @@ def discretize(
     )
 
 
-def round_off(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float) -> float:
+def round_off(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
     """Error of one round: of the normal tails (it grows with x²), of the sums and of the splits over two points."""
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
     return 64 * _UNIT_ROUND_OFF * (4 + largest**2)
 
 
-def loss_range(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:
+def loss_range(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:
     """Losses between which all but about ``tail`` of each mixture lies."""
     low, high = 0.0, 0.0
     for mixture in mixtures:
@@ -145,7 +145,7 @@ class _Piece:
 class _LossCurve:
     """ℓ(x) = ln(common + Σ p_i N(x − s_i) / Σ r_j N(x + t_j)) in units of the noise, and its inverse."""
 
-    def __init__(self, mixture: ShiftMixture, noise_multiplier: float) -> None:
+    def __init__(self, mixture: GaussianMixturePair, noise_multiplier: float) -> None:
         self.common = mixture.common
         self.shifts, self.weights = mixture.shifts / noise_multiplier, mixture.weights
         self.opposed, self.opposed_weights = mixture.opposed_shifts / noise_multiplier, mixture.opposed_weights
@@ -183,8 +183,8 @@ class _LossCurve:
 
     def central_range(self, tail: float) -> tuple[float, float]:
         """x that leave at most ``tail`` of Q on the left and of P on the right."""
-        reach = -float(ndtri(tail))
-        return -float(self.opposed.max()) - reach, float(self.shifts.max()) + reach
+        half_width = -float(ndtri(tail))
+        return -float(self.opposed.max()) - half_width, float(self.shifts.max()) + half_width
 
     def inverse(self, losses: Floats, tail: float) -> Floats:
         """x with ℓ(x) = loss for ascending losses, −∞ or ∞ where the loss is below or above all values of ℓ."""
@@ -244,7 +244,7 @@ def _log_tilt(x: Floats, shifts: Floats, weights: Floats) -> tuple[Floats, Float
     return value, slope
 
 
-def _discretize_mixture(mixture: ShiftMixture, noise_multiplier: float, width: float, tail: float) -> _Piece:
+def _discretize_mixture(mixture: GaussianMixturePair, noise_multiplier: float, width: float, tail: float) -> _Piece:
     if not mixture.moves:
         one = np.ones(1)
         return _Piece(0, one, one, *mixture.missing)

@@ -15,11 +15,11 @@ import numpy as np
 
 from fl_sim.strategies.accounting import accountant, composition, dominating_pairs, entity_profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.composition import Window
 from fl_sim.strategies.accounting.entity_profiles import Profile
 from fl_sim.strategies.accounting.loss_atoms import LossAtoms, both_directions
-from fl_sim.strategies.accounting.privacy_loss import Floats, GridLoss, ShiftMixture
+from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss
 
 _GRID = 1 << 14
 _COARSER = 4  # times as wide is the grid of the direction that hardly ever counts
@@ -86,10 +86,10 @@ class ProfileAccountant:
         users = len(profile)
         if any(fewer <= users and epsilon >= revealed for fewer, epsilon in self._hidden.items()):
             return revealed  # more users cost more, so it would be no smaller
-        reach = Reach(users, int(profile.max(initial=0)))
-        for law in accountant.hidden_laws(self.event, Adjacency(self.user_sentences, reach), self._tail):
+        entity_bound = ContributionBound(users, int(profile.max(initial=0)))
+        for pair in accountant.hidden_pairs(self.event, Adjacency(self.user_sentences, entity_bound), self._tail):
             if users not in self._hidden:
-                curve = composition.epsilon_curve(law, self.event.noise_multiplier, self._count, self.delta)
+                curve = composition.epsilon_curve(pair, self.event.noise_multiplier, self._count, self.delta)
                 self._hidden[users] = float(curve[0])
             revealed = min(revealed, self._hidden[users])
         return revealed
@@ -186,16 +186,16 @@ class _Cases:
     def __init__(self, event: RoundEvent, user_sentences: float, tail: float) -> None:
         self._event, self._tail = event.robust(), tail
         self._rates = (event.q_e,) if event.q_e == 1 else (event.q_e, 1.0)
-        self._user, self._unit = accountant.user_law(event, user_sentences, tail)
-        self._inactive = self._mixture(dominating_pairs.Law(np.zeros(1), np.ones(1)))
+        self._user, self._unit = accountant.user_distribution(event, user_sentences, tail)
+        self._inactive = self._mixture(dominating_pairs.Distribution(np.zeros(1), np.ones(1)))
         self._losses: dict[_Case, _ByRate] = {}
         self._most: dict[int, float] = {}  # of so many sentences hardly ever more are drawn
         self._exposures: dict[bytes, tuple[list[_ByRate], Floats]] = {}
 
     def alone(self, profile: Profile, rate: float) -> _Round:
         """The round of a reduced profile where every user is sampled."""
-        law = entity_profiles.all_sampled(self._event, profile, self._tail)
-        return _Round([self._loss(law, (rate,))[rate]], np.ones(1))
+        distribution = entity_profiles.all_sampled(self._event, profile, self._tail)
+        return _Round([self._loss(distribution, (rate,))[rate]], np.ones(1))
 
     def together(self, profile: Profile, rate: float) -> _Round:
         """The round of a reduced profile where users are sampled."""
@@ -209,7 +209,7 @@ class _Cases:
 
     def _of(self, case: _Case) -> _ByRate:
         if case not in self._losses:
-            self._losses[case] = self._loss(accountant.entity_law(self._event, *case, self._tail), self._rates)
+            self._losses[case] = self._loss(accountant.entity_distribution(self._event, *case, self._tail), self._rates)
         return self._losses[case]
 
     def _simplest(self, users: int, sentences: int) -> _Case:
@@ -222,14 +222,14 @@ class _Cases:
                 return users, sentences
         return sentences, sentences
 
-    def _loss(self, law: dominating_pairs.Law, rates: Sequence[float]) -> _ByRate:
-        active = self._mixture(law)
+    def _loss(self, distribution: dominating_pairs.Distribution, rates: Sequence[float]) -> _ByRate:
+        active = self._mixture(distribution)
         both = both_directions(active, self._inactive, rates, self._event.noise_multiplier, 1 / self._unit, self._tail)
         moves = active.moves or self._inactive.moves
         return {rate: _CaseLoss.of(one, moves=moves) for rate, one in zip(rates, both, strict=True)}
 
-    def _mixture(self, law: dominating_pairs.Law) -> ShiftMixture:
-        (mixture,) = dominating_pairs.mixtures(self._user, [law], np.ones(1), self._unit, self._tail)
+    def _mixture(self, distribution: dominating_pairs.Distribution) -> GaussianMixturePair:
+        (mixture,) = dominating_pairs.mixtures(self._user, [distribution], np.ones(1), self._unit, self._tail)
         return mixture
 
 

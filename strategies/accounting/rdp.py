@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from fl_sim.strategies.accounting.accountant import RoundEvent, round_mixtures
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.composition import tail_share
-from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 
 ORDERS = np.concatenate([np.arange(1.1, 3, 0.1), np.arange(3, 12, 0.5), np.geomspace(12, 256, 24)])
 _BEYOND = 12.0  # standard deviations past the outermost peak of an integrand
@@ -38,28 +38,28 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     return np.maximum((np.multiply.outer(counts, per_round) + conversion).min(axis=1), 0.0)
 
 
-def renyi_divergence(mixtures: tuple[ShiftMixture, ...], noise_multiplier: float, order: float) -> float:
+def renyi_divergence(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, order: float) -> float:
     """D_order of one round, the larger of both directions."""
     both = np.array([_log_moments(mixture, noise_multiplier, order) for mixture in mixtures])
     probabilities = np.array([mixture.probability for mixture in mixtures])
     return float(max(logsumexp(both, b=probabilities[:, None], axis=0)) / (order - 1))
 
 
-def _log_moments(mixture: ShiftMixture, noise_multiplier: float, order: float) -> tuple[float, float]:
+def _log_moments(mixture: GaussianMixturePair, noise_multiplier: float, order: float) -> tuple[float, float]:
     """ln E_Q[(P/Q)^order] and ln E_P[(Q/P)^order] for Q = N(0, z²), by the trapezoidal rule.
 
     The integrands are analytic and no narrower than the step allows for: the rule is exact to rounding.
     """
     shifts = np.append(mixture.shifts, 0.0) / noise_multiplier
     weights = np.append(mixture.weights, mixture.common)
-    reach = order * shifts.max() + _BEYOND
+    half_width = order * shifts.max() + _BEYOND
     step = _FINEST_STEP / np.sqrt(1 + order * shifts.max() ** 2 / 16)
-    x = np.arange(-reach, reach + step, step)
+    x = np.arange(-half_width, half_width + step, step)
     loss = logsumexp(np.multiply.outer(x, shifts) - shifts**2 / 2, b=weights, axis=1)
     log_weight = np.log(step) - (x**2 + _LN_2PI) / 2
     return float(logsumexp(log_weight + order * loss)), float(logsumexp(log_weight + (1 - order) * loss))
 
 
-def _missing(mixtures: tuple[ShiftMixture, ...]) -> float:
+def _missing(mixtures: tuple[GaussianMixturePair, ...]) -> float:
     kept = sum(mixture.probability * (1 - mixture.missing[0]) for mixture in mixtures)
     return max(0.0, 1.0 - kept)

@@ -31,8 +31,8 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)
-    coins = streams.coins(streams.derived_seed(seed, "users", server_round), "user", 0, num_users)
-    return np.flatnonzero(coins < _threshold(q_u))
+    uniforms = streams.uniforms(streams.derived_seed(seed, "users", server_round), "user", 0, num_users)
+    return np.flatnonzero(uniforms < _threshold(q_u))
 
 
 def round_seed(seed: int, server_round: int) -> int:
@@ -40,31 +40,31 @@ def round_seed(seed: int, server_round: int) -> int:
     return streams.derived_seed(seed, "round", server_round)
 
 
-def active_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: float) -> BoolArray:
+def sampled_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: float) -> BoolArray:
     """One coin per entity and round, shared by all users: the mask (K,) of the ids ``entities`` that are active."""
     return _active(seed_of_round, "entity", entities, q_e)
 
 
-def active_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
+def sampled_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
     """One coin per sentence and round: the mask (K,) of the ids ``sentences`` whose coin is up."""
     return _active(seed_of_round, "sentence", sentences, q_s)
 
 
-def sentences_up(seed_of_round: int, first: int, stop: int, q_s: float) -> IntArray:
-    """The ids from ``first`` to ``stop - 1`` that :func:`active_sentences` has as active, read in a row."""
+def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float) -> IntArray:
+    """The ids from ``first`` to ``stop - 1`` that :func:`sampled_sentences` has as active, read in a row."""
     if _always(q_s):
         return np.arange(first, stop, dtype=np.int64)
     found = [np.empty(0, dtype=np.int64)]
     for start in range(first, stop, _AT_ONCE):
-        coins = streams.coins(seed_of_round, "sentence", start, min(start + _AT_ONCE, stop))
-        found.append(start + np.flatnonzero(coins < _threshold(q_s)))
+        uniforms = streams.uniforms(seed_of_round, "sentence", start, min(start + _AT_ONCE, stop))
+        found.append(start + np.flatnonzero(uniforms < _threshold(q_s)))
     return np.concatenate(found)
 
 
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:
     if _always(rate):
         return np.ones(len(items), dtype=np.bool_)
-    return streams.coins_of(seed, purpose, items) < _threshold(rate)
+    return streams.uniforms_of(seed, purpose, items) < _threshold(rate)
 
 
 def _always(rate: float) -> bool:

@@ -4,7 +4,7 @@ Every random draw of a run comes from a stream that is a pure function of ``(roo
 same seed gives the same run whatever the number of nodes, workers or restarts. Two kinds are needed:
 
 * :func:`generator`, an ordinary numpy generator, for draws made in one place (which users, which noise);
-* :func:`coins` and :func:`coins_of`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) in which the coin of
+* :func:`coins` and :func:`uniforms_of`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) in which the coin of
   item ``i`` can be read without drawing those before it, for draws that different nodes must agree on (entities,
   sentences). numpy reads runs of items; scattered items are read by our own arithmetic, the same to the last bit.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
 
-_COINS_PER_BLOCK = 4  # one Philox counter value yields four 64-bit words
+_UNIFORMS_PER_BLOCK = 4  # one Philox counter value yields four 64-bit words
 _BLOCKS_AT_ONCE = 4096  # so that all intermediate words of the arithmetic stay in the processor's cache
 _DENSE = 32  # reading a scattered coin costs about as much as drawing so many in a row
 _ROUNDS = 10
@@ -38,14 +38,14 @@ def derived_seed(seed: int, purpose: str, *indices: int) -> int:
     return int.from_bytes(words.tobytes(), "little")
 
 
-def coins(seed: int, purpose: str, start: int, stop: int) -> Words:
+def uniforms(seed: int, purpose: str, start: int, stop: int) -> Words:
     """The uniform 64-bit coins of items ``start`` to ``stop - 1`` of a stream, in time proportional to their number."""
-    skipped = start % _COINS_PER_BLOCK
-    philox = np.random.Philox(key=_key(seed, purpose), counter=start // _COINS_PER_BLOCK)
+    skipped = start % _UNIFORMS_PER_BLOCK
+    philox = np.random.Philox(key=_key(seed, purpose), counter=start // _UNIFORMS_PER_BLOCK)
     return philox.random_raw(stop - start + skipped)[skipped:]
 
 
-def coins_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
+def uniforms_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
     """The coins of ``items`` (K,), in any order and as often as they are named: those that :func:`coins` has for them.
 
     The time is proportional to K, wherever in the stream the items lie.
@@ -54,9 +54,9 @@ def coins_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
         return np.empty(0, dtype=np.uint64)
     first, last = int(items.min()), int(items.max())
     if last - first < _DENSE * len(items):
-        return coins(seed, purpose, first, last + 1)[items - first]
-    blocks, place = np.unique(items // _COINS_PER_BLOCK, return_inverse=True)
-    return _blocks(_key(seed, purpose), blocks)[place, items % _COINS_PER_BLOCK]
+        return uniforms(seed, purpose, first, last + 1)[items - first]
+    blocks, place = np.unique(items // _UNIFORMS_PER_BLOCK, return_inverse=True)
+    return _blocks(_key(seed, purpose), blocks)[place, items % _UNIFORMS_PER_BLOCK]
 
 
 def _key(seed: int, purpose: str) -> Words:
@@ -65,7 +65,7 @@ def _key(seed: int, purpose: str) -> Words:
 
 def _blocks(key: Words, blocks: npt.NDArray[np.integer]) -> Words:
     """The four words (B, 4) of each of ``blocks`` (B,): Philox 4x64-10 at the block's number plus one, as in numpy."""
-    words = np.empty((len(blocks), _COINS_PER_BLOCK), dtype=np.uint64)
+    words = np.empty((len(blocks), _UNIFORMS_PER_BLOCK), dtype=np.uint64)
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
         some = slice(start, start + _BLOCKS_AT_ONCE)
         words[some] = np.stack(_philox(key, blocks[some].astype(np.uint64) + np.uint64(1)), axis=1)

@@ -29,12 +29,12 @@ CORPUS = ownership([[0], [], [0, 1], [2], [], [0]], users=[2, 1, 1, 2], num_enti
 
 def slowly(corpus: Ownership, users: list[int], seed: int, q_e: float, q_s: float) -> list[int]:
     """The definition, one sentence at a time."""
-    entity_up = sampling.active_entities(seed, np.arange(corpus.num_entities), q_e)
+    entity_up = sampling.sampled_entities(seed, np.arange(corpus.num_entities), q_e)
     chosen = []
     for user in users:
         for s in range(corpus.user_offsets[user], corpus.user_offsets[user + 1]):
             mentioned = corpus.entity_ids[corpus.entity_offsets[s] : corpus.entity_offsets[s + 1]]
-            if sampling.active_sentences(seed, np.array([s]), q_s)[0] and entity_up[mentioned].all():
+            if sampling.sampled_sentences(seed, np.array([s]), q_s)[0] and entity_up[mentioned].all():
                 chosen.append(int(s))
     return chosen
 
@@ -67,7 +67,7 @@ def test_selection_of_many_users_in_a_row_is_the_definition(
         assert chosen.users.tolist() == asked
         owners = np.repeat(chosen.users, chosen.counts)
         np.testing.assert_array_equal(np.searchsorted(corpus.user_offsets, chosen.sentences, side="right") - 1, owners)
-        some = chosen.of_those_with_any()
+        some = chosen.nonempty()
         np.testing.assert_array_equal(np.repeat(some.users, some.counts), owners)
         assert (some.counts > 0).all()
 
@@ -79,8 +79,8 @@ def test_selection_in_a_corpus_that_grew_is_the_definition() -> None:
     of_user = {0: [0, 1, 6], 1: [2], 2: [3, 7], 3: [4, 5], 4: [8]}
     entities_of = [[0], [], [0, 1], [2], [], [0], [0, 1], [3], []]
     for seed in map(partial(sampling.round_seed, 0), range(50)):
-        up = sampling.active_sentences(seed, np.arange(9), 0.6)
-        active = sampling.active_entities(seed, np.arange(4), 0.6)
+        up = sampling.sampled_sentences(seed, np.arange(9), 0.6)
+        active = sampling.sampled_entities(seed, np.arange(4), 0.6)
         expected = {u: [s for s in of_user[u] if up[s] and active[entities_of[s]].all()] for u in of_user}
         chosen = select(grown, np.array([[0, 1], [2, 5]]), seed, 0.6, 0.6)
         assert chosen.sentences.tolist() == [s for u in (0, 2, 3, 4) for s in expected[u]]
@@ -92,7 +92,7 @@ def test_the_work_of_a_round_is_that_of_its_users_whatever_the_size_of_the_corpu
 ) -> None:
     """The coins that are drawn for the same 50 users in corpora of 2,000 and of 200,000 users."""
     drawn: list[int] = []
-    runs, blocks = streams.coins, streams._philox
+    runs, blocks = streams.uniforms, streams._philox
     monkeypatch.setattr(streams, "coins", lambda *a: drawn.append(a[3] - a[2]) or runs(*a))  # type: ignore[func-returns-value]
     monkeypatch.setattr(streams, "_philox", lambda *a: drawn.append(4 * len(a[1])) or blocks(*a))  # type: ignore[func-returns-value]
     work = []

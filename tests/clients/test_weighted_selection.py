@@ -64,7 +64,7 @@ def examples() -> Examples:
 def by_definition(rule: LocalRule, seed: int, corpus: Ownership = CORPUS) -> dict[int, float]:
     """Every sentence that takes part, with m_s = Σ w_e over its sampled entities, or w_s."""
     everything = np.arange(corpus.num_entities)
-    up = sampling.active_entities(seed, everything, rule.q_e)
+    up = sampling.sampled_entities(seed, everything, rule.q_e)
     w_e = [
         min(sum(e in mentioned for mentioned in ENTITIES_OF) / (rule.entity_weight_cap or 1e-9), 1) for e in range(3)
     ]
@@ -72,7 +72,7 @@ def by_definition(rule: LocalRule, seed: int, corpus: Ownership = CORPUS) -> dic
     chosen = {}
     for sentence, mentioned in enumerate(ENTITIES_OF):
         sampled = sum(w_e[e] for e in mentioned if up[e])
-        if not mentioned and rule.extended and sampling.active_sentences(seed, np.array([sentence]), rule.q_s)[0]:
+        if not mentioned and rule.extended and sampling.sampled_sentences(seed, np.array([sentence]), rule.q_s)[0]:
             sampled = w_s
         if sampled:
             chosen[sentence] = sampled

@@ -285,7 +285,7 @@ def test_warnings_name_what_changes_the_promise() -> None:
 def test_the_effect_of_all_steps_is_what_the_corpus_has() -> None:
     corpus = Corpus.open("bundled")
     rows = {row["identity"]: row for row in identity_effect(corpus, "validation")}
-    stored = corpus.ownership("validation").entity_reach()
+    stored = corpus.ownership("validation").entity_contributions()
     last = rows["+ suffix"]
     assert last["entities"] == corpus.manifest.splits["validation"].entities
     assert (last["users"]["p95"], last["max_per_user"]["p95"], last["sentences"]["p95"]) == stored.quantile(0.95)

@@ -22,7 +22,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.primitives import sampling
 from tests import tiny
 
@@ -113,9 +113,9 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
     for row in folder.metrics().iloc[1:].itertuples():
         number = int(row.round)
         users = sampling.sample_users(5, number, tiny.USERS, rates["q_u"])
-        coins = sampling.round_seed(5, number)
-        up = sampling.active_sentences(coins, np.arange(ownership.num_sentences), rates["q_s"])
-        active = sampling.active_entities(coins, np.arange(ownership.num_entities), rates["q_e"])
+        uniforms = sampling.round_seed(5, number)
+        up = sampling.sampled_sentences(uniforms, np.arange(ownership.num_sentences), rates["q_s"])
+        active = sampling.sampled_entities(uniforms, np.arange(ownership.num_entities), rates["q_e"])
         firsts = ownership.entity_offsets
         eligible = [
             s for s in range(ownership.num_sentences)
@@ -131,12 +131,12 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
     folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
     event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
     n = tiny.SENTENCES_EACH  # every user's
-    reach = Reach(users=3, sentences_per_user=1, sentences=3)  # four names go round six users
+    entity_bound = ContributionBound(users=3, sentences_per_user=1, sentences=3)  # four names go round six users
     expected = {
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
-        "epsilon_user_entity_max": (event, Adjacency(n, reach)),
-        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, reach)),
+        "epsilon_user_entity_max": (event, Adjacency(n, entity_bound)),
+        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, entity_bound)),
     }
     metrics = folder.metrics()
     for name, (round_event, adjacency) in expected.items():

@@ -18,7 +18,7 @@ from fl_sim.engines import simulation
 from fl_sim.reporting.report import report, summary
 from fl_sim.run.ledger_account import read_ledgers
 from fl_sim.storage.run_folder import RunFolder
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
 from tests.e2e.small_runs import SAME_MODEL, apart, configuration, measured, model_of, small_corpus
 
@@ -96,11 +96,11 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
 def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -> None:
     folder = run("run", rounds=3, **OPTIONS[option])
     result, (ledger,) = folder.result or {}, read_ledgers([folder.path])
-    user, reach = result["user_sentences"], Reach(**result["reach"]["p95"])
+    user, entity_bound = result["user_sentences"], ContributionBound(**result["reach"]["p95"])
     for name, adjacency, robust in (
         ("epsilon_user", Adjacency(user), False),
-        ("epsilon_user_entity_p95", Adjacency(user, reach), False),
-        ("epsilon_user_entity_robust_p95", Adjacency(user, reach), True),
+        ("epsilon_user_entity_p95", Adjacency(user, entity_bound), False),
+        ("epsilon_user_entity_robust_p95", Adjacency(user, entity_bound), True),
     ):
         assert epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust) == pytest.approx(result[name], rel=1e-6)
 

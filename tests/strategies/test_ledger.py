@@ -17,14 +17,14 @@ from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import composition
 from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
-from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.ledger import (
     HEAD_FILE,
     LEDGER_FILE,
     Ledger,
     LedgerError,
-    Terms,
+    ReleaseRecord,
     epsilon_of,
     since,
     together,
@@ -32,16 +32,16 @@ from fl_sim.strategies.ledger import (
 from tests.strategies.federation import plan, run_rounds
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
-SEEDED, SECURE = Terms.of(PLAN, 0), Terms.of(PLAN, None)
-NOISELESS = Terms.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 0)
-USER, BOTH = Adjacency(15), Adjacency(15, Reach(5, 2))
+SEEDED, SECURE = ReleaseRecord.of(PLAN, 0), ReleaseRecord.of(PLAN, None)
+NOISELESS = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 0)
+USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(5, 2))
 
 
-def written(folder: Path, count: int = 4, terms: Terms = SEEDED) -> Ledger:
+def written(folder: Path, count: int = 4, terms: ReleaseRecord = SEEDED) -> Ledger:
     folder.mkdir(exist_ok=True)
     ledger = Ledger.create(folder)
     for number in range(1, count + 1):
-        ledger.charge(terms, number)
+        ledger.record_release(terms, number)
     return ledger
 
 
@@ -66,7 +66,7 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
             return draw(*arguments)
 
         monkeypatch.setattr(aggregation, name, noise)
-    run_rounds(PLAN, rounds=3, before_release=ledger.charger(SECURE if secure else SEEDED), secure_noise=secure)
+    run_rounds(PLAN, rounds=3, before_release=ledger.recorder(SECURE if secure else SEEDED), secure_noise=secure)
     assert known == [1, 2, 3]
     assert [entry.round for entry in ledger.entries] == [1, 2, 3]
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        run_rounds(PLAN, before_release=ledger.charger(SEEDED))
+        run_rounds(PLAN, before_release=ledger.recorder(SEEDED))
     assert drawn == []
 
 
@@ -94,7 +94,7 @@ def test_line_then_head_are_synced_before_a_charge_returns(tmp_path: Path, monke
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    ledger.charge(SEEDED, 1)
+    ledger.record_release(SEEDED, 1)
     assert synced[0] == ((tmp_path / LEDGER_FILE).stat().st_ino, 1)
     assert (tmp_path / HEAD_FILE).stat().st_ino in {inode for inode, _ in synced[1:]}
 
@@ -102,7 +102,7 @@ def test_line_then_head_are_synced_before_a_charge_returns(tmp_path: Path, monke
 def test_lines_are_only_ever_appended(tmp_path: Path) -> None:
     ledger, before = Ledger.create(tmp_path), b""
     for number in range(1, 5):
-        ledger.charge(SEEDED, number)
+        ledger.record_release(SEEDED, number)
         content = (tmp_path / LEDGER_FILE).read_bytes()
         assert content.startswith(before)
         assert content.count(b"\n") == number
@@ -110,13 +110,13 @@ def test_lines_are_only_ever_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terms", [SEEDED, SECURE, NOISELESS])
-def test_what_was_written_is_read(tmp_path: Path, terms: Terms) -> None:
+def test_what_was_written_is_read(tmp_path: Path, terms: ReleaseRecord) -> None:
     ledger = written(tmp_path, 3, terms)
     again = Ledger.read(tmp_path)
     assert again.entries == ledger.entries
     assert {entry.terms for entry in again.entries} == {terms}
-    assert (again.run, again.last_round, again.seal) == (ledger.run, 3, ledger.seal)
-    assert Terms.of(terms, None if terms.noise == "secure" else 0) == terms
+    assert (again.run, again.last_round, again.head) == (ledger.run, 3, ledger.head)
+    assert ReleaseRecord.of(terms, None if terms.noise == "secure" else 0) == terms
 
 
 # --- which rounds are charged ----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_the_same_seeded_round_is_charged_once(tmp_path: Path) -> None:
     written(tmp_path, 4)
     resumed = Ledger.open(tmp_path)
     for number in (3, 4, 5):
-        resumed.charge(SEEDED, number)
+        resumed.record_release(SEEDED, number)
     assert [entry.round for entry in Ledger.read(tmp_path).entries] == [1, 2, 3, 4, 5]
     assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 3, 5]
 
@@ -135,7 +135,7 @@ def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> Non
     written(tmp_path, 4, SECURE)
     resumed = Ledger.open(tmp_path)
     for number in (3, 4, 5):
-        resumed.charge(SECURE, number)
+        resumed.record_release(SECURE, number)
     assert [entry.round for entry in Ledger.read(tmp_path).entries] == [1, 2, 3, 4, 3, 4, 5]
     assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 4, 7]
 
@@ -146,14 +146,14 @@ def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> Non
 def test_other_terms_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
     ledger = written(tmp_path, 2)
     with pytest.raises(LedgerError, match=rf"round 2 was released under other terms \({next(iter(change))} "):
-        ledger.charge(replace(SEEDED, **change), 2)
+        ledger.record_release(replace(SEEDED, **change), 2)
     assert len(lines_of(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("number", [0, -1, 4, 9])
 def test_a_gap_is_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(LedgerError, match="does not follow round 2"):
-        written(tmp_path, 2).charge(SEEDED, number)
+        written(tmp_path, 2).record_release(SEEDED, number)
 
 
 def test_a_ledger_is_started_once(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> No
 
 def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
     written(tmp_path / "own")
-    other = written(tmp_path / "other", terms=Terms.of(replace(PLAN, noise_multiplier=9.0), 0))
+    other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(PLAN, noise_multiplier=9.0), 0))
     lines, foreign = lines_of(tmp_path / "own"), lines_of(other.folder)
     rewrite(tmp_path / "own", [*lines[:3], foreign[3]])
     refused(tmp_path / "own", r"line 4: does not follow the line before it")
@@ -218,8 +218,8 @@ def test_a_cut_off_ledger_is_refused(tmp_path: Path, kept: int, tail: bytes | No
 def test_lines_that_the_head_does_not_know_are_refused(tmp_path: Path) -> None:
     ledger = written(tmp_path, 2)
     head = (tmp_path / HEAD_FILE).read_bytes()
-    ledger.charge(SEEDED, 3)
-    ledger.charge(SEEDED, 4)
+    ledger.record_release(SEEDED, 3)
+    ledger.record_release(SEEDED, 4)
     (tmp_path / HEAD_FILE).write_bytes(head)
     refused(tmp_path, r"line 3: was added")
     rewrite(tmp_path, [*lines_of(tmp_path)[:3], b"half"])
@@ -260,15 +260,15 @@ def test_a_head_with_another_last_hash_is_refused(tmp_path: Path) -> None:
 
 def test_a_consistent_forgery_does_not_meet_a_kept_seal(tmp_path: Path) -> None:
     ledger = written(tmp_path / "own", 4)
-    seal = ledger.seal
-    ledger.charge(SEEDED, 5)
-    Ledger.read(ledger.folder).check_seal(seal)  # it may go on
+    head = ledger.head
+    ledger.record_release(SEEDED, 5)
+    Ledger.read(ledger.folder).check_head(head)  # it may go on
     forged = written(tmp_path / "forged", 4)
     for other in (forged, written(tmp_path / "short", 3)):
         with pytest.raises(LedgerError, match="sealed after 4 entries"):
-            other.check_seal(seal)
+            other.check_head(head)
     with pytest.raises(LedgerError, match="sealed after None entries"):
-        ledger.check_seal({})
+        ledger.check_head({})
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_after_a_crash_at_any_byte_the_ledger_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     ledger = written(folder, 2)
     head, two = (folder / HEAD_FILE).read_bytes(), (folder / LEDGER_FILE).read_bytes()
-    ledger.charge(SEEDED, 3)
+    ledger.record_release(SEEDED, 3)
     three = (folder / LEDGER_FILE).read_bytes()
     for size in [*range(len(two), len(three), 37), len(three) - 1, len(three)]:
         (folder / LEDGER_FILE).write_bytes(three[:size])
@@ -287,8 +287,8 @@ def test_after_a_crash_at_any_byte_the_ledger_goes_on(tmp_path: Path) -> None:
         released = 3 if size == len(three) else 2  # noise is drawn only once the whole line is on disk
         assert len(Ledger.read(folder).entries) == released
         resumed = Ledger.open(folder)
-        assert json.loads((folder / HEAD_FILE).read_bytes()) == resumed.seal
-        resumed.charge(SEEDED, 3)
+        assert json.loads((folder / HEAD_FILE).read_bytes()) == resumed.head
+        resumed.record_release(SEEDED, 3)
         assert (folder / LEDGER_FILE).read_bytes() == three
         assert len(Ledger.read(folder).entries) == 3
 
@@ -327,7 +327,7 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("adjacency", [USER, BOTH, Adjacency(math.inf, Reach(1, 40))])
+@pytest.mark.parametrize("adjacency", [USER, BOTH, Adjacency(math.inf, ContributionBound(1, 40))])
 def test_equal_rounds_in_parts_cost_what_they_cost_together(adjacency: Adjacency) -> None:
     for event in EVENTS:
         tail = composition.tail_share(1e-5, 30)
@@ -350,8 +350,8 @@ def test_a_mixture_costs_more_than_each_part_and_less_than_their_sum(adjacency: 
 
 def gaussian_parts(z: float, *counts: int, weight: float = 1.0) -> list[composition.Part]:
     """Rounds of the plain Gaussian; what ``weight`` misses of 1 is a certain loss."""
-    law = (ShiftMixture(1.0, 0.0, np.ones(1), np.full(1, weight)),)
-    return [composition.Part(law, z, count) for count in counts]
+    distribution = (GaussianMixturePair(1.0, 0.0, np.ones(1), np.full(1, weight)),)
+    return [composition.Part(distribution, z, count) for count in counts]
 
 
 def test_parts_charge_certain_losses_every_round() -> None:
@@ -417,7 +417,7 @@ def test_impossible_questions_are_refused() -> None:
 
 def test_runs_compose(tmp_path: Path) -> None:
     louder = replace(PLAN, noise_multiplier=1.0)
-    one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, Terms.of(louder, 1))
+    one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, ReleaseRecord.of(louder, 1))
     entries = together([one, other])
     expected = composed_epsilon({PLAN.event(): 4, louder.event(): 3}, BOTH, 1e-5)
     assert epsilon_of(entries, BOTH, 1e-5) == expected
@@ -429,7 +429,7 @@ def test_runs_that_are_not_independent_do_not_compose(tmp_path: Path) -> None:
     one = written(tmp_path / "a")
     with pytest.raises(LedgerError, match="same run"):
         together([one, Ledger.read(one.folder)])
-    same_seed = written(tmp_path / "b", 2, Terms.of(replace(PLAN, noise_multiplier=5.0), 0))
+    same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(PLAN, noise_multiplier=5.0), 0))
     with pytest.raises(LedgerError, match="same seed"):
         together([one, same_seed])
 
@@ -446,7 +446,7 @@ def test_who_joins_later_is_charged_from_then_on(tmp_path: Path) -> None:
 def test_a_repeated_earlier_round_counts_for_who_had_joined_by_then(tmp_path: Path) -> None:
     ledger = written(tmp_path, 4, SECURE)
     for number in (2, 3, 4):
-        ledger.charge(SECURE, number)
+        ledger.record_release(SECURE, number)
     assert [entry.round for entry in since(ledger.entries, 3)] == [3, 4, 2, 3, 4]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan, from_record
 from fl_sim.strategies.published import PublishedTerms, curve_as_published, epsilon_as_published, proven_event
 from tests.strategies.federation import plan
@@ -75,8 +75,8 @@ def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
     """Of 200 users, because ε at full reach takes the longer the more there are."""
     rates = RATES | {"population": 200, "q_u": 0.05}
     fixed = plan(strategy="published", published=TERMS, **rates)
-    everybody = fixed.epsilon_curve(Adjacency(5, Reach(200, 1)), [3])
-    for adjacency in (Adjacency(5), Adjacency(5, Reach(2, 1))):
+    everybody = fixed.epsilon_curve(Adjacency(5, ContributionBound(200, 1)), [3])
+    for adjacency in (Adjacency(5), Adjacency(5, ContributionBound(2, 1))):
         few = fixed.epsilon_curve(adjacency, [3])
         assert everybody > 10 * few
         for cap in ("user_cap", "entity_cap", "extended_cap"):
@@ -123,11 +123,13 @@ def test_a_user_clip_alone_is_accounted_for_as_such() -> None:
     alone = plan(clipping="user", **rates)
     assert alone.event() == RoundEvent("uedp", 1.0, 0.1, 0.5, 0.2, 5.0, clipping="user")
     assert (alone.sentence_clip, alone.user_clip) == (math.inf, 5.0)
-    reach = Adjacency(3, Reach(4, 1))
-    assert alone.epsilon_curve(reach, [3]) > 2 * plan(**rates).epsilon_curve(reach, [3])
+    entity_bound = Adjacency(3, ContributionBound(4, 1))
+    assert alone.epsilon_curve(entity_bound, [3]) > 2 * plan(**rates).epsilon_curve(entity_bound, [3])
     everybody = plan(clipping="user", **(rates | {"q_e": 1.0, "q_s": 1.0, "user_cap": 1.0}))
     level = plan(strategy="user_level", q_u=0.1, noise_multiplier=1.0, rounds=3)
-    assert epsilon(everybody.event(), reach, 3, 1e-5) == pytest.approx(epsilon(level.event(), reach, 3, 1e-5))
+    assert epsilon(everybody.event(), entity_bound, 3, 1e-5) == pytest.approx(
+        epsilon(level.event(), entity_bound, 3, 1e-5)
+    )
 
 
 @pytest.mark.parametrize(

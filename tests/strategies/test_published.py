@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, stats
 
 from fl_sim.strategies.accounting.accountant import epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.published import PublishedSettings, epsilon_as_published, log_moment, proven_event
 
 # Figures printed in the user-entity DP paper, section VI, with the settings they belong to.
@@ -53,7 +53,7 @@ def test_the_moment_agrees_with_integration(q: float, z: float, order: int) -> N
 def test_the_claim_is_below_what_full_reach_costs() -> None:
     for row in (row for row in ROWS if row["dataset"] == "conll2003"):
         settings = settings_of(row)
-        everyone = Adjacency(math.inf, Reach(settings.users, 1))
+        everyone = Adjacency(math.inf, ContributionBound(settings.users, 1))
         proven = epsilon(proven_event(settings), everyone, int(row["rounds"]), float(row["delta"]))
         assert proven > 10 * float(row["published_epsilon"])
 

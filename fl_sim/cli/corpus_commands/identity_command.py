@@ -18,14 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fl_sim.data_prep.corpus_stats import REACH_IS_PRIVATE
+    from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE
     from fl_sim.data_prep.identity_effect import identity_effect, identity_table
     from fl_sim.data_prep.store.corpus import Corpus
 
     corpus = Corpus.open(args.corpus)
     rows = identity_effect(corpus, args.split)
     if args.json:
-        report = {"corpus": corpus.manifest.name, "split": args.split, "rows": rows, "note": REACH_IS_PRIVATE}
+        report = {"corpus": corpus.manifest.name, "split": args.split, "rows": rows, "note": CONTRIBUTIONS_ARE_PRIVATE}
         print(json.dumps(report, ensure_ascii=False))
     else:
         Console().print(identity_table(corpus.manifest.name, args.split, rows))

@@ -178,11 +178,13 @@ def _published(args: argparse.Namespace) -> Report:
 
 def _adjacencies(args: argparse.Namespace, default_users: int) -> tuple[Adjacency, Adjacency]:
     """The user alone, and the user with the entity at the stated reach."""
-    from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 
-    reach = Reach(_or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total)
+    entity_bound = ContributionBound(
+        _or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total
+    )
     sentences = _or(args.user_sentences, math.inf)
-    return Adjacency(sentences), Adjacency(sentences, reach)
+    return Adjacency(sentences), Adjacency(sentences, entity_bound)
 
 
 def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Report:
@@ -210,9 +212,9 @@ def _settings(event: RoundEvent) -> Report:
 def _protected(adjacency: Adjacency) -> Report:
     return {
         "user_sentences": adjacency.user_sentences,
-        "reach_users": adjacency.reach.users,
-        "reach_sentences": adjacency.reach.sentences_per_user,
-        "reach_total": adjacency.reach.total,
+        "reach_users": adjacency.entity_bound.users,
+        "reach_sentences": adjacency.entity_bound.sentences_per_user,
+        "reach_total": adjacency.entity_bound.total,
     }
 
 

@@ -15,7 +15,7 @@ from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_publish
 
 if TYPE_CHECKING:
     from fl_sim.audit.cases import Case, Finding
-    from fl_sim.strategies.accounting.adjacency import Reach
+    from fl_sim.strategies.accounting.adjacency import ContributionBound
 
 NAME = "audit"
 HELP = "attack a mechanism: a lower bound on ε, beside what is claimed"
@@ -99,16 +99,16 @@ def _own_cases(args: argparse.Namespace) -> list[Case]:
         user_cap=_or(args.user_cap, 1.0),
         clipping=args.clipping or "sentence",
     )
-    user_sentences, reach = _or(args.user_sentences, math.inf), _reach(args)
+    user_sentences, entity_bound = _or(args.user_sentences, math.inf), _reach(args)
     units = {
         "user": Adjacency(user_sentences),
-        "entity": Adjacency(0, reach),
-        "user_entity": Adjacency(user_sentences, reach),
+        "entity": Adjacency(0, entity_bound),
+        "user_entity": Adjacency(user_sentences, entity_bound),
     }
     protected = {
         name: adjacency
         for name, adjacency in units.items()
-        if (adjacency.user_sentences > 0 or name == "entity") and (adjacency.reach.total or name == "user")
+        if (adjacency.user_sentences > 0 or name == "entity") and (adjacency.entity_bound.total or name == "user")
     }
     return [
         own_case(
@@ -118,7 +118,7 @@ def _own_cases(args: argparse.Namespace) -> list[Case]:
             _or(args.rounds, 1),
             _or(args.delta, 1e-5),
             mutation=args.mutation,
-            companions=_or(args.companions, 0) if adjacency.reach != NO_ENTITY else 0,
+            companions=_or(args.companions, 0) if adjacency.entity_bound != NO_ENTITY else 0,
         )
         for name, adjacency in protected.items()
     ]
@@ -142,7 +142,7 @@ def _published_cases(args: argparse.Namespace) -> list[Case]:
     chosen = Defects(**{name.replace("-", "_"): True for name in args.defects or ()}) if args.defects else AS_CODED
     defects = chosen if args.strategy == "published-as-coded" else AS_STATED
     clip = 0.1
-    reach = settings.users if args.reach_users is None else args.reach_users
+    entity_bound = settings.users if args.reach_users is None else args.reach_users
     return [
         published_case(
             unit,
@@ -156,7 +156,11 @@ def _published_cases(args: argparse.Namespace) -> list[Case]:
             user_clip=clip,
             update_norm=adamw_update_norm(_ADAM_PARAMETERS, _ADAM_RATE, 1, clip) if defects.clip_before_adam else clip,
         )
-        for unit, knowers, user in (("user", 0, True), ("entity", reach, False), ("user_entity", reach, True))
+        for unit, knowers, user in (
+            ("user", 0, True),
+            ("entity", entity_bound, False),
+            ("user_entity", entity_bound, True),
+        )
         if knowers or unit == "user"
     ]
 
@@ -206,10 +210,10 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _reach(args: argparse.Namespace) -> Reach:
-    from fl_sim.strategies.accounting.adjacency import Reach
+def _reach(args: argparse.Namespace) -> ContributionBound:
+    from fl_sim.strategies.accounting.adjacency import ContributionBound
 
-    return Reach(_or(args.reach_users, 1), _or(args.reach_sentences, 1))
+    return ContributionBound(_or(args.reach_users, 1), _or(args.reach_sentences, 1))
 
 
 def _trials(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ _PRIVATE = (
     "The planner reads n', reach and sizes off the private corpus: a proposal tells something about it, "
     "and no ε covers publishing it."
 )
-_REACHES = ("p95", "max")
+_CONTRIBUTION_QUANTILES = ("p95", "max")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,8 +124,8 @@ def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str
         "signal_to_noise": settings.signal_to_noise,
         "epsilon_user": epsilon(event, Adjacency(protected.user_sentences), rounds, goal.delta),
     }
-    for name in _REACHES:
-        adjacency = Adjacency(protected.user_sentences, protected.reach[name])
+    for name in _CONTRIBUTION_QUANTILES:
+        adjacency = Adjacency(protected.user_sentences, protected.entity_bounds[name])
         report[f"epsilon_user_entity_{name}"] = epsilon(event, adjacency, rounds, goal.delta)
         report[f"epsilon_user_entity_robust_{name}"] = epsilon(event.robust(), adjacency, rounds, goal.delta)
     return report
@@ -173,7 +173,10 @@ def _text(report: dict[str, Any]) -> str:
 def _row(label: str, settings: dict[str, Any]) -> str:
     from fl_sim.reporting.report import format_epsilon
 
-    names = ["epsilon_user", *(f"epsilon_user_entity_{kind}{r}" for r in _REACHES for kind in ("", "robust_"))]
+    names = [
+        "epsilon_user",
+        *(f"epsilon_user_entity_{kind}{r}" for r in _CONTRIBUTION_QUANTILES for kind in ("", "robust_")),
+    ]
     epsilons = "".join(f"{format_epsilon(settings[name]):>8}" for name in names)
     return (
         f"{label:<14}{settings['signal_to_noise']:>8.1f}{settings['q_u']:>8.4f}{settings['q_s']:>8.4f}"

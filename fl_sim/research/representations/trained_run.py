@@ -14,10 +14,10 @@ from fl_sim.config import ConfigError
 from fl_sim.run.ledger_account import account_for, read_ledgers
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import MODEL_FOLDER, RunFolder
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import LedgerError
 
-_REACHES = ("median", "p95", "max")
+_CONTRIBUTION_QUANTILES = ("median", "p95", "max")
 
 
 def guarantee_of_run(folder: Path) -> dict[str, Any]:
@@ -44,12 +44,13 @@ def guarantee_of_run(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"encoder.run: {folder} has no folder {MODEL_FOLDER}; allowed: a run that kept its model")
     model_files.check(run.model_dir, result)
     bound, delta = result["user_sentences"], result["plan"]["delta"]
-    reaches = {name: Reach(**result["reach"][name]) for name in _REACHES}
+    entity_bounds = {name: ContributionBound(**result["reach"][name]) for name in _CONTRIBUTION_QUANTILES}
     found = {
-        name: account_for([ledger], Adjacency(bound), Adjacency(bound, r), delta, None) for name, r in reaches.items()
+        name: account_for([ledger], Adjacency(bound), Adjacency(bound, r), delta, None)
+        for name, r in entity_bounds.items()
     }
     whole = account_for([ledger], Adjacency(), Adjacency(), delta, None)
-    first = found[_REACHES[0]]
+    first = found[_CONTRIBUTION_QUANTILES[0]]
     return {
         "covers": "the training data of the run",
         "run": ledger.run,

@@ -11,7 +11,7 @@ from fl_sim.research.uedp_paper.figure_records import EpsilonCurveRecord, Epsilo
 from fl_sim.research.uedp_paper.figures import EpsilonCurve, EpsilonFigure, EpsilonPanel, TableFigure
 from fl_sim.research.uedp_paper.table_two import table_of
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.published import PublishedSettings, curve_as_published, epsilon_as_published, proven_event
 
 _STEPS = 25  # points of a curve
@@ -73,8 +73,8 @@ def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> E
     event = proven_event(settings)
     grid = {round(1 + step * (figure.rounds - 1) / _STEPS) for step in range(_STEPS + 1)}
     rounds = sorted(grid | {int(number) for number in curve.published if int(number) <= figure.rounds})
-    known_by_some = Adjacency(reach=Reach(figure.entity_users, 1))
-    known_by_all = Adjacency(reach=Reach(panel.users, 1))
+    known_by_some = Adjacency(entity_bound=ContributionBound(figure.entity_users, 1))
+    known_by_all = Adjacency(entity_bound=ContributionBound(panel.users, 1))
     return EpsilonCurveRecord(
         name=curve.name,
         label=curve.label,

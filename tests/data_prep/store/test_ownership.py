@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.ownership import EntityProfiles, EntityReach, Ownership, joined
+from fl_sim.data_prep.store.ownership import EntityContributions, EntityProfiles, Ownership, joined
 
 SENTENCE = st.sets(st.integers(0, 6), max_size=4)
 USERS = st.lists(st.lists(SENTENCE, max_size=5), min_size=1, max_size=6)
@@ -30,12 +30,12 @@ def incidence(users: list[list[set[int]]], num_entities: int = 7) -> Ownership:
 
 @given(USERS)
 def test_reach_equals_counting_by_hand(users: list[list[set[int]]]) -> None:
-    reach = incidence(users).entity_reach()
+    entity_bound = incidence(users).entity_contributions()
     for entity in range(7):
         per_user = [sum(entity in sentence for sentence in user) for user in users]
-        assert reach.users[entity] == sum(count > 0 for count in per_user)
-        assert reach.sentences[entity] == sum(per_user)
-        assert reach.max_per_user[entity] == max(per_user)
+        assert entity_bound.users[entity] == sum(count > 0 for count in per_user)
+        assert entity_bound.sentences[entity] == sum(per_user)
+        assert entity_bound.max_per_user[entity] == max(per_user)
 
 
 @given(USERS)
@@ -102,28 +102,28 @@ def test_sentence_ids_are_every_sentence_once(ids: list[int]) -> None:
 
 
 def test_quantiles_are_values_that_occur_and_independent_of_one_another() -> None:
-    reach = EntityReach(
+    entity_bound = EntityContributions(
         users=np.array([1, 1, 1, 9], dtype=np.int64),
         sentences=np.array([40, 2, 2, 9], dtype=np.int64),
         max_per_user=np.array([40, 2, 2, 1], dtype=np.int64),
     )
-    assert reach.quantile(0.5) == (1, 2, 2)
-    assert reach.quantile(0.75) == (1, 2, 9)
-    assert reach.quantile(0.76) == (9, 40, 40)
-    assert reach.quantile(1.0) == (9, 40, 40)
-    assert all(type(value) is int for value in reach.quantile(0.95))
+    assert entity_bound.quantile(0.5) == (1, 2, 2)
+    assert entity_bound.quantile(0.75) == (1, 2, 9)
+    assert entity_bound.quantile(0.76) == (9, 40, 40)
+    assert entity_bound.quantile(1.0) == (9, 40, 40)
+    assert all(type(value) is int for value in entity_bound.quantile(0.95))
 
 
 @pytest.mark.parametrize("q", [-0.1, 1.1, float("nan")])
 def test_quantile_outside_unit_interval_is_refused(q: float) -> None:
-    reach = incidence([[{0}]]).entity_reach()
+    entity_bound = incidence([[{0}]]).entity_contributions()
     with pytest.raises(CorpusError, match="must lie in"):
-        reach.quantile(q)
+        entity_bound.quantile(q)
 
 
 def test_quantile_without_entities_is_refused() -> None:
     with pytest.raises(CorpusError, match="no entity"):
-        incidence([[set()]], num_entities=0).entity_reach().quantile(0.5)
+        incidence([[set()]], num_entities=0).entity_contributions().quantile(0.5)
 
 
 def vector(*values: int, dtype: type = np.int64) -> np.ndarray:
@@ -174,7 +174,7 @@ def test_a_million_sentences_take_about_a_second() -> None:
         ids,
         entities,
     )
-    reach = ownership.entity_reach()
+    entity_bound = ownership.entity_contributions()
     assert time.perf_counter() - started < 10
-    assert reach.sentences.sum() == len(ids)
-    assert (reach.users <= reach.sentences).all()
+    assert entity_bound.sentences.sum() == len(ids)
+    assert (entity_bound.users <= entity_bound.sentences).all()

@@ -89,10 +89,10 @@ def test_the_bundled_corpus_is_large_enough_and_small(bundled: Corpus) -> None:
 
 def test_the_bundled_reach_has_a_long_tail(bundled: Corpus) -> None:
     ownership = bundled.ownership("train")
-    reach = ownership.entity_reach()
-    assert reach.quantile(0.5)[0] == 1
-    assert 2 <= reach.quantile(0.95)[0] <= 20
-    assert reach.quantile(1.0)[0] >= 100
+    entity_bound = ownership.entity_contributions()
+    assert entity_bound.quantile(0.5)[0] == 1
+    assert 2 <= entity_bound.quantile(0.95)[0] <= 20
+    assert entity_bound.quantile(1.0)[0] >= 100
     assert 0.6 <= (ownership.entities_per_sentence > 0).mean() <= 0.75
 
 

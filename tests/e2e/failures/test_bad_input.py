@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from fl_sim.cli.main import main
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.run_claim import RunPlace
+from fl_sim.storage.run_claim import RunClaim
 from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
@@ -312,7 +312,7 @@ def test_rounds_that_no_metrics_record(unfinished: Path, capsys: Capture) -> Non
 
 
 def test_a_second_writer(unfinished: Path, capsys: Capture) -> None:
-    place = RunPlace.hold(unfinished)
+    place = RunClaim.hold(unfinished)
     says(refused(["resume", str(unfinished)], capsys), "another process")
     place.release()
 

@@ -109,8 +109,8 @@ def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
 
 def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
-    seal = {"run": "r", "entries": 1, "last": "h"}
-    Checkpoint(1, np.linspace(-1, 1, 50, dtype=np.float32), {"first": np.ones(50)}, seal, {}).write(folder)
+    head = {"run": "r", "entries": 1, "last": "h"}
+    Checkpoint(1, np.linspace(-1, 1, 50, dtype=np.float32), {"first": np.ones(50)}, head, {}).write(folder)
     (file,) = folder.iterdir()
     sound = file.read_bytes()
     for place in range(0, len(sound) * 8, 7):  # 7: every bit of a byte gets its turn

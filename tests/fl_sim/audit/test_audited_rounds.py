@@ -15,7 +15,7 @@ from fl_sim.audit.own_targets import OwnMechanism, seam_of, worst_case
 from fl_sim.audit.worst_case_corpora import BACKGROUND, ENTITY, LONE, Scenario, build, gradients
 from fl_sim.clients.selection import select
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.messages import LocalRule
 from fl_sim.strategies.primitives import clipping
 from fl_sim.strategies.registry import build_strategy
@@ -53,11 +53,11 @@ def test_copies_share_no_user_and_no_entity() -> None:
 @pytest.mark.parametrize(
     ("event", "adjacency", "without", "present"),
     [
-        (RoundEvent("uedp", 1.0, user_cap=4), Adjacency(2, Reach(3, 2)), 0.0, (2 + 3 * 2) / 4),
+        (RoundEvent("uedp", 1.0, user_cap=4), Adjacency(2, ContributionBound(3, 2)), 0.0, (2 + 3 * 2) / 4),
         (RoundEvent("uedp", 1.0, user_cap=4), Adjacency(math.inf), 0.0, 1.0),
-        (RoundEvent("uedp", 1.0, user_cap=2), Adjacency(0, Reach(3, 9)), -3.0, 3.0),
-        (RoundEvent("uedp", 1.0, user_cap=2, clipping="user"), Adjacency(0, Reach(3, 1)), -3.0, 3.0),
-        (RoundEvent("user_level", 1.0), Adjacency(5, Reach(3, 1)), -3.0, 4.0),
+        (RoundEvent("uedp", 1.0, user_cap=2), Adjacency(0, ContributionBound(3, 9)), -3.0, 3.0),
+        (RoundEvent("uedp", 1.0, user_cap=2, clipping="user"), Adjacency(0, ContributionBound(3, 1)), -3.0, 3.0),
+        (RoundEvent("user_level", 1.0), Adjacency(5, ContributionBound(3, 1)), -3.0, 4.0),
     ],
 )
 def test_without_coins_the_protected_data_move_the_sum_as_far_as_proven(
@@ -70,11 +70,11 @@ def test_without_coins_the_protected_data_move_the_sum_as_far_as_proven(
 
 def test_the_shift_has_the_law_of_the_theorem() -> None:
     """( min(B·K', ŵ) + A·K ) / ŵ, with M ~ Binomial(F, q_u) sampled users."""
-    n_user, reach, copies = 5, Reach(2, 1), 40_000
-    found = quiet_sums(COINS, worst_case(COINS, Adjacency(n_user, reach)), True, copies)[0] * COINS.user_cap
+    n_user, entity_bound, copies = 5, ContributionBound(2, 1), 40_000
+    found = quiet_sums(COINS, worst_case(COINS, Adjacency(n_user, entity_bound)), True, copies)[0] * COINS.user_cap
     rng = np.random.default_rng(0)
     user = np.minimum((rng.random(copies) < COINS.q_u) * rng.binomial(n_user, COINS.q_s, copies), 3)
-    knowers = rng.binomial(reach.users, COINS.q_u, copies)
+    knowers = rng.binomial(entity_bound.users, COINS.q_u, copies)
     entity = (rng.random(copies) < COINS.q_e) * rng.binomial(knowers, COINS.q_s)
     expected = np.bincount(user + entity, minlength=6)
     observed = np.bincount(found.round().astype(int), minlength=6)
@@ -82,7 +82,7 @@ def test_the_shift_has_the_law_of_the_theorem() -> None:
 
 
 def test_copies_and_rounds_are_independent() -> None:
-    sums = quiet_sums(COINS, worst_case(COINS, Adjacency(5, Reach(2, 1))), True, copies=20_000, rounds=2)
+    sums = quiet_sums(COINS, worst_case(COINS, Adjacency(5, ContributionBound(2, 1))), True, copies=20_000, rounds=2)
     neighbours = np.corrcoef(sums[0, ::2], sums[0, 1::2])[0, 1]
     rounds = np.corrcoef(sums[0], sums[1])[0, 1]
     assert abs(neighbours) < 4 / math.sqrt(10_000)
@@ -127,10 +127,10 @@ def test_the_gradients_outweigh_every_clip() -> None:
 
 AUDITED = [  # event, adjacency, rounds
     (RoundEvent("uedp", 1.0), Adjacency(1), 1),
-    (RoundEvent("uedp", 2.0, user_cap=5), Adjacency(math.inf, Reach(4, 1)), 5),
-    (RoundEvent("uedp", 0.5, q_u=0.2, q_e=0.5, user_cap=5), Adjacency(5, Reach(3, 2)), 5),
-    (RoundEvent("uedp", 0.5, q_s=0.2, q_e=0.5, user_cap=3), Adjacency(6, Reach(3, 2)), 5),
-    (RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, clipping="user"), Adjacency(1, Reach(3, 1)), 3),
+    (RoundEvent("uedp", 2.0, user_cap=5), Adjacency(math.inf, ContributionBound(4, 1)), 5),
+    (RoundEvent("uedp", 0.5, q_u=0.2, q_e=0.5, user_cap=5), Adjacency(5, ContributionBound(3, 2)), 5),
+    (RoundEvent("uedp", 0.5, q_s=0.2, q_e=0.5, user_cap=3), Adjacency(6, ContributionBound(3, 2)), 5),
+    (RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, clipping="user"), Adjacency(1, ContributionBound(3, 1)), 3),
     (RoundEvent("user_level", 1.0, q_u=0.1), Adjacency(1), 10),
 ]
 
@@ -163,7 +163,7 @@ def test_the_audit_comes_close_where_theory_is_exact() -> None:
 def test_a_gaussian_bound_is_given_only_where_no_coin_decides() -> None:
     for event, adjacency, rounds in AUDITED:
         target = OwnMechanism(seam_of(event, rounds, DELTA), worst_case(event, adjacency))
-        certain = event.q_u == event.q_s == 1 and (event.q_e == 1 or adjacency.reach.total == 0)
+        certain = event.q_u == event.q_s == 1 and (event.q_e == 1 or adjacency.entity_bound.total == 0)
         assert target.random_shift is not certain
 
 
@@ -178,7 +178,7 @@ def test_the_same_seed_gives_the_same_scores() -> None:
 def test_the_noise_is_pinned_down() -> None:
     """An audit that could not tell the claimed noise from one a third larger would not notice a small bug either."""
     event = RoundEvent("uedp", 1.0, q_s=0.5, q_e=0.5, user_cap=2)
-    case = own_case("both", event, Adjacency(2, Reach(2, 1)), 4, DELTA)
+    case = own_case("both", event, Adjacency(2, ContributionBound(2, 1)), 4, DELTA)
     finding = examine(case, trials=10_000, seed=0, confidence=0.95, pin_noise=True)
     assert finding.audit.noise_at_most is not None
     assert 1.0 < finding.audit.noise_at_most < 1.33

@@ -45,9 +45,9 @@ def randomized_response(epsilon: float, trials: int, seed: int) -> Scores:
 def test_clopper_pearson_covers_exactly(probability: float, failure: float) -> None:
     trials = 60
     hits = np.arange(trials + 1)
-    law = stats.binom.pmf(hits, trials, probability)
-    assert law[upper_limit(hits, trials, failure) < probability].sum() <= failure
-    assert law[lower_limit(hits, trials, failure) > probability].sum() <= failure
+    distribution = stats.binom.pmf(hits, trials, probability)
+    assert distribution[upper_limit(hits, trials, failure) < probability].sum() <= failure
+    assert distribution[lower_limit(hits, trials, failure) > probability].sum() <= failure
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from fl_sim.audit.mutations import MUTATIONS, mutate
 from fl_sim.audit.own_targets import seam_of
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.primitives import noise, sampling
 
 # Where each fault shows: the event, whom it protects, and how many other entities stand beside e'.
 SHOWS = {
     "noise_halved": (RoundEvent("uedp", 1.0), Adjacency(1), 0),
-    "sentence_clip_removed": (RoundEvent("uedp", 1.0, user_cap=10), Adjacency(0, Reach(1, 1)), 0),
+    "sentence_clip_removed": (RoundEvent("uedp", 1.0, user_cap=10), Adjacency(0, ContributionBound(1, 1)), 0),
     "user_clip_removed": (RoundEvent("uedp", 1.0, user_cap=2), Adjacency(20), 0),
     "clip_removed": (RoundEvent("user_level", 1.0), Adjacency(1), 0),
-    "entity_coins_per_user": (RoundEvent("uedp", 0.1, q_e=0.1, user_cap=5), Adjacency(0, Reach(20, 1)), 0),
-    "any_entity_active": (RoundEvent("uedp", 0.5, q_e=0.1, user_cap=2), Adjacency(0, Reach(2, 1)), 10),
+    "entity_coins_per_user": (RoundEvent("uedp", 0.1, q_e=0.1, user_cap=5), Adjacency(0, ContributionBound(20, 1)), 0),
+    "any_entity_active": (RoundEvent("uedp", 0.5, q_e=0.1, user_cap=2), Adjacency(0, ContributionBound(2, 1)), 10),
 }
 TRIALS = 4_000
 

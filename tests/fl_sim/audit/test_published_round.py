@@ -23,9 +23,9 @@ STATED = PublishedMechanism("f_e_plus", USERS, 50, 0.5, 2.0, entities=ENTITIES, 
 TRIALS = 4_000
 
 
-def case_of(reach: int, defects: Defects = AS_STATED, *, user: bool = True, rounds: int = 50) -> Case:
+def case_of(entity_bound: int, defects: Defects = AS_STATED, *, user: bool = True, rounds: int = 50) -> Case:
     return published_case(
-        "case", SETTINGS, rounds, DELTA, entities=ENTITIES, reach_users=reach, user=user, defects=defects
+        "case", SETTINGS, rounds, DELTA, entities=ENTITIES, reach_users=entity_bound, user=user, defects=defects
     )
 
 
@@ -98,16 +98,16 @@ def test_as_stated_the_claim_fails_at_full_reach_and_ours_holds() -> None:
 
 
 @pytest.mark.parametrize("reach", [0, 1, 15])
-def test_as_stated_nothing_is_refuted_at_small_reach(reach: int) -> None:
-    finding = examine(case_of(reach), trials=TRIALS, seed=0, confidence=0.95)
+def test_as_stated_nothing_is_refuted_at_small_reach(entity_bound: int) -> None:
+    finding = examine(case_of(entity_bound), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.holds
     assert finding.as_published_holds
 
 
 @pytest.mark.parametrize("defects", [Defects(variance_as_std=True), AS_CODED])
 @pytest.mark.parametrize("reach", [0, 1])
-def test_as_coded_the_claim_fails_even_for_one_user(defects: Defects, reach: int) -> None:
-    finding = examine(case_of(reach, defects), trials=TRIALS, seed=0, confidence=0.95)
+def test_as_coded_the_claim_fails_even_for_one_user(defects: Defects, entity_bound: int) -> None:
+    finding = examine(case_of(entity_bound, defects), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.epsilon_lower > 10 * 0.52
     assert finding.as_published_holds is False
     assert not finding.case.proven

@@ -9,7 +9,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 
 UEDP = "account --strategy uedp --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
 PUBLISHED = (
@@ -26,7 +26,7 @@ def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
 def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
     report = account(capsys, UEDP + " --z 1 --user-sentences 15 --reach-users 15 --reach-sentences 1")
     event = RoundEvent("uedp", 1.0, q_e=0.5, q_s=0.05, user_cap=15)
-    both = Adjacency(15, Reach(15, 1))
+    both = Adjacency(15, ContributionBound(15, 1))
     assert report["epsilon_user"] == epsilon(event, Adjacency(15), 50, 1e-5)
     assert report["epsilon_user_entity"] == epsilon(event, both, 50, 1e-5)
     assert report["epsilon_user_entity_robust"] == epsilon(event.robust(), both, 50, 1e-5)

@@ -14,8 +14,8 @@ from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
-from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, Terms, epsilon_of
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, ReleaseRecord, epsilon_of
 from tests.e2e.small_runs import configuration, measured, small_corpus
 from tests.strategies.federation import plan
 
@@ -24,19 +24,19 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500)
 LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0)
 ASKED = "--delta 1e-5 --user-sentences 15 --reach-users 15 --reach-sentences 2 --reach-total 20 --json"
-USER, BOTH = Adjacency(15), Adjacency(15, Reach(15, 2, 20))
+USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(15, 2, 20))
 
 
 @pytest.fixture
 def ledger_of(tmp_path: Path) -> Any:
     """``ledger_of("name", terms, rounds)`` is a folder with nothing but a ledger in it."""
 
-    def make(name: str, terms: Terms, rounds: int) -> Path:
+    def make(name: str, terms: ReleaseRecord, rounds: int) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         ledger = Ledger.create(folder)
         for number in range(1, rounds + 1):
-            ledger.charge(terms, number)
+            ledger.record_release(terms, number)
         return folder
 
     return make
@@ -48,7 +48,7 @@ def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
 
 
 def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    report = account(capsys, f"--ledger {ledger_of('a', Terms.of(PLAN, 0), 50)} {ASKED}")
+    report = account(capsys, f"--ledger {ledger_of('a', ReleaseRecord.of(PLAN, 0), 50)} {ASKED}")
     event = PLAN.event()
     assert report["releases"] == 50
     assert report["epsilon_user"] == epsilon(event, USER, 50, 1e-5)
@@ -58,7 +58,7 @@ def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 
 
 def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    folders = [ledger_of("a", Terms.of(PLAN, 0), 20), ledger_of("b", Terms.of(LOUDER, 1), 10)]
+    folders = [ledger_of("a", ReleaseRecord.of(PLAN, 0), 20), ledger_of("b", ReleaseRecord.of(LOUDER, 1), 10)]
     report = account(capsys, f"--ledger {folders[0]} {folders[1]} {ASKED}")
     events = {PLAN.event(): 20, LOUDER.event(): 10}
     assert report["ledger"] == [str(folder) for folder in folders]
@@ -70,7 +70,7 @@ def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> Non
 
 
 def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    folder = ledger_of("a", Terms.of(PLAN, 0), 50)
+    folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 50)
     report = account(capsys, f"--ledger {folder} --joined-at 41 {ASKED}")
     assert (report["joined_at"], report["releases"]) == (41, 10)
     assert report["epsilon_user"] == epsilon(PLAN.event(), USER, 10, 1e-5)
@@ -78,8 +78,8 @@ def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    bare = Terms.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 1)
-    folders = f"{ledger_of('a', Terms.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
+    bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 1)
+    folders = f"{ledger_of('a', ReleaseRecord.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
     assert main(["account", "--ledger", *folders.split(), *ASKED.split()]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
@@ -89,7 +89,7 @@ def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixtu
 
 
 def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    folder = ledger_of("a", Terms.of(PLAN, 0), 3)
+    folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 3)
     assert main(f"account --ledger {folder} --delta 1e-5".split()) == 0
     text = capsys.readouterr().out
     assert str(folder) in text
@@ -117,10 +117,10 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any, flags: str, message: str
 ) -> None:
     folders = {
-        "a": ledger_of("a", Terms.of(PLAN, 0), 3),
-        "b": ledger_of("b", Terms.of(PLAN, 1), 3),
-        "same_seed": ledger_of("same_seed", Terms.of(LOUDER, 0), 3),
-        "cut": ledger_of("cut", Terms.of(PLAN, 0), 3),
+        "a": ledger_of("a", ReleaseRecord.of(PLAN, 0), 3),
+        "b": ledger_of("b", ReleaseRecord.of(PLAN, 1), 3),
+        "same_seed": ledger_of("same_seed", ReleaseRecord.of(LOUDER, 0), 3),
+        "cut": ledger_of("cut", ReleaseRecord.of(PLAN, 0), 3),
         "empty": tmp_path / "empty",
     }
     folders["empty"].mkdir()
@@ -163,8 +163,8 @@ def adjacencies(run: RunFolder) -> dict[str, tuple[Adjacency, bool]]:
     result = run.result or {}
     sentences = float(result["user_sentences"])
     found = {"epsilon_user": (Adjacency(sentences), False), "epsilon_user_unbounded": (Adjacency(), False)}
-    for name, reach in result["reach"].items():
-        both = Adjacency(sentences, Reach(**reach))
+    for name, entity_bound in result["reach"].items():
+        both = Adjacency(sentences, ContributionBound(**entity_bound))
         found |= {f"epsilon_user_entity_{name}": (both, False), f"epsilon_user_entity_robust_{name}": (both, True)}
     return found
 
@@ -172,7 +172,7 @@ def adjacencies(run: RunFolder) -> dict[str, tuple[Adjacency, bool]]:
 def assert_result_says_what_the_ledger_says(run: RunFolder, releases: int) -> None:
     ledger, result = Ledger.read(run.path), run.result or {}
     assert len(ledger.entries) == result["releases"] == releases
-    assert result["ledger"] == ledger.seal
+    assert result["ledger"] == ledger.head
     for name, (adjacency, robust) in adjacencies(run).items():
         assert result[name] == pytest.approx(epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust), rel=1e-3)
 
@@ -273,7 +273,7 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     run = simulation.run(configuration(corpus, tmp_path / "run", rounds=2))
     for name in (LEDGER_FILE, HEAD_FILE):
         (run.path / name).unlink()
-    Ledger.create(run.path).charge(Terms.of(PLAN, 0), 1)
+    Ledger.create(run.path).record_release(ReleaseRecord.of(PLAN, 0), 1)
     result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}
     run.result_file.write_text(json.dumps(result))
     with pytest.raises(LedgerError, match="sealed after 2 entries"):

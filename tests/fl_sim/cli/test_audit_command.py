@@ -95,13 +95,13 @@ def quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_claims")
 def test_the_table_has_every_mechanism_at_every_reach() -> None:
-    reaches: dict[str, list[int]] = {}
-    for mechanism, reach, _ in audit_table.cases():
-        reaches.setdefault(mechanism, []).append(reach)
+    entity_bounds: dict[str, list[int]] = {}
+    for mechanism, entity_bound, _ in audit_table.cases():
+        entity_bounds.setdefault(mechanism, []).append(entity_bound)
     full = [0, 1, 15, audit_table.USERS]
-    whole = [mechanism for mechanism, found in reaches.items() if found == full]
+    whole = [mechanism for mechanism, found in entity_bounds.items() if found == full]
     assert len(whole) == 6
-    assert sum("as coded" in mechanism for mechanism in reaches) == 4
+    assert sum("as coded" in mechanism for mechanism in entity_bounds) == 4
 
 
 def examined_once(examine: Callable[..., Finding]) -> Callable[..., Finding]:

@@ -20,7 +20,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profile_bounds import Bounds
-from fl_sim.strategies.ledger import Ledger, Terms
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from tests.tiny import NAMES, tiny_corpus
 
 SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
@@ -162,11 +162,11 @@ def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0) 
     opened = Corpus.open(corpus)
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
-    ledger, terms = Ledger.create(folder.path), Terms.of(planned.plan, None)
+    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan, None)
     for number in range(rounds_done + 1):
         folder.append_metrics({"round": number})
     for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
-        ledger.charge(terms, number)
+        ledger.record_release(terms, number)
     return folder
 
 

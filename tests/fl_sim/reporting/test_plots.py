@@ -45,13 +45,13 @@ def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> N
     run = make_run("user_level", rounds=1, finish=False)
     row = run.metrics().iloc[-1].to_dict() | {"round": 2}
     run.truncate_metrics(-1)
-    for reach in ("median", "p95", "max"):
-        row[f"epsilon_user_entity_robust_{reach}"] = row[f"epsilon_user_entity_{reach}"]
+    for entity_bound in ("median", "p95", "max"):
+        row[f"epsilon_user_entity_robust_{entity_bound}"] = row[f"epsilon_user_entity_{entity_bound}"]
     run.append_metrics(row | {"epsilon_user_unbounded": row["epsilon_user"]})
     words = [label.rpartition(":")[0] for label in labels(plots.epsilon_figure(run))]
-    assert words == [f"user + entity, {reach} reach (also robust)" for reach in ("max", "p95", "median")] + [
-        "user, any number of sentences"
-    ]
+    assert words == [
+        f"user + entity, {entity_bound} reach (also robust)" for entity_bound in ("max", "p95", "median")
+    ] + ["user, any number of sentences"]
 
 
 @pytest.mark.parametrize(("proven", "claims"), [(1.0, 1), (np.inf, 0)])

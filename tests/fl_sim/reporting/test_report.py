@@ -144,8 +144,8 @@ def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
         (None, "an entity (its reach is not recorded)"),
     ],
 )  # fmt: skip
-def test_reach_in_words(reach: dict[str, Any] | None, text: str) -> None:
-    assert report.format_reach(reach) == text
+def test_reach_in_words(entity_bound: dict[str, Any] | None, text: str) -> None:
+    assert report.format_contribution_bound(entity_bound) == text
 
 
 class TestCommand:

@@ -17,7 +17,7 @@ from fl_sim.data_prep.records import ChangedCorpusError, Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
 from fl_sim.run.experiment import Experiment
-from fl_sim.storage.run_claim import RunPlace
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests import tiny
 
@@ -64,7 +64,7 @@ def test_whatever_fails_leaves_everything_as_it_was(
     with pytest.raises(Broken):
         Experiment.create(configured(corpus, out))
     assert sorted(tmp_path.rglob("*")) == before
-    RunPlace.claim(out).release()  # nobody holds it
+    RunClaim.claim(out).release()  # nobody holds it
 
 
 def test_a_folder_with_something_in_it_is_never_touched(corpus: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fl_sim.config import PrivacyConfig
 from fl_sim.run import guarantees
 from fl_sim.run.guarantees import Guarantees, Protected, epsilon_name
 from fl_sim.strategies.accounting import accountant
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, Reach
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.mechanism import PrivacyPlan
 from tests.fl_sim.ownerships import ownership, village
 
@@ -28,17 +28,17 @@ def protected() -> Protected:
 def test_whom_a_corpus_protects() -> None:
     parties = protected()
     assert parties.user_sentences == parties.largest_user == 12
-    assert parties.reach["median"] == Reach(users=1, sentences_per_user=1, sentences=1)
-    assert parties.reach["max"] == Reach(users=20, sentences_per_user=3, sentences=22)
+    assert parties.entity_bounds["median"] == ContributionBound(users=1, sentences_per_user=1, sentences=1)
+    assert parties.entity_bounds["max"] == ContributionBound(users=20, sentences_per_user=3, sentences=22)
     assert parties.coverage == {"median": 19 / 21, "p95": 20 / 21, "max": 1.0}
     assert parties.target("user") == Adjacency(12, NO_ENTITY)
-    assert parties.target("user_entity") == Adjacency(12, parties.reach["p95"])
+    assert parties.target("user_entity") == Adjacency(12, parties.entity_bounds["p95"])
 
 
 def test_each_quantile_is_taken_on_its_own() -> None:
     few_users_much_text = [[0]] * 9
     parties = Protected.of(ownership(few_users_much_text, [[1]], [[1]], [[1]]), PrivacyConfig())
-    assert parties.reach["max"] == Reach(users=3, sentences_per_user=9, sentences=9)
+    assert parties.entity_bounds["max"] == ContributionBound(users=3, sentences_per_user=9, sentences=9)
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 30])
@@ -49,9 +49,9 @@ def test_the_figures_are_the_accountants(rounds: int) -> None:
     for name, (what, adjacency) in {
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
-        "epsilon_user_entity_median": (event, Adjacency(n, parties.reach["median"])),
-        "epsilon_user_entity_max": (event, Adjacency(n, parties.reach["max"])),
-        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, parties.reach["max"])),
+        "epsilon_user_entity_median": (event, Adjacency(n, parties.entity_bounds["median"])),
+        "epsilon_user_entity_max": (event, Adjacency(n, parties.entity_bounds["max"])),
+        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, parties.entity_bounds["max"])),
     }.items():
         epsilon = accountant.epsilon(what, adjacency, rounds, 1e-5)
         assert after[name] == pytest.approx(epsilon, rel=2e-3)
@@ -72,14 +72,14 @@ def test_the_order_of_the_promises() -> None:
     after = Guarantees.of(PLAN, protected()).after(30)
     assert after["epsilon_user"] < after["epsilon_user_unbounded"]
     assert after["epsilon_user"] < after["epsilon_user_entity_median"] < after["epsilon_user_entity_max"]
-    for reach in ("median", "p95", "max"):
-        assert after[f"epsilon_user_entity_{reach}"] < after[f"epsilon_user_entity_robust_{reach}"]
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
 def test_without_entity_coins_nothing_relies_on_detection() -> None:
     after = Guarantees.of(replace(PLAN, q_e=1.0), protected()).after(30)
-    for reach in ("median", "p95", "max"):
-        assert after[f"epsilon_user_entity_{reach}"] == after[f"epsilon_user_entity_robust_{reach}"]
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] == after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
 def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:

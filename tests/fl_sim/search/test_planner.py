@@ -84,7 +84,7 @@ def test_signal_and_budget_are_what_rounds_draw() -> None:
         computed += int(taken.sum())
     crowd = Crowd(ownership)
     assert crowd.signal(q_u, q_e, q_s, cap) == pytest.approx(counted / rounds, rel=0.03)
-    assert q_u * q_s * crowd.active_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
+    assert q_u * q_s * crowd.sampled_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
 
 
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:

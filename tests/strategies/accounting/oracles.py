@@ -16,13 +16,13 @@ def shift_law(
     q_u, q_e, q_s = event_rates
     own = {cap: 1.0} if math.isinf(user_sentences) else _binomial(int(user_sentences), q_s)
     shared = _binomial(sampled * per_user, q_s)
-    law: dict[float, float] = {}
+    distribution: dict[float, float] = {}
     for (k_own, p_own), (k, p), b, a in itertools.product(own.items(), shared.items(), (0, 1), (0, 1)):
         value = (b * min(k_own, cap) + a * min(k, 2 * cap * sampled)) / cap
         weight = p_own * p * (q_u if b else 1 - q_u) * (q_e if a else 1 - q_e)
-        law[value] = law.get(value, 0.0) + weight
-    values = np.array(sorted(law))
-    return values, np.array([law[v] for v in values])
+        distribution[value] = distribution.get(value, 0.0) + weight
+    values = np.array(sorted(distribution))
+    return values, np.array([distribution[v] for v in values])
 
 
 def _binomial(n: int, p: float) -> dict[float, float]:
@@ -74,7 +74,7 @@ def revealed_delta(
     """δ(ε) of one round, the larger direction, averaged over the revealed number of sampled users."""
     both = np.zeros(2)
     for sampled in range(users + 1):
-        law = shift_law(rates, user_sentences, sampled, per_user, cap)
-        pair = ScalarPair(law, (np.zeros(1), np.ones(1)), z)
+        distribution = shift_law(rates, user_sentences, sampled, per_user, cap)
+        pair = ScalarPair(distribution, (np.zeros(1), np.ones(1)), z)
         both += stats.binom.pmf(sampled, users, rates[0]) * np.array(pair.delta(epsilon))
     return float(both.max())

@@ -19,14 +19,14 @@ from fl_sim.strategies.accounting.accountant import (
     RoundEvent,
     composed_epsilon,
     delta,
-    dominating_laws,
+    dominating_pairs_for,
     epsilon,
     epsilon_curve,
 )
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.composition import epsilon_curve as law_epsilon_curve
 from fl_sim.strategies.accounting.composition import tail_share
-from fl_sim.strategies.accounting.privacy_loss import ShiftMixture
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 from tests.strategies.accounting.oracles import ScalarPair, revealed_delta, shift_law
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -34,15 +34,17 @@ USERS = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, q_s=1.0, user_cap=15)
 SENTENCES = RoundEvent("uedp", 1.0, q_u=1.0, q_e=0.5, q_s=0.05, user_cap=15)
 
 
-def one_each(users: int) -> Reach:
-    return Reach(users, 1)
+def one_each(users: int) -> ContributionBound:
+    return ContributionBound(users, 1)
 
 
 @pytest.mark.parametrize("case", json.loads((GOLDEN / "mixture_epsilon.json").read_text())["cases"])
 def test_epsilon_agrees_with_dp_accounting(case: dict) -> None:
     event = RoundEvent("uedp", case["z"], case["q_u"], case["q_e"], case["q_s"], case["user_cap"], case["clipping"])
-    adjacency = Adjacency(float(case["user_sentences"]), Reach(case["reach_users"], case["reach_sentences"]))
-    revealed = dominating_laws(event, adjacency, 1e-12)[0]
+    adjacency = Adjacency(
+        float(case["user_sentences"]), ContributionBound(case["reach_users"], case["reach_sentences"])
+    )
+    revealed = dominating_pairs_for(event, adjacency, 1e-12)[0]
     counts = np.array([case["rounds"]])
     computed = law_epsilon_curve(revealed, event.noise_multiplier, counts, case["delta"])[0]
     assert computed == pytest.approx(case["epsilon"], rel=2e-3)
@@ -80,8 +82,10 @@ def test_one_round_agrees_with_integration(
     exact = revealed_delta(rates, user_sentences, users, per_user, cap, z, at)
     q_u, q_e, q_s = rates
     event = RoundEvent("uedp", z, q_u, q_e, q_s, cap)
-    computed = delta(event, Adjacency(user_sentences, Reach(users, per_user)), 1, at)
-    two_proofs = len(dominating_laws(event, Adjacency(user_sentences, Reach(users, per_user)), 1e-12)) == 2
+    computed = delta(event, Adjacency(user_sentences, ContributionBound(users, per_user)), 1, at)
+    two_proofs = (
+        len(dominating_pairs_for(event, Adjacency(user_sentences, ContributionBound(users, per_user)), 1e-12)) == 2
+    )
     if not two_proofs:
         assert computed >= exact - 1e-7
     assert computed <= exact * (1 + 1e-3) + 1e-8
@@ -90,8 +94,8 @@ def test_one_round_agrees_with_integration(
 @pytest.mark.parametrize(("event", "sentences"), [(USERS, math.inf), (SENTENCES, 15.0)])
 @pytest.mark.parametrize("at", [0.2, 1.0])
 def test_two_rounds_agree_with_integration(event: RoundEvent, sentences: float, at: float) -> None:
-    law = shift_law((event.q_u, event.q_e, event.q_s), sentences, 0, 1, event.user_cap)
-    exact = max(ScalarPair(law, (np.zeros(1), np.ones(1)), 1.0).delta_two_rounds(at))
+    distribution = shift_law((event.q_u, event.q_e, event.q_s), sentences, 0, 1, event.user_cap)
+    exact = max(ScalarPair(distribution, (np.zeros(1), np.ones(1)), 1.0).delta_two_rounds(at))
     computed = delta(event, Adjacency(sentences), 2, at)
     assert exact - 1e-7 <= computed <= exact * 1.005 + 1e-7
 
@@ -127,8 +131,8 @@ def test_a_bound_that_hardly_bounds_never_costs_more(
     event = RoundEvent("uedp", z, q_u=q_u, q_s=q_s, user_cap=cap)
     tail = tail_share(1e-5, rounds)
     own_grid = min(
-        law_epsilon_curve(law, z, np.array([rounds]), 1e-5)[0]
-        for law in dominating_laws(event, Adjacency(user_sentences), tail)
+        law_epsilon_curve(distribution, z, np.array([rounds]), 1e-5)[0]
+        for distribution in dominating_pairs_for(event, Adjacency(user_sentences), tail)
     )
     unbounded = epsilon(event, Adjacency(), rounds, 1e-5)
     assert own_grid > unbounded
@@ -144,7 +148,8 @@ def test_hiding_who_was_sampled_buys_what_the_docs_say() -> None:
     event = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, clipping="user")
     adjacency = Adjacency(math.inf, one_each(1))
     revealed, hidden = (
-        law_epsilon_curve(law, 1.0, np.array([50]), 1e-5)[0] for law in dominating_laws(event, adjacency, 1e-12)
+        law_epsilon_curve(distribution, 1.0, np.array([50]), 1e-5)[0]
+        for distribution in dominating_pairs_for(event, adjacency, 1e-12)
     )
     assert revealed == pytest.approx(22.82, rel=1e-3)
     assert hidden == pytest.approx(5.174, rel=1e-3)
@@ -154,14 +159,14 @@ def test_hiding_who_was_sampled_buys_what_the_docs_say() -> None:
 @pytest.mark.parametrize(("users", "attained", "gap"), [(1, 2.710, 0.005), (15, 3.339, 0.05)])
 def test_no_proof_could_gain_much_with_a_sentence_clip(users: int, attained: float, gap: float) -> None:
     """A concrete pair of corpora: affected users with no other sentence, so that nothing shows who was sampled."""
-    law: dict[float, float] = {}
+    distribution: dict[float, float] = {}
     for sampled in range(users + 1):
         chance = float(stats.binom.pmf(sampled, users, USERS.q_u))
         for value, weight in zip(*shift_law((0.05, 0.5, 1.0), math.inf, sampled, 1, 15), strict=True):
-            law[value] = law.get(value, 0.0) + chance * weight
-    values = np.array(sorted(law))
-    weights = np.array([law[value] for value in values])
-    attack = (ShiftMixture(1.0, float(weights[0]), values[1:], weights[1:]),)
+            distribution[value] = distribution.get(value, 0.0) + chance * weight
+    values = np.array(sorted(distribution))
+    weights = np.array([distribution[value] for value in values])
+    attack = (GaussianMixturePair(1.0, float(weights[0]), values[1:], weights[1:]),)
     found = law_epsilon_curve(attack, 1.0, np.array([50]), 1e-5)[0]
     assert found == pytest.approx(attained, rel=1e-3)
     assert found < epsilon(USERS, Adjacency(math.inf, one_each(users)), 50, 1e-5) < found * (1 + gap)
@@ -259,10 +264,10 @@ def test_the_curve_keeps_the_order_that_was_asked_for() -> None:
 
 
 def test_a_bounded_total_helps_only_where_it_bounds() -> None:
-    per_user = Adjacency(15, Reach(10, 5))
-    bounded = Adjacency(15, Reach(10, 5, sentences=12))
+    per_user = Adjacency(15, ContributionBound(10, 5))
+    bounded = Adjacency(15, ContributionBound(10, 5, sentences=12))
     assert epsilon(SENTENCES, bounded, 50, 1e-5) == pytest.approx(
-        epsilon(SENTENCES, Adjacency(15, Reach(12, 1)), 50, 1e-5)
+        epsilon(SENTENCES, Adjacency(15, ContributionBound(12, 1)), 50, 1e-5)
     )
     assert epsilon(USERS, bounded, 50, 1e-5) < epsilon(USERS, per_user, 50, 1e-5)
 
@@ -280,7 +285,7 @@ def test_large_and_tiny_losses_stay_finite_and_ordered() -> None:
 def test_noise_beside_which_a_contribution_vanishes_has_an_epsilon(name: str, large: float) -> None:
     """A ledger may state any number; where floating point tells the two corpora apart no more, ε is hardly above 0."""
     quiet = replace(SENTENCES, q_s=0.1, **{name: large})
-    adjacency = Adjacency(3, Reach(2, 1, 2))
+    adjacency = Adjacency(3, ContributionBound(2, 1, 2))
     assert 0 <= epsilon(quiet, adjacency, 4, 1e-5) < 1e-6
     other = replace(quiet, q_e=0.9)
     assert 0 <= composed_epsilon({quiet: 3, other: 1}, adjacency, 1e-5) < 1e-6

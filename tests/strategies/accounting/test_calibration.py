@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from fl_sim.strategies.accounting.accountant import RoundEvent, calibrate_noise_multiplier, epsilon, solve
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError, Reach
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
 
 USERS = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, user_cap=15)
 SENTENCES = RoundEvent("uedp", 1.0, q_e=0.5, q_s=0.05, user_cap=15)
 USER_LEVEL = RoundEvent("user_level", 1.0, q_u=0.05)
-PAIR = [Adjacency(15), Adjacency(15, Reach(15, 1))]
+PAIR = [Adjacency(15), Adjacency(15, ContributionBound(15, 1))]
 
 
 def worst(event: RoundEvent, rounds: int) -> float:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fl_sim.strategies.accounting import composition, dominating_pairs, entity_profiles
-from fl_sim.strategies.accounting.accountant import RoundEvent, exposed_mixtures
+from fl_sim.strategies.accounting.accountant import RoundEvent, dominating_pairs_of
 from fl_sim.strategies.accounting.accountant import epsilon as reach_epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError, Reach
-from fl_sim.strategies.accounting.privacy_loss import Floats, GridLoss, ShiftMixture
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss
 from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant, _CaseLoss, _Round, _weighted
 from fl_sim.strategies.accounting.profile_bounds import bound_all, join, meet
 from tests.strategies.accounting.oracles import ScalarPair
@@ -63,26 +63,26 @@ def brute_force(event: RoundEvent, user_sentences: int, some: entity_profiles.Pr
     return float(composition.epsilon_curve(kept, event.noise_multiplier, np.array([ROUNDS]), DELTA)[0])
 
 
-def every_set(event: RoundEvent, user_sentences: int, some: entity_profiles.Profile) -> list[ShiftMixture]:
+def every_set(event: RoundEvent, user_sentences: int, some: entity_profiles.Profile) -> list[GaussianMixturePair]:
     cap = event.user_cap
     user = dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, cap, 1e-14)
-    mixtures: list[ShiftMixture] = []
+    mixtures: list[GaussianMixturePair] = []
     for sampled in itertools.product((0, 1), repeat=len(some)):
         probability = math.prod(event.q_u if b else 1 - event.q_u for b in sampled)
-        law = {0.0: 1.0}
+        distribution = {0.0: 1.0}
         for count in some[np.array(sampled, dtype=bool)]:
             taken = [(min(k, 2 * cap), stats.binom.pmf(k, count, event.q_s)) for k in range(count + 1)]
-            law = convolved(law, taken)
-        active = [(value, event.q_e * mass) for value, mass in law.items()] + [(0.0, 1 - event.q_e)]
+            distribution = convolved(distribution, taken)
+        active = [(value, event.q_e * mass) for value, mass in distribution.items()] + [(0.0, 1 - event.q_e)]
         both = convolved(dict(zip(user.values, user.probabilities, strict=True)), active)
         moved = np.array(sorted((value / cap, mass) for value, mass in both.items() if value > 0 and mass > 0))
-        mixtures.append(ShiftMixture(probability, both.get(0.0, 0.0), moved[:, 0], moved[:, 1]))
+        mixtures.append(GaussianMixturePair(probability, both.get(0.0, 0.0), moved[:, 0], moved[:, 1]))
     return mixtures
 
 
-def convolved(law: dict[float, float], more: list[tuple[float, float]]) -> dict[float, float]:
+def convolved(distribution: dict[float, float], more: list[tuple[float, float]]) -> dict[float, float]:
     result: dict[float, float] = {}
-    for (first, p), (second, q) in itertools.product(law.items(), more):
+    for (first, p), (second, q) in itertools.product(distribution.items(), more):
         result[first + second] = result.get(first + second, 0.0) + p * q
     return result
 
@@ -133,7 +133,7 @@ def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[
 def test_an_even_profile_has_the_epsilon_of_its_reach(event: RoundEvent, counts: tuple[int, ...]) -> None:
     own, bound = (
         own_epsilon(event, profile(*counts)),
-        reach_epsilon(event, Adjacency(20, Reach(len(counts), counts[0])), ROUNDS, DELTA),
+        reach_epsilon(event, Adjacency(20, ContributionBound(len(counts), counts[0])), ROUNDS, DELTA),
     )
     assert own <= bound * (1 + GRIDS)
     if max(counts) <= 2 * event.user_cap:
@@ -143,8 +143,8 @@ def test_an_even_profile_has_the_epsilon_of_its_reach(event: RoundEvent, counts:
 @settings(max_examples=15, deadline=None)
 @given(PROFILES, st.sampled_from(sorted(EVENTS)))
 def test_a_profile_never_costs_more_than_its_reach(some: entity_profiles.Profile, name: str) -> None:
-    reach = Reach(len(some), int(some.max(initial=0)), int(some.sum()))
-    bound = reach_epsilon(EVENTS[name], Adjacency(20, reach), ROUNDS, DELTA)
+    entity_bound = ContributionBound(len(some), int(some.max(initial=0)), int(some.sum()))
+    bound = reach_epsilon(EVENTS[name], Adjacency(20, entity_bound), ROUNDS, DELTA)
     assert own_epsilon(EVENTS[name], some) <= bound * (1 + GRIDS)
 
 
@@ -203,7 +203,7 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
     some, tail = profile(*counts), composition.tail_share(DELTA, rounds)
     for event in (EVENTS[name], EVENTS[name].robust()):
         exposure = entity_profiles.exposure(event, entity_profiles.reduced(event, some), tail)
-        mixtures = exposed_mixtures(event, 20, exposure, tail)
+        mixtures = dominating_pairs_of(event, 20, exposure, tail)
         own_grid = composition.epsilon_curve(mixtures, event.noise_multiplier, np.array([rounds]), DELTA)[0]
         shared = by_revealing(ProfileAccountant(event, 20, rounds, DELTA), some)
         assert shared == pytest.approx(own_grid, rel=GRIDS)
@@ -212,10 +212,10 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
 def test_the_law_of_the_sampled_sentences_is_exact() -> None:
     event, some = EVENTS["user sampling"], profile(5, 3, 3, 1)
     found = entity_profiles.exposure(event, some, 1e-12)
-    law = {0: 1.0}
+    distribution = {0: 1.0}
     for count in some.tolist():
-        law = {k: law.get(k, 0.0) * 0.9 + law.get(k - count, 0.0) * 0.1 for k in range(13)}
-    expected = {k: mass for k, mass in law.items() if mass > 1e-9}
+        distribution = {k: distribution.get(k, 0.0) * 0.9 + distribution.get(k - count, 0.0) * 0.1 for k in range(13)}
+    expected = {k: mass for k, mass in distribution.items() if mass > 1e-9}
     assert dict(zip(found.sentences.tolist(), found.probabilities, strict=True)) == pytest.approx(expected)
 
 

@@ -9,23 +9,23 @@ import pytest
 
 from fl_sim.strategies.accounting import composition, loss_atoms
 from fl_sim.strategies.accounting.loss_atoms import LossAtoms, both_directions
-from fl_sim.strategies.accounting.privacy_loss import GridLoss, ShiftMixture, discretize
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair, GridLoss, discretize
 from tests.strategies.accounting.oracles import ScalarPair
 
 TAIL = 1e-12
-STILL = ShiftMixture(1.0, 1.0, np.zeros(0), np.zeros(0))
+STILL = GaussianMixturePair(1.0, 1.0, np.zeros(0), np.zeros(0))
 
 
-def mixture(shifts: list[float], weights: list[float]) -> ShiftMixture:
+def mixture(shifts: list[float], weights: list[float]) -> GaussianMixturePair:
     common = max(0.0, 1.0 - sum(weights))
-    return ShiftMixture(1.0, common, np.array(shifts), np.array(weights))
+    return GaussianMixturePair(1.0, common, np.array(shifts), np.array(weights))
 
 
-def many(first: float, spacing: float, number: int, share: float = 1.0) -> ShiftMixture:
+def many(first: float, spacing: float, number: int, share: float = 1.0) -> GaussianMixturePair:
     """Shifts on a lattice, with the weights of a bell."""
     steps = np.arange(number)
     bell = np.exp(-(((steps - number / 2) / (number / 8)) ** 2) / 2)
-    return ShiftMixture(1.0, 1.0 - share, first + spacing * steps, share * bell / bell.sum())
+    return GaussianMixturePair(1.0, 1.0 - share, first + spacing * steps, share * bell / bell.sum())
 
 
 ACTIVE = {
@@ -35,7 +35,7 @@ ACTIVE = {
     "far": mixture([60.0], [1.0]),
     "lattice": many(0.2, 0.2, 60, share=0.9),
     "coarse lattice": many(2.0, 2.0, 50),
-    "two lattices": ShiftMixture(
+    "two lattices": GaussianMixturePair(
         1.0,
         0.1,
         np.sort(np.concatenate([0.2 * np.arange(1, 41), 0.2 * np.arange(1, 41) + 0.13])),
@@ -53,7 +53,7 @@ def hockey_stick(loss: LossAtoms | GridLoss, epsilon: float) -> float:
 
 @every_active
 @pytest.mark.parametrize("rate", [0.3, 1.0])
-def test_atoms_dominate_both_ways_and_closely(active: ShiftMixture, rate: float) -> None:
+def test_atoms_dominate_both_ways_and_closely(active: GaussianMixturePair, rate: float) -> None:
     inactive = mixture([1.0], [0.1])
     ((forward, reverse),) = both_directions(active, inactive, (rate,), 1.0, 0.2, TAIL)
     weights = np.concatenate([rate * active.weights, (1 - rate) * inactive.weights])
@@ -71,7 +71,7 @@ def test_atoms_dominate_both_ways_and_closely(active: ShiftMixture, rate: float)
 
 
 @every_active
-def test_no_mass_is_lost(active: ShiftMixture) -> None:
+def test_no_mass_is_lost(active: GaussianMixturePair) -> None:
     for pair in both_directions(active, STILL, (0.3, 1.0), 1.0, 0.2, TAIL):
         for loss in pair:
             assert loss.masses.min() >= 0
@@ -82,7 +82,7 @@ def test_no_mass_is_lost(active: ShiftMixture) -> None:
 
 @every_active
 @pytest.mark.parametrize("z", [0.5, 1.0, 4.0])
-def test_they_cost_what_a_grid_of_the_case_alone_costs(active: ShiftMixture, z: float) -> None:
+def test_they_cost_what_a_grid_of_the_case_alone_costs(active: GaussianMixturePair, z: float) -> None:
     ((forward, reverse),) = both_directions(active, STILL, (1.0,), z, 0.2, TAIL)
     width = 2.0**-8 * max(1.0, active.shifts.max() / z)
     counts = np.array([5])
@@ -108,14 +108,14 @@ def test_convolutions_say_what_the_terms_say(name: str) -> None:
 
 
 def test_shifts_off_the_lattices_are_summed_term_by_term() -> None:
-    off = loss_atoms._Part(ShiftMixture(1.0, 0.0, np.sqrt(np.arange(1, 101)), np.full(100, 0.01)), 1.0)
+    off = loss_atoms._Part(GaussianMixturePair(1.0, 0.0, np.sqrt(np.arange(1, 101)), np.full(100, 0.01)), 1.0)
     assert loss_atoms._Lattices.of(off, 0.2, 0.05) is None
     assert loss_atoms._Lattices.of(loss_atoms._Part(many(0.2, 0.2, 60), 1.0), 0.001, 0.05) is None
     assert loss_atoms._Lattices.of(loss_atoms._Part(ACTIVE["one"], 1.0), 0.2, 0.05) is None
 
 
 def test_what_the_shifts_leave_out_counts_as_a_certain_loss() -> None:
-    short = ShiftMixture(1.0, 0.0, np.array([1.0]), np.array([0.9]))
+    short = GaussianMixturePair(1.0, 0.0, np.array([1.0]), np.array([0.9]))
     ((forward, reverse),) = both_directions(short, STILL, (0.5,), 1.0, 1.0, TAIL)
     assert forward.infinite == pytest.approx(0.05, abs=1e-9)
     assert reverse.infinite < 1e-9

@@ -9,23 +9,23 @@ import pytest
 
 from fl_sim.strategies.accounting import composition, dominating_pairs
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, Reach
-from fl_sim.strategies.accounting.privacy_loss import GridLoss, ShiftMixture, discretize
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair, GridLoss, discretize
 from tests.strategies.accounting.oracles import ScalarPair
 
 PAIRS = {
-    "one-sided": ShiftMixture(1.0, 0.6, np.array([0.5, 2.0]), np.array([0.3, 0.1])),
-    "always moved": ShiftMixture(1.0, 0.0, np.array([1.0, 3.0]), np.array([0.5, 0.5])),
-    "two-sided": ShiftMixture(
+    "one-sided": GaussianMixturePair(1.0, 0.6, np.array([0.5, 2.0]), np.array([0.3, 0.1])),
+    "always moved": GaussianMixturePair(1.0, 0.0, np.array([1.0, 3.0]), np.array([0.5, 0.5])),
+    "two-sided": GaussianMixturePair(
         1.0, 0.2, np.array([0.0, 2.0]), np.array([0.5, 0.3]), np.array([0.0, 1.0]), np.array([0.7, 0.3])
     ),
-    "bounded above": ShiftMixture(
+    "bounded above": GaussianMixturePair(
         1.0, 0.0, np.array([0.0]), np.array([1.0]), np.array([0.0, 1.0]), np.array([0.9, 0.1])
     ),
 }
 
 
-def exact(mixture: ShiftMixture, z: float) -> ScalarPair:
+def exact(mixture: GaussianMixturePair, z: float) -> ScalarPair:
     q = (-mixture.opposed_shifts, mixture.opposed_weights)
     centres = np.concatenate([mixture.shifts, q[0]])
     return ScalarPair((centres, np.concatenate([mixture.weights, mixture.common * q[1]])), q, z)
@@ -52,7 +52,7 @@ def test_the_grid_dominates_both_ways(name: str, z: float, width: float, tail: f
 
 
 def test_what_the_law_leaves_out_is_charged() -> None:
-    short = ShiftMixture(0.9, 0.5, np.array([1.0]), np.array([0.48]))
+    short = GaussianMixturePair(0.9, 0.5, np.array([1.0]), np.array([0.48]))
     forward, backward = discretize((short,), 1.0, 1e-2, 1e-12)
     assert forward.infinite == pytest.approx(0.1 + 0.9 * 0.02, rel=1e-6)
     assert backward.infinite == pytest.approx(0.1, rel=1e-6)
@@ -78,11 +78,13 @@ def test_mass_beyond_the_window_is_charged() -> None:
 
 
 def test_rare_shifts_only_ever_grow() -> None:
-    law = dominating_pairs.binomial(500, 0.1, 1e-6)
+    distribution = dominating_pairs.binomial(500, 0.1, 1e-6)
     true = dominating_pairs.binomial(500, 0.1, 0.0)
-    assert law.probabilities.sum() >= 1 - 2e-6
-    for value in law.values:
-        kept_above = law.probabilities[law.values >= value].sum() + (1 - law.probabilities.sum())
+    assert distribution.probabilities.sum() >= 1 - 2e-6
+    for value in distribution.values:
+        kept_above = distribution.probabilities[distribution.values >= value].sum() + (
+            1 - distribution.probabilities.sum()
+        )
         assert kept_above >= true.probabilities[true.values >= value].sum() - 1e-12
 
 
@@ -99,6 +101,8 @@ def test_one_corpus_with_the_user_and_one_with_the_entity(q_e: float, z: float, 
     event = RoundEvent("uedp", z, q_u=1.0, q_e=q_e, q_s=0.1, user_cap=10)
     user = dominating_pairs.user_shift(1.0, 0.1, 12, 10, 1e-12)
     entity = dominating_pairs.entity_shift(q_e, 0.1, users, math.inf, 1e-12)
-    crossed = ShiftMixture(1.0, 0.0, entity.values / 10, entity.probabilities, user.values / 10, user.probabilities)
+    crossed = GaussianMixturePair(
+        1.0, 0.0, entity.values / 10, entity.probabilities, user.values / 10, user.probabilities
+    )
     found = composition.epsilon_curve((crossed,), z, np.array([20]), 1e-5)[0]
-    assert found <= epsilon(event, Adjacency(12, Reach(users, 1)), 20, 1e-5) * (1 + 1e-3)
+    assert found <= epsilon(event, Adjacency(12, ContributionBound(users, 1)), 20, 1e-5) * (1 + 1e-3)

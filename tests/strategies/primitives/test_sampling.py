@@ -53,8 +53,8 @@ def test_impossible_rates_are_refused(rate: float) -> None:
 
 def test_entities_and_sentences_toss_different_coins() -> None:
     seed = sampling.round_seed(0, 1)
-    entities = sampling.active_entities(seed, np.arange(10_000), 0.5)
-    sentences = sampling.active_sentences(seed, np.arange(10_000), 0.5)
+    entities = sampling.sampled_entities(seed, np.arange(10_000), 0.5)
+    sentences = sampling.sampled_sentences(seed, np.arange(10_000), 0.5)
     assert abs(np.corrcoef(entities, sentences)[0, 1]) < 5 / np.sqrt(10_000)
     assert within_binomial(int(entities.sum()), 10_000, 0.5)
     assert within_binomial(int(sentences.sum()), 10_000, 0.5)

@@ -32,39 +32,39 @@ def test_a_stream_is_a_function_of_seed_purpose_and_indices() -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 4, 5, 17, 1000])
 def test_coins_can_be_read_from_any_position(start: int) -> None:
-    whole = streams.coins(7, "sentence", 0, 1100)
-    np.testing.assert_array_equal(streams.coins(7, "sentence", start, 1100), whole[start:])
+    whole = streams.uniforms(7, "sentence", 0, 1100)
+    np.testing.assert_array_equal(streams.uniforms(7, "sentence", start, 1100), whole[start:])
 
 
 def test_coins_never_change() -> None:
     """A run is repeated from its seed: these words are part of what a run folder means."""
-    assert streams.coins(0, "entity", 0, 5).tolist() == GOLDEN[:5]
-    assert streams.coins_of(0, "entity", np.array([10**12, 0, 10**12])).tolist() == [GOLDEN[5], GOLDEN[0], GOLDEN[5]]
+    assert streams.uniforms(0, "entity", 0, 5).tolist() == GOLDEN[:5]
+    assert streams.uniforms_of(0, "entity", np.array([10**12, 0, 10**12])).tolist() == [GOLDEN[5], GOLDEN[0], GOLDEN[5]]
 
 
 @given(st.lists(st.integers(0, 2**40), max_size=40), st.integers(0, 2**130))
 @settings(max_examples=50)
 def test_scattered_coins_are_those_of_the_stream(items: list[int], seed: int) -> None:
-    one_by_one = [streams.coins(seed, "sentence", item, item + 1)[0] for item in items]
-    found = streams.coins_of(seed, "sentence", np.array(items, dtype=np.int64))
+    one_by_one = [streams.uniforms(seed, "sentence", item, item + 1)[0] for item in items]
+    found = streams.uniforms_of(seed, "sentence", np.array(items, dtype=np.int64))
     np.testing.assert_array_equal(found, np.array(one_by_one, dtype=np.uint64))
 
 
 def test_coins_of_neighbours_and_of_many_blocks_are_those_of_the_stream() -> None:
-    whole = streams.coins(3, "entity", 0, 2_000_000)
+    whole = streams.uniforms(3, "entity", 0, 2_000_000)
     for step in (1, 2, 7, 31, 33, 100):
         items = np.arange(5, len(whole), step, dtype=np.int32)
-        np.testing.assert_array_equal(streams.coins_of(3, "entity", items), whole[items])
+        np.testing.assert_array_equal(streams.uniforms_of(3, "entity", items), whole[items])
     few = np.array([1_999_999, 4, 5, 6, 7, 4])
-    np.testing.assert_array_equal(streams.coins_of(3, "entity", few), whole[few])
+    np.testing.assert_array_equal(streams.uniforms_of(3, "entity", few), whole[few])
 
 
 def test_coins_of_an_empty_range() -> None:
-    assert len(streams.coins(7, "sentence", 5, 5)) == 0
+    assert len(streams.uniforms(7, "sentence", 5, 5)) == 0
 
 
 def test_coins_are_uniform_and_uncorrelated() -> None:
-    uniform = streams.coins(0, "sentence", 0, 200_000) / 2.0**64
+    uniform = streams.uniforms(0, "sentence", 0, 200_000) / 2.0**64
     # Means of independent uniforms: 5 standard errors.
     assert abs(uniform.mean() - 0.5) < 5 * np.sqrt(1 / 12 / len(uniform))
     for lag in (1, 2, 3, 4, 8):

@@ -239,8 +239,8 @@ class _Texts(Reader):
     def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
         texts = self._data.splits[split].texts
         if dropout.rate or dropout.sensitive:
-            coins = streams.generator(self._seed, "word dropout", _SPLIT_NUMBER[split])
-            return self._encode(drop_words(texts, dropout, coins))
+            uniforms = streams.generator(self._seed, "word dropout", _SPLIT_NUMBER[split])
+            return self._encode(drop_words(texts, dropout, uniforms))
         if split not in self._plain:
             self._plain[split] = self._encode(texts)
         return self._plain[split]

@@ -53,8 +53,8 @@ class Draw:
         Sixteen bits a coin: masks are most of the random numbers of a training.
         """
         dropped = round(rate * _COIN_STEPS)
-        coins = self._bits(purpose, np.uint16, width) >= dropped
-        return self._of_batch(coins * np.float32(_COIN_STEPS / (_COIN_STEPS - dropped)))
+        uniforms = self._bits(purpose, np.uint16, width) >= dropped
+        return self._of_batch(uniforms * np.float32(_COIN_STEPS / (_COIN_STEPS - dropped)))
 
     def laplace(self, purpose: str, width: int, scale: float) -> torch.Tensor:
         """Laplace noise of that scale for training, float32 (B, width): a random sign and −ln of a uniform number.

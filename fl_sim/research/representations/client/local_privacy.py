@@ -133,8 +133,8 @@ class WordDropout:
 
     def kept(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
         """The words that go on, in their order."""
-        coins = generator.random(len(words)) >= self.rate
-        pairs = zip(words, coins, strict=True)
+        uniforms = generator.random(len(words)) >= self.rate
+        pairs = zip(words, uniforms, strict=True)
         return [word for word, stays in pairs if stays and word.strip(string.punctuation).lower() not in self.sensitive]
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
