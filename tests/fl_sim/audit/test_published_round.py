@@ -97,7 +97,7 @@ def test_as_stated_the_claim_fails_at_full_reach_and_ours_holds() -> None:
     assert finding.holds
 
 
-@pytest.mark.parametrize("reach", [0, 1, 15])
+@pytest.mark.parametrize("entity_bound", [0, 1, 15])
 def test_as_stated_nothing_is_refuted_at_small_reach(entity_bound: int) -> None:
     finding = examine(case_of(entity_bound), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.holds
@@ -105,7 +105,7 @@ def test_as_stated_nothing_is_refuted_at_small_reach(entity_bound: int) -> None:
 
 
 @pytest.mark.parametrize("defects", [Defects(variance_as_std=True), AS_CODED])
-@pytest.mark.parametrize("reach", [0, 1])
+@pytest.mark.parametrize("entity_bound", [0, 1])
 def test_as_coded_the_claim_fails_even_for_one_user(defects: Defects, entity_bound: int) -> None:
     finding = examine(case_of(entity_bound, defects), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.epsilon_lower > 10 * 0.52

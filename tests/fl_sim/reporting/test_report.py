@@ -134,7 +134,7 @@ def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "text"),
+    ("entity_bound", "text"),
     [
         ({"users": 1, "sentences_per_user": 4, "sentences": 3}, "an entity in ≤ 1 user, ≤ 3 sentences"),
         ({"users": 2, "sentences_per_user": 1}, "an entity in ≤ 2 users, ≤ 1 sentence each"),

@@ -1,0 +1,132 @@
+"""Parts that a configuration names: built in, installed by another package, or given by import path.
+
+A *kind* of part (strategies, models, taggers, readers, observers) has a :class:`Registry`. A name is looked up there in
+this order:
+
+* a built-in name;
+* ``module:attribute``, an import path, also of a module in the working directory;
+* the name of an entry point in the registry's group, such as ``fl_sim.strategies``.
+
+Names are case-sensitive. A name that two packages claim, or that a package shares with a built-in part, is refused,
+because a run must not depend on what else is installed.
+
+>>> registry = Registry("fl_sim.examples", "example", {"path": "pathlib:Path"}, check=lambda part: callable(part))
+>>> registry.load("path").__name__
+'Path'
+>>> registry.load("pathlib:PurePath").__name__
+'PurePath'
+>>> registry.load("nowhere:Thing")
+Traceback (most recent call last):
+fl_sim.plugins.PluginError: example 'nowhere:Thing' cannot be imported (No module named 'nowhere')
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+_IMPORT_PATH = ":"
+
+
+class PluginError(ValueError):
+    """A part that does not exist, cannot be imported, has the wrong interface, or a name that is taken twice."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The parts of one kind by name.
+
+    Attributes:
+        group: the group of entry points in which other packages register parts of this kind.
+        kind: what a part is called in messages, such as ``strategy``.
+        built_in: import paths of the parts that ship, by name; imported when asked for.
+        check: whether an imported object has the interface of the kind.
+        interface: what ``check`` asks for, in words, for messages.
+    """
+
+    group: str
+    kind: str
+    built_in: Mapping[str, str]
+    check: Callable[[Any], bool] = lambda part: True
+    interface: str = "the interface of its kind"
+
+    def names(self) -> list[str]:
+        """Return every name that can be loaded without an import path: built-in first, then those of other packages."""
+        others = {point.name for point in metadata.entry_points(group=self.group)}
+        return [*self.built_in, *sorted(others - set(self.built_in))]
+
+    def knows(self, name: str) -> bool:
+        """Return whether ``name`` is built in, registered, or an import path (which need not be importable)."""
+        return _IMPORT_PATH in name or name in self.names()
+
+    def path(self, name: str) -> str:
+        """Return the import path behind ``name``.
+
+        Raises:
+            PluginError: no part has the name, or more than one has.
+        """
+        if _IMPORT_PATH in name:
+            return name
+        points = list(metadata.entry_points(group=self.group, name=name))
+        claims = {point.value for point in points} | ({self.built_in[name]} if name in self.built_in else set())
+        if len(claims) > 1:
+            raise PluginError(
+                f"{self.kind} '{name}' is claimed by {' and '.join(sorted(claims))}; allowed: one of them"
+            )
+        if not claims:
+            raise PluginError(
+                f"{self.kind} is '{name}'; allowed: {', '.join(self.names())}, or an import path such as "
+                f"my_module:my_{self.kind}"
+            )
+        return claims.pop()
+
+    def load(self, name: str) -> Any:
+        """Import the part called ``name``.
+
+        Raises:
+            PluginError: there is none, it cannot be imported, or its interface is wrong.
+        """
+        part = self._import(name, self.path(name))
+        if not self.check(part):
+            raise PluginError(f"{self.kind} '{name}' is {part!r:.100}; allowed: {self.interface}")
+        return part
+
+    def origin(self, name: str) -> dict[str, str | None]:
+        """Return what a run records of a part that does not ship: import path, and distribution with version if any."""
+        for point in metadata.entry_points(group=self.group, name=name):
+            if point.dist is not None:
+                return {"path": point.value, "distribution": point.dist.name, "version": point.dist.version}
+        return {"path": self.path(name), "distribution": None, "version": None}
+
+    def _import(self, name: str, path: str) -> Any:
+        module, _, attribute = path.partition(_IMPORT_PATH)
+        try:
+            found = _import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # a plug-in's own code may raise anything while it is imported
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise PluginError(f"{self.kind} '{name}' cannot be imported ({reason})") from error
+        return found
+
+
+def _import_module(name: str) -> Any:
+    """Import a module; where it is not installed, look in the working directory as ``python -m`` does."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()  # noqa: PTH109 - sys.path holds text
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            sys.path.remove(here)
+            raise
