@@ -16,7 +16,7 @@ from pathlib import Path
 from fl_sim.cli.run_commands.run_command import SHORTHANDS
 from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
-from fl_sim.run.run_plan import DEFAULTS
+from fl_sim.experiments.run_plan import DEFAULTS
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 

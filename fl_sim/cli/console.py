@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fl_sim.cli.main import EXIT_INTERRUPTED
 from fl_sim.engines.engine import Engine
 from fl_sim.engines.simulation import execute
+from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.reporting import report
-from fl_sim.run.experiment import Experiment, Row
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 

@@ -12,7 +12,7 @@ from types import FrameType
 
 from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
-from fl_sim.run.experiment import Experiment, Row
+from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.storage.run_folder import RunFolder
 
 Observer = Callable[[Row], None]

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_ledger(args: argparse.Namespace) -> Report:
-    from fl_sim.run.ledger_account import account_for, read_ledgers
+    from fl_sim.experiments.ledger_account import account_for, read_ledgers
 
     user, both = _adjacencies(args, default_users=1)
     ledgers = read_ledgers(args.ledger)

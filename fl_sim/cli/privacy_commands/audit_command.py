@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_published
 
 if TYPE_CHECKING:
-    from fl_sim.audit.cases import Case, Finding
+    from fl_sim.auditing.cases import Case, Finding
     from fl_sim.strategies.accounting.adjacency import ContributionBound
 
 NAME = "audit"
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         return _table(args)
     if args.canaries is not None:
         return _canaries(args)
-    from fl_sim.audit.cases import examine
+    from fl_sim.auditing.cases import examine
 
     findings = []
     for case in _own_cases(args) if args.strategy in _OWN else _published_cases(args):
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _own_cases(args: argparse.Namespace) -> list[Case]:
-    from fl_sim.audit.cases import own_case
+    from fl_sim.auditing.cases import own_case
     from fl_sim.strategies.accounting.accountant import RoundEvent
     from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency
 
@@ -125,8 +125,8 @@ def _own_cases(args: argparse.Namespace) -> list[Case]:
 
 
 def _published_cases(args: argparse.Namespace) -> list[Case]:
-    from fl_sim.audit.cases import published_case
-    from fl_sim.audit.published_round import AS_CODED, AS_STATED, Defects, adamw_update_norm
+    from fl_sim.auditing.cases import published_case
+    from fl_sim.auditing.published_round import AS_CODED, AS_STATED, Defects, adamw_update_norm
     from fl_sim.strategies.published import PublishedSettings
 
     estimator = _required(args, "estimator")
@@ -166,7 +166,7 @@ def _published_cases(args: argparse.Namespace) -> list[Case]:
 
 
 def _table(args: argparse.Namespace) -> int:
-    from fl_sim.audit.audit_table import audit_table, markdown
+    from fl_sim.auditing.audit_table import audit_table, markdown
 
     table = audit_table(
         trials=_trials(args),
@@ -183,7 +183,7 @@ def _canaries(args: argparse.Namespace) -> int:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from fl_sim.audit.canaries import audit_training
+    from fl_sim.auditing.canaries import audit_training
 
     wanted = {"rounds": args.rounds, "privacy.noise_multiplier": args.z, "privacy.delta": args.delta}
     overrides = {key: value for key, value in wanted.items() if value is not None}

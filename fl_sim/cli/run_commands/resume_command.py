@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.cli.console import follow
     from fl_sim.engines.engine import Engine
-    from fl_sim.run.experiment import Experiment
+    from fl_sim.experiments.experiment import Experiment
 
     with Engine() as engine:
         return follow(Experiment.resume(args.folder, engine.start), engine, as_json=args.json, quiet=args.quiet)

@@ -25,12 +25,12 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
-from fl_sim.run import evaluation as evaluate
-from fl_sim.run import run_record
-from fl_sim.run.privacy_spent import PrivacySpent
-from fl_sim.run.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
-from fl_sim.run.run_plan import Planned, plan_run
-from fl_sim.run.run_record import Record
+from fl_sim.experiments import evaluation as evaluate
+from fl_sim.experiments import run_record
+from fl_sim.experiments.privacy_spent import PrivacySpent
+from fl_sim.experiments.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
+from fl_sim.experiments.run_plan import Planned, plan_run
+from fl_sim.experiments.run_record import Record
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_claim import RunClaim

@@ -9,7 +9,7 @@ import pytest
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.run.run_plan import DEFAULTS, Planned, mechanism_of, plan_run
+from fl_sim.experiments.run_plan import DEFAULTS, Planned, mechanism_of, plan_run
 from fl_sim.strategies.accounting import accountant
 from tests.fl_sim.ownerships import ownership, village
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.audit.lower_bounds import one_run_lower_bound
+from fl_sim.auditing.lower_bounds import one_run_lower_bound
 from fl_sim.clients.examples import Example
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
@@ -31,7 +31,7 @@ from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
-from fl_sim.run.experiment import Experiment
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.audit.audited_rounds import Seam, release
-from fl_sim.audit.worst_case_corpora import Scenario, background_needed, build
+from fl_sim.auditing.audited_rounds import Seam, release
+from fl_sim.auditing.worst_case_corpora import Scenario, background_needed, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.mechanism import PrivacyPlan

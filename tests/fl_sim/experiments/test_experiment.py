@@ -16,7 +16,7 @@ from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.records import ChangedCorpusError, Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
-from fl_sim.run.experiment import Experiment
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests import tiny

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.audit.audited_rounds import Seam, Vector
+from fl_sim.auditing.audited_rounds import Seam, Vector
 from fl_sim.clients.selection import Selection, select
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.accounting.adjacency import PrivacyError

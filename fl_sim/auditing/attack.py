@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fl_sim.audit.lower_bounds import (
+from fl_sim.auditing.lower_bounds import (
     Bound,
     Scores,
     Verdict,

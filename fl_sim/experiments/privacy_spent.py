@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.run.guarantees import Guarantees
-from fl_sim.run.run_plan import Planned
+from fl_sim.experiments.guarantees import Guarantees
+from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 

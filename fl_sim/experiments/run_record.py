@@ -10,8 +10,8 @@ from typing import Any
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.run.run_inputs import open_corpus
-from fl_sim.run.run_plan import Planned
+from fl_sim.experiments.run_inputs import open_corpus
+from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 log = logging.getLogger(__name__)

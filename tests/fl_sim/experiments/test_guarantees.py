@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fl_sim.config import PrivacyConfig
-from fl_sim.run import guarantees
-from fl_sim.run.guarantees import Guarantees, Protected, epsilon_name
+from fl_sim.experiments import guarantees
+from fl_sim.experiments.guarantees import Guarantees, Protected, epsilon_name
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.mechanism import PrivacyPlan

@@ -9,9 +9,9 @@ from typing import Any
 from fl_sim.clients.weighted_selection import entity_weights, extended_weight, num_extended, user_weights
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.guarantees import Guarantees, Protected, epsilon_name
+from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.reporting.report import format_epsilon
-from fl_sim.run.guarantees import Guarantees, Protected, epsilon_name
-from fl_sim.run.unused_settings import idle_settings
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan

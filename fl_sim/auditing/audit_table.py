@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.audit.cases import Case, Finding, examine, own_case, published_case
-from fl_sim.audit.published_round import AS_CODED, Defects, adamw_update_norm
+from fl_sim.auditing.cases import Case, Finding, examine, own_case, published_case
+from fl_sim.auditing.published_round import AS_CODED, Defects, adamw_update_norm
 from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -94,7 +94,7 @@ def audit_table(
 ) -> Table:
     """Audit every mechanism of the table; ``progress`` is told the name of each before it starts.
 
-    ``pin_noise`` also seeks the true noise of ours, as in :func:`fl_sim.audit.cases.examine`.
+    ``pin_noise`` also seeks the true noise of ours, as in :func:`fl_sim.auditing.cases.examine`.
     """
     rows = []
     for mechanism, entity_users, case in cases():

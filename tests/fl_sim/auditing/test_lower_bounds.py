@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.audit import lower_bounds
-from fl_sim.audit.lower_bounds import (
+from fl_sim.auditing import lower_bounds
+from fl_sim.auditing.lower_bounds import (
     Scores,
     epsilon_lower_bound,
     gaussian_epsilon,

@@ -1,6 +1,6 @@
 """A model of the published algorithm's round, as its paper states it and as its authors' code ran it.
 
-It stands in where the product's own strategy (``fl_sim.audit.own_targets.published_target``) is no choice: for f_E,
+It stands in where the product's own strategy (``fl_sim.auditing.own_targets.published_target``) is no choice: for f_E,
 for an entity that hundreds of users know, and for what the authors' code did. A test holds it to the strategy.
 
 The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is taken with all

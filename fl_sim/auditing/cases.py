@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.audit.attack import Audit, Claims, Target, audit
-from fl_sim.audit.mutations import mutate
-from fl_sim.audit.own_targets import OwnMechanism, published_target, seam_of, worst_case
-from fl_sim.audit.published_round import AS_STATED, Defects, PublishedMechanism
+from fl_sim.auditing.attack import Audit, Claims, Target, audit
+from fl_sim.auditing.mutations import mutate
+from fl_sim.auditing.own_targets import OwnMechanism, published_target, seam_of, worst_case
+from fl_sim.auditing.published_round import AS_STATED, Defects, PublishedMechanism
 from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -159,7 +159,7 @@ def published_case(
     """The published algorithm beside its published ε and, as far as it is run as stated, what we prove for it.
 
     f_E+ as stated is the product's own strategy; where an entity reaches so many users that this would take hours, and
-    for what the authors' code did, it is a model of the round (:mod:`fl_sim.audit.published_round`).
+    for what the authors' code did, it is a model of the round (:mod:`fl_sim.auditing.published_round`).
 
     Args:
         name: of the case.

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from fl_sim.audit.worst_case_corpora import CopiedCorpus, gradients
+from fl_sim.auditing.worst_case_corpora import CopiedCorpus, gradients
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.weighted_selection import WeightedSelection, select_for
 from fl_sim.data_prep.store.ownership import Ownership
