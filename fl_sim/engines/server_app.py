@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     log.info("fl-sim: results go to %s", where)
     for warning in experiment.planned.warnings:
         log.warning("fl-sim: %s", warning)
-    experiment.observers.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
+    experiment.row_callbacks.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
     try:
         experiment.execute(attended)
     except Exception as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import Observer, ensure_features, feature_path
+from fl_sim.clients.features import ensure_features, feature_path
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.workspace import WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
@@ -27,6 +27,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
+from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
 from fl_sim.experiments.run_plan import Planned, plan_run
@@ -65,15 +66,16 @@ class Experiment:
         folder: RunFolder,
         place: RunClaim,
         ledger: Ledger,
+        observers: Observers,
     ) -> None:
         self.config = config
         self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
         self.folder = folder
         self.corpus = corpus
         self._coverage = read_coverage(corpus)
-        self.observers: list[Callable[[Row], None]] = []
-        self.reading: Observer = lambda done, total: None
-        """Called with (sentences done, all sentences) while a frozen encoder reads the corpus, before the rounds."""
+        self.row_callbacks: list[Callable[[Row], None]] = []
+        """Parts of the project that are called with every round's row; what they raise ends the run."""
+        self._observers = observers
         self.stop_requested = False
         self._stopping = False
         self._place = place
@@ -91,35 +93,49 @@ class Experiment:
         self._round_began = time.monotonic()
 
     @classmethod
-    def create(cls, config: RunConfig, when_planned: WhenPlanned = lambda engine: None) -> Experiment:
+    def create(
+        cls,
+        config: RunConfig,
+        when_planned: WhenPlanned = lambda engine: None,
+        observers: Sequence[RunObserver] = (),
+    ) -> Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
 
         Args:
             config: the run.
             when_planned: called once its ε stands, before the model is built and the corpus is read: the engine may
                 start beside that.
+            observers: called besides those of the configuration.
 
         Raises:
-            ConfigError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not run. The
-                folder is then as it was, and so are the folders above it.
+            ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not
+                run. The folder is then as it was, and so are the folders above it.
         """
+        watching = _observers(config, observers)
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
         place = RunClaim.claim(Path(path).expanduser().absolute())
         try:
-            return cls._prepared(with_absolute_paths(config), place, when_planned)
+            return cls._prepared(with_absolute_paths(config), place, when_planned, watching)
         except BaseException:
             place.discard()
             raise
 
     @classmethod
-    def resume(cls, path: str | Path, when_planned: WhenPlanned = lambda engine: None) -> Experiment:
+    def resume(
+        cls,
+        path: str | Path,
+        when_planned: WhenPlanned = lambda engine: None,
+        observers: Sequence[RunObserver] = (),
+    ) -> Experiment:
         """Open a run that was stopped, ready to go on after its last checkpoint.
 
         Args:
             path: the run's folder.
             when_planned: as for :meth:`create`.
+            observers: as for :meth:`create`.
 
         Raises:
+            PluginError: if an observer of its configuration cannot be loaded.
             ResultsError: if it is no run folder, is finished, is at work in another process, is corrupt, or its
                 corpus, its plan or its ε can no longer be reproduced.
             LedgerError: if its ledger cannot be trusted.
@@ -127,29 +143,36 @@ class Experiment:
         folder = RunFolder.open(Path(path).absolute())
         place = RunClaim.hold(folder.path)
         try:
-            return cls._resumed(folder, place, when_planned)
+            return cls._resumed(folder, place, when_planned, observers)
         except BaseException:
             shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
             place.release()
             raise
 
     @classmethod
-    def _prepared(cls, config: RunConfig, place: RunClaim, when_planned: WhenPlanned) -> Experiment:
+    def _prepared(
+        cls, config: RunConfig, place: RunClaim, when_planned: WhenPlanned, observers: Observers
+    ) -> Experiment:
         corpus = open_corpus(config)
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(place.path, config=described, environment=environment.describe())
-        return cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path))
+        experiment = cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path), observers)
+        experiment._announce(None)
+        return experiment
 
     @classmethod
-    def _resumed(cls, folder: RunFolder, place: RunClaim, when_planned: WhenPlanned) -> Experiment:
+    def _resumed(
+        cls, folder: RunFolder, place: RunClaim, when_planned: WhenPlanned, observers: Sequence[RunObserver]
+    ) -> Experiment:
         result = folder.result
         if result is not None and result.get("stopped") != "interrupted":
             raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
         began = Record.read(folder)
         config = began.config
+        watching = _observers(config, observers)
         corpus = began.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
         planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
@@ -159,9 +182,10 @@ class Experiment:
             ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
-        experiment = cls(config, corpus, planned, model, folder, place, ledger)
+        experiment = cls(config, corpus, planned, model, folder, place, ledger, watching)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)
+        experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
         return experiment
 
     def execute(self, grid: Grid) -> None:
@@ -169,8 +193,8 @@ class Experiment:
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             if self._features is not None:
-                ensure_features(self._model, self._train.encoded, self._features, self.reading)
-                self._held_out = self._held_out.read_by(self._model, self._features.parent, self.reading)
+                ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
+                self._held_out = self._held_out.read_by(self._model, self._features.parent, self._observers.on_reading)
             self._round_began = time.monotonic()
             self._strategy.start(
                 grid,
@@ -193,6 +217,11 @@ class Experiment:
             error.add_note("no round was run, and no run folder is left")
         elif str(where) not in str(error):
             error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
+
+    def _announce(self, last_round: int | None) -> None:
+        """Tell the observers what starts, and after which round it goes on."""
+        rounds, warnings = self.planned.rounds, self.planned.warnings
+        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
 
     def _leave(self) -> None:
         shutil.rmtree(self._encoded, ignore_errors=True)
@@ -238,8 +267,9 @@ class Experiment:
             heads = self._charges.head(), self.folder.head()
             state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
             state.write(self.folder.checkpoint_dir)
-        for observer in self.observers:
-            observer(row)
+        for callback in self.row_callbacks:
+            callback(row)
+        self._observers.on_round(row)
 
     def _finish(self) -> None:
         metrics = self.folder.metrics()
@@ -266,6 +296,7 @@ class Experiment:
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)
+        self._observers.on_end(self.folder.result or {})
 
     def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
         """The task's figures at the start and at the end, and without a model."""
@@ -334,3 +365,8 @@ class Experiment:
                 secure_noise=config.privacy.secure_noise,
             )
         )
+
+
+def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:
+    """The observers of a configuration, and after them those that a caller gives."""
+    return Observers([*load_observers(config.observers), *checked_observers(observers)])

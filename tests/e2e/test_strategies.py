@@ -83,7 +83,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
         if row["round"] == 1:
             signal.raise_signal(signal.SIGINT)
 
-    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
+    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), on_row=interrupt)
     resumed = simulation.resume(tmp_path / "stopped")
     assert np.array_equal(model_of(whole), model_of(resumed))
     assert measured(whole) == measured(resumed)
