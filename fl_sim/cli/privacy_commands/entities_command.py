@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.entity_report import Training
 
-NAME = "entities"
-HELP = "ε of every entity of a corpus, and how it is spread"
-
 _PRIVATE = "These figures are read off the private corpus: they are for its owner, and no ε covers publishing them."
 _MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences")
 

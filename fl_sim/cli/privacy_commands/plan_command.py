@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, Proposal, Settings
 
-NAME = "plan"
-HELP = "propose the settings that learn most at a target ε within a compute budget"
-
 _PRIVATE = (
     "The planner reads n', reach and sizes off the private corpus: a proposal tells something about it, "
     "and no ε covers publishing it."
