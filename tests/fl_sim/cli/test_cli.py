@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from fl_sim.cli import main as cli
 from fl_sim.cli.main import build_parser, main
-from fl_sim.cli.run_commands import run_command as run_command
+from fl_sim.cli.run_commands import run_command
 from fl_sim.clients.errors import ModelError
 from fl_sim.config import ConfigError, run_keys
 from fl_sim.data_prep.records import CorpusError
@@ -184,7 +184,7 @@ def test_a_letter_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nobody_reads_the_output() -> None:
     program = (
-        "import sys\nfrom fl_sim import cli\nfrom fl_sim.commands import run\n"
+        "import sys\nfrom fl_sim.cli import main as cli\nfrom fl_sim.cli.run_commands import run_command as run\n"
         "run.run = lambda args: print('x' * 200_000) or 0\nsys.exit(cli.main(['run']))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
