@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,14 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         began = time.monotonic()
         additions = read_additions(ADDITIONS)
         with _place(args.keep) as place:
-            outcomes = _compared(args.old, args.new, place, checks, additions, args.jobs)
+            sides = [_side(label, asked, place) for label, asked in (("old", args.old), ("new", args.new))]
+            outcomes = _compared(sides, checks, additions, args.jobs)
     except InputError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     seconds = time.monotonic() - began
     _show(outcomes, seconds)
     if args.json is not None:
-        report = {"seconds": round(seconds, 1), "checks": [asdict(outcome) for outcome in outcomes]}
+        report = {
+            "seconds": round(seconds, 1),
+            "seconds_of_steps": {side.label: side.seconds for side in sides},
+            "checks": [asdict(outcome) for outcome in outcomes],
+        }
         args.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0 if all(outcome.passed for outcome in outcomes) else EXIT_DIFFERENT
 
@@ -94,14 +99,15 @@ def _place(keep: Path | None) -> Iterator[Path]:
 
 
 def _compared(
-    old: str, new: str, place: Path, checks: Sequence[Check], additions: Sequence[Addition], jobs: int
+    sides: Sequence[Side], checks: Sequence[Check], additions: Sequence[Addition], jobs: int
 ) -> list[Outcome]:
     """Do in both checkouts what the checks need, and compare."""
-    sides = [_side(label, asked, place) for label, asked in (("old", old), ("new", new))]
     steps = with_needs((name for check in checks for name in check.needs), all_steps())
     failures: list[Failures] = [{}, {}]
     columns = (TextColumn("{task.description:<30}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with ExitStack() as closing, Progress(*columns, console=Console(stderr=True)) as progress:
+        for side in sides:
+            closing.callback(side.close)
         tasks = [progress.add_task(side.label, total=len(steps)) for side in sides]
 
         def follow(number: int) -> Callable[[str, int], None]:
@@ -132,6 +138,7 @@ def _do_all(steps: Sequence[Step], side: Side, failures: Failures, follow: Calla
     """Do the steps in order; one whose needs failed, or that fails, is noted, and the others go on."""
     for step in steps:
         follow(step.name, 0)
+        began = time.monotonic()
         lacking = [name for name in step.needs if name in failures]
         if lacking:
             failures[step.name] = failures[lacking[0]]
@@ -140,6 +147,7 @@ def _do_all(steps: Sequence[Step], side: Side, failures: Failures, follow: Calla
                 step.does(side)
             except (CommandError, OSError, ValueError, KeyError) as error:
                 failures[step.name] = str(error)
+        side.seconds[step.name] = round(time.monotonic() - began, 2)
         follow(step.name, 1)
 
 

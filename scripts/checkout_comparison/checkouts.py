@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from checkout_comparison.differences import InputError
+from checkout_comparison.fork_server import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "fl-sim"
@@ -37,24 +37,6 @@ import importlib, sys
 module, _, function = sys.argv.pop(1).partition(":")
 sys.argv[0] = "fl-sim"
 sys.exit(getattr(importlib.import_module(module), function)())
-"""
-
-# Several commands in one process, for those that take no time themselves. Reads them from stdin, as JSON.
-_START_MANY = """
-import contextlib, importlib, io, json, sys
-module, _, function = sys.argv.pop(1).partition(":")
-main = getattr(importlib.import_module(module), function)
-said = []
-for words in json.load(sys.stdin):
-    sys.argv = ["fl-sim", *words]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main()
-        except SystemExit as end:
-            code = end.code
-    said.append({"code": int(code or 0), "out": out.getvalue(), "err": err.getvalue()})
-json.dump(said, sys.stdout)
 """
 
 # An editable installation would lend a checkout the modules that it lacks itself: those that moved, above all.
@@ -93,6 +75,7 @@ class Side:
         work: where its commands run and write.
         older_work: where the older checkout's commands wrote, for what the newer one reads of it.
         said: what each command said, by its step.
+        seconds: how long each step took.
     """
 
     label: str
@@ -101,6 +84,8 @@ class Side:
     work: Path
     older_work: Path
     said: dict[str, Said] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    _server: ForkServer | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -111,20 +96,22 @@ class Side:
         """``fl-sim`` with ``words``, as a list for :mod:`subprocess`."""
         return [sys.executable, "-c", _START, self.target, *words]
 
-    def run(self, words: Sequence[str]) -> Said:
-        """Run ``fl-sim`` with ``words``, whatever its exit code."""
-        return self._finish(self.command(words))
+    def run(self, words: Sequence[str], *, alone: bool = False) -> Said:
+        """Run ``fl-sim`` with ``words``, whatever its exit code; ``alone``, in a process that was started for it."""
+        if alone:
+            return self._finish(self.command(words))
+        if self._server is None:
+            self._server = ForkServer(self.target, self.work, self.environment, self._beside("said"))
+        return Said(*self._server.run(words, LONGEST))
 
     def run_python(self, code: str, content: str = "", *words: str) -> Said:
         """Run a program of our own in this checkout's environment, ``content`` on its stdin."""
         return self._finish([sys.executable, "-c", code, *words], content)
 
-    def run_many(self, commands: Sequence[Sequence[str]]) -> list[Said]:
-        """Run all of ``commands`` in one process."""
-        done = self.run_python(_START_MANY, json.dumps([list(words) for words in commands]), self.target)
-        if done.code != 0:
-            raise CommandError(f"{self.label}: {done.last_line}")
-        return [Said(**each) for each in json.loads(done.out)]
+    def close(self) -> None:
+        """End the process that forks."""
+        if self._server is not None:
+            self._server.close()
 
     def prepare(self) -> None:
         """Make the working folder.
@@ -153,7 +140,10 @@ class Side:
 
     @property
     def _isolation(self) -> Path:
-        return self.work.parent / f"{self.work.name}-isolation"
+        return self._beside("isolation")
+
+    def _beside(self, name: str) -> Path:
+        return self.work.parent / f"{self.work.name}-{name}"
 
 
 def find_checkout(asked: str, folder: Path) -> Path:

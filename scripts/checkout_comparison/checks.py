@@ -25,6 +25,8 @@ from checkout_comparison.sources import RUNS
 from checkout_comparison.steps import GOLDEN, GOLDEN_CASES, INTERRUPTED, OLDER, PREPARED, PRINTED, TAKEN_OVER, refusals
 
 MANIFEST = "manifest.json"
+CACHE_OF_SOURCES = ".sources.json"
+"""What the sources were when they were last read, by their time and inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,9 @@ def _corpus(name: str) -> Callable[[Side], Items]:
 
 def _corpus_items(folder: Path, side: Side) -> Items:
     """The SHA-256 of every file of a prepared corpus, and its manifest key by key."""
-    return file_digests(folder, but=lambda path: path.name == MANIFEST) | json_items(folder / MANIFEST, side)
+    return file_digests(folder, but=lambda path: path.name in (MANIFEST, CACHE_OF_SOURCES)) | json_items(
+        folder / MANIFEST, side
+    )
 
 
 def _checks_of_run(name: str) -> list[Check]:

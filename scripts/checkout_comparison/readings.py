@@ -23,6 +23,8 @@ VOLATILE = [
     ("*ledger*.json*", "*last", "over the run's id"),
     ("*", "*ledger.run", "the run's random id"),
     ("*", "*ledger.last", "over the run's id"),
+    ("reproduce", "record.when", "when it was made"),
+    ("reproduce", "record.commit", "of which commit"),
 ]
 WHOLE = [
     ("*", "*git", "the commit, and whether there is one"),

@@ -43,7 +43,7 @@ RUNS: dict[str, Settings] = {
         "engine": {"nodes": 2},
     },
     "user-level-gradients": {"privacy": _USERS | _ADAPTIVE, "local": {"update": "gradients"}},
-    "published": {"privacy": _PUBLISHED | {"user_weight_cap": 9.0, "entity_weight_cap": 4.0}},
+    "published": {"privacy": _PUBLISHED | {"user_weight_cap": 6.0, "entity_weight_cap": 4.0}},
     "published-2-nodes": {
         "privacy": _PUBLISHED | {"estimator": "f_e", "noise": "as-coded"}, "engine": {"nodes": 2}, "seed": SEED,
     },
@@ -110,7 +110,7 @@ def write_sources(work: Path) -> None:
     (sources / "public.txt").write_text("".join(f"{row['text']}\n" for row in rows), encoding="utf-8")
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (sources / "conll" / name).write_text(_CONLL, encoding="utf-8")
-    (sources / "tagged.iob").write_text(_CONLL.replace(" -X- O", " O").replace("I-", "B-"), encoding="utf-8")
+    (sources / "tagged.iob").write_text(_CONLL.replace(" -X- O", " O").replace("I-", "B-") * 4, encoding="utf-8")
     _write_adult(sources / "adult")
     for name, settings in (*RUNS.items(), ("interrupted", INTERRUPTED)):
         (configs / f"{name}.toml").write_text(_toml(run_settings(settings)), encoding="utf-8")

@@ -29,7 +29,7 @@ PREPARED = {
     "posts-lower": f"prepare parquet --source sources/posts.parquet {_MARKED} --preprocess paper --family-names",
     "posts-rules": f"prepare csv --source sources/posts.csv {_POSTS} --tagger rules+patterns --entities person,loc",
     "posts-tagged": f"prepare jsonl --source sources/posts.jsonl {_POSTS} --processes 1 --high-recall",
-    "tagged": "prepare iob --source sources/tagged.iob --sentences-per-user 1 --test-fraction 0.5 --json",
+    "tagged": "prepare iob --source sources/tagged.iob --sentences-per-user 1 --json",
     "conll": "prepare conll2003 --source sources/conll --json",
     "synthetic": "prepare synthetic --users 20 --seed 3 --json",
 }
@@ -47,7 +47,8 @@ PRINTED: dict[str, tuple[str, tuple[str, ...]]] = {
         "account --strategy user_level --z 1 --rounds 9 --q-u 0.1 --delta 1e-5 --reach-users 4 --json", ()
     ),
     "account-ledger": (
-        "account --ledger runs/uedp runs/uedp-adaptive --delta 1e-5 --reach-users 2 --json", ("uedp", "uedp-adaptive")
+        "account --ledger runs/uedp runs/user-level-steps --delta 1e-5 --reach-users 2 --json",
+        ("uedp", "user-level-steps"),
     ),
     "account-joined": ("account --ledger runs/uedp --joined-at 2 --delta 1e-5 --json", ("uedp",)),
     "audit": ("audit --strategy uedp --z 1 --rounds 2 --delta 1e-5 --trials 200 --json", ()),
@@ -80,7 +81,7 @@ PRINTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "report-classification": ("report runs/classification --json", ("classification",)),
     "represent": ("represent run configs/represent.toml --out represented/record.json --json", ("sources",)),
     "represent-nodes": (
-        "represent run configs/represent.toml --set nodes=2 --set method=adversarial --set attacks.leakage=false "
+        "represent run configs/represent.toml --set nodes=2 --set method=noise --set attacks.leakage=false "
         "--set attacks.mdl=false --json", ("sources",)
     ),
     "reproduce-list": ("reproduce --list --json", ()),
@@ -90,6 +91,9 @@ PRINTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "sweep": ("sweep configs/sweep.toml --out sweep --quiet --json", ("posts",)),
 }  # fmt: skip
 """Other commands that print JSON, and the steps that they need."""
+
+ALONE = {"sweep", *(name for name in RUNS if "ray" in name)}
+"""Steps whose commands start processes of their own, and are started as a user would start them."""
 
 OLDER = {
     "report": ("report {}/runs/uedp --json", ("uedp",)),
@@ -163,7 +167,7 @@ def _of_older(name: str, words: str, needs: tuple[str, ...]) -> Step:
 
 def _say(side: Side, step: str, words: str) -> None:
     """Run a command that must end well."""
-    said = side.run(words.split())
+    said = side.run(words.split(), alone=step in ALONE)
     side.said[step] = said
     if said.code != 0:
         raise CommandError(f"{side.label}: fl-sim {words}: exit code {said.code}: {said.last_line}")
@@ -213,7 +217,7 @@ def _golden_step(name: str) -> Step:
 
     def does(side: Side) -> None:
         commands = cases(side.checkout / GOLDEN / file)
-        said = side.run_many(commands)
+        said = [side.run(words) for words in commands]
         for words, each in zip(commands, said, strict=True):
             if each.code != 0:
                 raise CommandError(f"{side.label}: fl-sim {' '.join(words)}: {each.last_line}")
@@ -227,7 +231,7 @@ def _golden_step(name: str) -> Step:
 
 
 def _refuse(side: Side) -> None:
-    said = side.run_many([words.split() for words in REFUSED])
+    said = [side.run(words.split()) for words in REFUSED]
     found = {
         f"fl-sim {words}": f"exit code {each.code}, {len(each.err.splitlines())} line(s) on stderr, "
         f"{len(each.out.splitlines())} on stdout"
