@@ -123,6 +123,25 @@ def test_a_tensor_is_told_apart_and_metadata_are_not_read(script: SimpleNamespac
     assert first != read(written("c", b"\x00\x00\x00\x01"))
 
 
+@pytest.mark.parametrize(("code", "verdict", "passed"), [(2, "refused", True), (0, "different", False)])
+def test_a_run_may_be_refused_by_another_version_but_not_end_otherwise(
+    script: SimpleNamespace, code: int, verdict: str, passed: bool
+) -> None:
+    sides = [
+        SimpleNamespace(label=label, said={"taken-over": SimpleNamespace(code=ended, last_line="another version")})
+        for label, ended in (("old", 0), ("new", code))
+    ]
+    check = script.checks.Check("older/resume", lambda side: {"model": side.label}, (), may_refuse="taken-over")
+    outcome = script.compare_checkouts._outcome(check, sides, [{}, {}], [])
+    assert (outcome.verdict, outcome.passed) == (verdict, passed)
+
+
+def test_a_command_that_fails_in_both_is_no_agreement(script: SimpleNamespace) -> None:
+    check = script.checks.Check("json/stats", lambda side: {}, ("stats",))
+    outcome = script.compare_checkouts._outcome(check, [], [{"stats": "old: broken"}, {"stats": "new: broken"}], [])
+    assert (outcome.verdict, outcome.passed, outcome.note) == ("failed", False, "old: broken")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
