@@ -5,10 +5,10 @@ contribution bound ``entity``: (users that mention it, sentences of each[, sente
 
 >>> import fl_sim
 >>> rates = {"q_e": 0.5, "q_s": 0.1}
->>> figures = fl_sim.account(noise_multiplier=4, user_cap=2, rounds=30, delta=1e-5, user_sentences=40, **rates)
+>>> figures = fl_sim.account(noise_multiplier=4, user_cap=2, rounds=30, user_sentences=40, **rates)
 >>> round(figures["epsilon_user"], 2)
 5.99
->>> z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
+>>> z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30)
 >>> round(z, 2)
 1.82
 """
@@ -43,7 +43,7 @@ def account(
     *,
     noise_multiplier: float,
     rounds: int,
-    delta: float,
+    delta: float = 1e-5,
     q_u: float = 1.0,
     q_e: float = 1.0,
     q_s: float = 1.0,
@@ -91,7 +91,7 @@ def calibrate(
     target_epsilon: float,
     strategy: Strategy = "uedp",
     *,
-    delta: float,
+    delta: float = 1e-5,
     solve_for: Unknown = "noise_multiplier",
     unit: Unit = "both",
     noise_multiplier: float | None = None,
@@ -138,7 +138,7 @@ def account_published(
     settings: PublishedSettings,
     *,
     rounds: int,
-    delta: float,
+    delta: float = 1e-5,
     user_sentences: float = math.inf,
     entity: EntityBound | None = None,
 ) -> Figures:
@@ -174,7 +174,7 @@ def account_published(
 def account_runs(
     runs: Sequence[Run | str | Path],
     *,
-    delta: float,
+    delta: float = 1e-5,
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
     joined_at: int | None = None,

@@ -8,9 +8,9 @@
 ...         out=f"{folder}/run",
 ...         rounds=1,
 ...         model=tiny,
-...         privacy={"q_s": 0.001},
-...         engine={"name": "inline"},
-...         evaluation={"max_sentences": 10},
+...         privacy__q_s=0.001,
+...         engine__name="inline",
+...         evaluation__max_sentences=10,
 ...     )
 ...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_user"], 3))
 True 2 0.015
@@ -151,8 +151,8 @@ def run(
         out: the run's folder, new or empty; by default a new one under ``runs/``.
         observers: called besides those of the configuration, and not recorded with it
             (:mod:`fl_sim.experiments.observers`).
-        settings: other values for keys of the configuration: ``rounds=3``, ``privacy={"q_s": 0.05}`` or
-            ``**{"privacy.q_s": 0.05}`` (docs/configuration.md).
+        settings: other values for keys of the configuration (docs/configuration.md): ``rounds=3``,
+            ``privacy__q_s=0.05``, ``privacy={"q_s": 0.05}`` or ``**{"privacy.q_s": 0.05}``.
 
     Returns:
         The run, finished or interrupted.
@@ -216,12 +216,13 @@ def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str 
 
 
 def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that the arguments of :func:`run` describe.
+    """Return the configuration that the arguments of :func:`run` describe; two underscores in a key are a dot.
 
     Raises:
         ConfigError: names every mistake in one line.
     """
+    keys = {name.replace("__", "."): value for name, value in settings.items()}
     if config is None or isinstance(config, str | Path):
-        return RunConfig.load(config, settings)
+        return RunConfig.load(config, keys)
     whole = config if isinstance(config, RunConfig) else RunConfig.from_mapping(config)
-    return whole.changed(settings) if settings else whole
+    return whole.changed(keys) if keys else whole

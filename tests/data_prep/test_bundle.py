@@ -30,7 +30,7 @@ class Installed:
 
 
 def data_in(root: Path) -> Path:
-    folder = root / "data_prep" / "bundled"
+    folder = root / "fl_sim" / "data_prep" / "bundled"
     folder.mkdir(parents=True)
     (folder / "train.sentences.parquet").touch()
     return folder

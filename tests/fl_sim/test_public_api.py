@@ -47,7 +47,7 @@ def test_a_name_that_is_not_there() -> None:
 
 
 def test_no_package_has_the_name_of_a_function() -> None:
-    """Importing ``fl_sim.run.x`` would put a module in the place of the function ``fl_sim.run``."""
+    """Importing ``fl_sim.experiments.x`` would put a module in the place of the function ``fl_sim.run``."""
     folder = Path(fl_sim.__file__).parent
     assert not [name for name in fl_sim.__all__ if (folder / name).exists() or (folder / f"{name}.py").exists()]
 
@@ -77,6 +77,7 @@ def test_every_form_of_a_configuration(tmp_path: Path) -> None:
     for form in (config, file, str(file), {"rounds": 3, "privacy.q_s": 0.5}):
         assert configuration(form, {}) == config
         assert configuration(form, {"privacy.q_s": 0.25}).privacy.q_s == 0.25
+        assert configuration(form, {"privacy__q_s": 0.25}).privacy.q_s == 0.25
         assert configuration(form, {"privacy": {"q_u": 0.25}}).privacy.q_s == 0.5
     assert configuration(None, {"rounds": 3, "privacy": {"q_s": 0.5}}) == config
 

@@ -54,10 +54,10 @@ sys.exit(main())
 _FL_SIM_AT_WORK = (
     """
 from flwr.clientapp import ClientApp
-from fl_sim import engines
-engines.client_app = ClientApp()
+from fl_sim.engines import engine
+engine.client_app = ClientApp()
 
-@engines.client_app.train("bounded_sum")
+@engine.client_app.train("bounded_sum")
 def train(message, context):
     import time
     time.sleep(600)

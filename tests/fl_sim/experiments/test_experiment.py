@@ -50,7 +50,7 @@ def breaks(*args: object, **settings: object) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["inputs.Corpus.open", "experiment.plan_run", "inputs.load_model", "experiment.encode_split",
+    ["run_inputs.Corpus.open", "experiment.plan_run", "run_inputs.load_model", "experiment.encode_split",
      "experiment.environment.describe", "experiment.Ledger.create", "experiment.build_strategy"],
 )  # fmt: skip
 def test_whatever_fails_leaves_everything_as_it_was(
@@ -60,7 +60,7 @@ def test_whatever_fails_leaves_everything_as_it_was(
     if part.endswith("encode_split"):  # once into a folder that is there
         out.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(f"fl_sim.{part}", breaks)
+    monkeypatch.setattr(f"fl_sim.run.{part}", breaks)
     with pytest.raises(Broken):
         Experiment.create(configured(corpus, out))
     assert sorted(tmp_path.rglob("*")) == before
