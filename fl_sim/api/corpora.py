@@ -1,34 +1,130 @@
-"""Open corpora.
+"""Prepare and open corpora.
 
+>>> import json, tempfile
+>>> from pathlib import Path
 >>> import fl_sim
->>> corpus = fl_sim.open_corpus("bundled")
->>> corpus.splits
+>>> rows = [{"author": f"user {n % 4}", "text": f"Ada wrote letter {n}. It rained."} for n in range(40)]
+>>> columns = {"text_column": "text", "user_column": "author"}
+>>> with tempfile.TemporaryDirectory() as folder:
+...     source = Path(folder) / "letters.jsonl"
+...     _ = source.write_text("\\n".join(json.dumps(row) for row in rows))
+...     corpus = fl_sim.prepare("jsonl", source, f"{folder}/corpus", tagger="rules", **columns)
+...     corpus.stats()["splits"]["train"]["sentences"], corpus.sentences("train").columns.tolist()
+(80, ['user', 'text', 'mentions'])
+>>> fl_sim.open_corpus("bundled").splits
 ('train', 'validation', 'public')
->>> corpus.stats()["splits"]["train"]["users"]
-1179
->>> corpus.sentences("validation").columns.tolist()
-['user', 'text', 'mentions']
->>> corpus.entities("validation").columns.tolist()
-['entity', 'labels', 'users', 'sentences', 'max_per_user']
 """
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
-__all__ = ["Corpus", "open_corpus"]
+if TYPE_CHECKING:
+    from fl_sim.data_prep.readers.cleaning import Cleaning
+    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep.readers.reader_registry import Reader
+
+__all__ = ["Corpus", "open_corpus", "prepare"]
 
 
 def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
     """Open a prepared corpus: its sentences, users, entities and figures.
 
     Args:
-        path: a folder that ``prepare`` made, or "bundled" for the corpus that ships.
+        path: a folder that :func:`prepare` made, or "bundled" for the corpus that ships.
         verify: check the checksum of every file first.
 
     Raises:
         CorpusError: the folder is absent, foreign, incomplete or damaged.
     """
     return Corpus.open(path, verify=verify)
+
+
+def prepare(
+    kind: str,
+    source: str | Path | None,
+    out: str | Path,
+    *,
+    tagger: str | Sequence[str] | None = None,
+    entities: str = "all",
+    high_recall: bool = False,
+    processes: int = 1,
+    identity: Identity = DEFAULT_IDENTITY,
+    cleaning: Cleaning | None = None,
+    preprocessing: Preprocessing | None = None,
+    joined_at: int | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> Corpus:
+    """Make a corpus from text, as ``fl-sim prepare`` does, unless the same corpus lies there already.
+
+    Args:
+        kind: "jsonl", "csv", "conll2003" or another reader by its name, or by import path (docs/corpora.md).
+        source: the file or folder to read, the name of a dataset; None for "synthetic".
+        out: the corpus's folder.
+        tagger: who marks the entities (docs/taggers.md); by default gold marks if the source has them, else the best
+            tagger that is installed.
+        entities: which mentions count, such as "person,org".
+        high_recall: unite the tagger with rules and patterns.
+        processes: how many processes tag side by side.
+        identity: which mentions are one entity (docs/identity.md).
+        cleaning: how bad text is treated.
+        preprocessing: what is done to the text once its entities are known.
+        joined_at: add to the corpus in ``out``; the round from which the new part takes part.
+        overwrite: replace another corpus in ``out``, once the new one is finished.
+        options: the reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
+
+    Raises:
+        CorpusError: a setting or the source is bad, or ``out`` holds something else.
+        PluginError: there is no such reader or tagger, or its interface is wrong.
+    """
+    from fl_sim.data_prep import pipeline
+    from fl_sim.data_prep.readers.cleaning import Cleaning
+    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep.readers.reader_registry import load_reader, read_raw_corpus
+    from fl_sim.data_prep.taggers.tagger_registry import make_marking
+
+    reader = load_reader(kind)
+    arguments = _arguments(kind, reader, options if source is None else {**options, "source": source})
+    raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).preprocessed(preprocessing or Preprocessing())
+    marking = None
+    if not getattr(reader, "generated", False):
+        marking = make_marking(
+            tagger, has_gold=raw.has_gold, entities=entities, high_recall=high_recall, processes=processes
+        )
+    if joined_at is not None:
+        return pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity).corpus
+    return pipeline.prepare(raw, Path(out), marking=marking, identity=identity, overwrite=overwrite).corpus
+
+
+def _arguments(kind: str, reader: Reader, options: Mapping[str, Any]) -> argparse.Namespace:
+    """The values of a reader's flags, from ``options`` and else the flags' defaults.
+
+    Raises:
+        CorpusError: an option is unknown or missing.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    reader.add_arguments(parser)
+    flags = {action.dest: action for action in parser._actions}
+    for name in options:
+        if name not in flags:
+            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(flags)}")
+    for name, flag in flags.items():
+        if flag.required and options.get(name) is None:
+            raise CorpusError(f"{name} is missing; allowed: a value is needed with {kind}")
+    values = {name: options.get(name, flag.default) for name, flag in flags.items()}
+    return argparse.Namespace(**{name: _typed(flags[name], value) for name, value in values.items()})
+
+
+def _typed(flag: argparse.Action, value: Any) -> Any:
+    """``value`` as the flag's type makes it of a text: a source becomes a path."""
+    if flag.type is Path and isinstance(value, str):
+        return Path(value)
+    return value

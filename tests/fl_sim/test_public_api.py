@@ -16,6 +16,7 @@ import fl_sim
 from fl_sim.api.runs import configuration
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.storage.run_folder import ResultsError, decode
 from fl_sim.strategies.accounting.adjacency import ContributionBound, PrivacyError
 from tests import tiny
@@ -158,6 +159,37 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert sentences["mentions"].sum() == corpus.mentions("train").num_rows
     np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
     assert corpus.stats().items() <= printed(capsys, "stats", str(corpus.path)).items()
+
+
+def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Capture) -> None:
+    rows = [{"who": f"user {n % 5}", "said": f"Ada Lovelace wrote letter {n}.", "kind": n % 2} for n in range(30)]
+    source = tmp_path / "letters.jsonl"
+    source.write_text("\n".join(json.dumps(row) for row in rows))
+    columns = {"text_column": "said", "user_column": "who", "target_column": "kind"}
+    corpus = fl_sim.prepare("jsonl", str(source), tmp_path / "ours", tagger=["rules", "patterns"], seed=3, **columns)
+    flags = [word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words = ["--source", str(source), "--out", str(tmp_path / "theirs"), "--tagger", "rules+patterns", "--seed", "3"]
+    assert corpus.fingerprint == printed(capsys, "prepare", "jsonl", *words, *flags)["fingerprint"]
+    assert set(corpus.sentences("train")["class"]) == {"0", "1"}
+    grown = tmp_path / "more.jsonl"
+    grown.write_text(json.dumps({"who": "user 9", "said": "Ada was late.", "kind": 1}))
+    corpus = fl_sim.prepare("jsonl", grown, tmp_path / "ours", tagger="rules", test_fraction=0, joined_at=3, **columns)
+    assert len(corpus.parts) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_column": "a"}, "user_column is missing; allowed: a value is needed with csv"),
+        (
+            {"text_column": "a", "user_column": "b", "text": "c"},
+            "text is no option of csv; allowed: source, text_column",
+        ),
+    ],
+)
+def test_an_option_that_a_reader_does_not_have(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=message):
+        fl_sim.prepare("csv", tmp_path / "a.csv", tmp_path / "corpus", **options)  # type: ignore[arg-type]
 
 
 # ε
