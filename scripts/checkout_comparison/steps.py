@@ -103,7 +103,7 @@ OLDER = {
 """Commands about what the older checkout wrote; ``{}`` stands for its working folder."""
 
 REFUSED = [
-    "", "unheard-of", "run --unheard-of", "run --rounds 0 --out refused", "run --set privacy.unheard_of=1",
+    "unheard-of", "run --unheard-of", "run --rounds 0 --out refused", "run --set privacy.unheard_of=1",
     "run --q-u 2", "run no-such-file.toml", "run --corpus no-such-folder", "resume no-such-folder",
     "report no-such-folder", "account", "account --strategy uedp", "account --strategy uedp --users 3",
     "stats no-such-folder", "prepare jsonl --source no-such-file --text-column t --user-column u --out refused",
