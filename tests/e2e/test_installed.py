@@ -1,0 +1,141 @@
+"""An installed copy, from a wheel or editable, works in a directory with folders of the names of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fl_sim
+from tests import tiny
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.slow
+
+SOURCES = ("LICENSE", "README.md", "pyproject.toml", "fl_sim", "clients", "data_prep", "strategies")
+LINKS = ("clients", "data_prep", "strategies")
+DATA = (
+    "fl_sim/py.typed",
+    "fl_sim/clients/assets/small-gpt2-public/model.safetensors",
+    "fl_sim/clients/assets/tokenizer/tokenizer.json",
+    "fl_sim/data_prep/bundled/manifest.json",
+    "fl_sim/data_prep/bundled/train.sentences.parquet",
+    "fl_sim/data_prep/models/en_fl_sim_ner/ner/model",
+    "fl_sim/data_prep/synthetic/phrases/common.toml",
+)
+_SECONDS = 300
+
+
+def succeed(*words: str | Path, folder: Path) -> str:
+    """What a command prints, run in ``folder``; without the folders that this process imports from."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout's sources, links as links: to build writes into them."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        path = REPOSITORY / name
+        if path.is_dir():
+            shutil.copytree(path, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(sources: Path) -> Callable[[str, Path, Path], Path]:
+    """``built("wheel", sources, out)`` or ``"sdist"``: the file that setuptools makes, without a network."""
+
+    def build(kind: str, source: Path, out: Path) -> Path:
+        program = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
+        out.mkdir()
+        return out / succeed(sys.executable, "-c", program, folder=source).splitlines()[-1]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Callable[..., Path], sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", sources, tmp_path_factory.mktemp("built") / "wheel")
+
+
+def environment(folder: Path, *package: str | Path) -> Path:
+    """A new virtual environment that has the packages of this one and an fl_sim of its own; its folder of programs."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    programs = folder / "bin"
+    site = succeed(programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder)
+    # Only packages: an editable fl_sim of this environment is a .pth file, which is not read from there.
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (Path(site.strip()) / "packages.pth").write_text("".join(f"{path}\n" for path in sorted(paths)))
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet")
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--disable-pip-version-check")
+    succeed(*pip, *offline, *package, folder=folder)
+    return programs
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """A working folder with packages of the names of our folders, which fail when they are imported."""
+    folder = tmp_path / "crowded"
+    for name in LINKS:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"raise RuntimeError('{name} of the working folder is imported')\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_it_works_beside_folders_of_the_same_names(
+    kind: str, request: pytest.FixtureRequest, sources: Path, crowded: Path, tmp_path: Path
+) -> None:
+    package = ["--editable", sources] if kind == "editable" else [request.getfixturevalue("wheel")]
+    programs = environment(tmp_path / "environment", *package)
+    python, program = programs / "python", programs / "fl-sim"
+    place = succeed(python, "-c", "import fl_sim; print(fl_sim.__file__)", folder=crowded).strip()
+    assert Path(place).is_relative_to(sources if kind == "editable" else tmp_path / "environment")
+    assert succeed(python, "-m", "fl_sim", "--version", folder=crowded).startswith("fl-sim ")
+    assert json.loads(succeed(program, "stats", "bundled", "--json", folder=crowded))["splits"]["train"]["users"] > 1000
+    corpus = tiny.tiny_corpus(tmp_path / "tiny")
+    words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(dict(tiny.MODEL))]
+    result = json.loads(succeed(program, "run", *words, "--json", "--quiet", "--out", "here", folder=crowded))
+    assert (result["rounds"], result["folder"]) == (1, str(crowded / "here"))
+
+
+def test_the_wheel_has_files_and_all_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.infolist()
+    names = {file.filename for file in files}
+    assert not [file.filename for file in files if (file.external_attr >> 16) & 0o170000 == 0o120000], "no links"
+    assert {name for name in names if name.startswith("fl_sim/")} >= set(DATA)
+    assert {name.partition("/")[0] for name in names} == {"fl_sim", f"fl_sim-{fl_sim.__version__}.dist-info"}
+    checkout = {path.relative_to(REPOSITORY) for link in LINKS for path in (REPOSITORY / link).rglob("*.py")}
+    assert {f"fl_sim/{path.as_posix()}" for path in checkout} <= names
+
+
+def test_a_source_distribution_makes_the_same_wheel(
+    built: Callable[..., Path], sources: Path, wheel: Path, tmp_path: Path
+) -> None:
+    packed = built("sdist", sources, tmp_path / "sdist")
+    with tarfile.open(packed) as archive:
+        assert not [member.name for member in archive.getmembers() if member.issym() or member.islnk()]
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("fl_sim-*/")
+    again = built("wheel", unpacked, tmp_path / "wheel")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
