@@ -51,9 +51,9 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
 from fl_sim.engines.grids import InlineGrid
+from fl_sim.experiments.guarantees import Guarantees, Protected
+from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
-from fl_sim.run.guarantees import Guarantees, Protected
-from fl_sim.run.run_plan import Planned, plan_run
 from fl_sim.storage import checkpoint as checkpoints
 from fl_sim.strategies import ledger as ledgers
 from fl_sim.strategies.aggregation import Federation, RoundParts

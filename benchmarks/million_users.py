@@ -40,8 +40,8 @@ from fl_sim.data_prep.store.arrays import write_vector
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.encode import EncodedSplit, open_encoded
 from fl_sim.engines import simulation
+from fl_sim.experiments import experiment
 from fl_sim.reporting import plots
-from fl_sim.run import experiment
 
 LARGE, SMALL = (1_000_000, 10_000_000), (10_000, 100_000)
 COHORT, SENTENCES = 1_000, 15_000

@@ -1,3 +1,90 @@
-"""fl_sim: federated-learning simulation with user-entity differential privacy."""
+"""Simulate federated learning with user-entity differential privacy.
+
+What a notebook or a script needs, each imported when it is first used:
+
+* ``run``, ``resume``, ``open_run``, ``plot_runs``, ``Run``, ``RunConfig``: runs (:mod:`fl_sim.api.runs`);
+* ``open_corpus``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
+* ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
+* ``audit``, ``audit_published``: attacks (:mod:`fl_sim.api.audits`);
+* ``Observer``, ``RunStart``: what a run calls with every round's row (:mod:`fl_sim.experiments.observers`).
+
+>>> import fl_sim
+>>> config = fl_sim.RunConfig.from_mapping({"rounds": 3, "privacy.q_s": 0.05})
+>>> config.privacy.strategy, config.rounds
+('uedp', 3)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fl_sim.api.accounts import account, account_published, account_runs, calibrate
+    from fl_sim.api.audits import audit, audit_published
+    from fl_sim.api.corpora import Corpus, open_corpus
+    from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
+    from fl_sim.config import ConfigError, RunConfig
+    from fl_sim.experiments.observers import Observer, RunStart
+    from fl_sim.strategies.published import PublishedSettings
+
+_MODULES = {
+    "account": "api.accounts",
+    "account_published": "api.accounts",
+    "account_runs": "api.accounts",
+    "calibrate": "api.accounts",
+    "audit": "api.audits",
+    "audit_published": "api.audits",
+    "Corpus": "api.corpora",
+    "open_corpus": "api.corpora",
+    "Plot": "api.runs",
+    "Run": "api.runs",
+    "open_run": "api.runs",
+    "plot_runs": "api.runs",
+    "resume": "api.runs",
+    "run": "api.runs",
+    "ConfigError": "config",
+    "RunConfig": "config",
+    "Observer": "experiments.observers",
+    "RunStart": "experiments.observers",
+    "PublishedSettings": "strategies.published",
+}
+"""The module of each public name: torch, Flower and matplotlib take seconds to import."""
+
+__all__ = [
+    "ConfigError",
+    "Corpus",
+    "Observer",
+    "Plot",
+    "PublishedSettings",
+    "Run",
+    "RunConfig",
+    "RunStart",
+    "__version__",
+    "account",
+    "account_published",
+    "account_runs",
+    "audit",
+    "audit_published",
+    "calibrate",
+    "open_corpus",
+    "open_run",
+    "plot_runs",
+    "resume",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

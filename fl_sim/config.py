@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fl_sim import config_keys
 from fl_sim.clients.models.model_names import TaskName
@@ -223,6 +223,11 @@ class EngineConfig(_Section):
         return self
 
 
+def _split_at_commas(value: Any) -> Any:
+    """Return the parts of a text, so that a list can be given where only texts can, as on Flower's command line."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 class RunConfig(_Section):
     """Everything a run depends on."""
 
@@ -234,6 +239,11 @@ class RunConfig(_Section):
     rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
     checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
+    observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
+        (),
+        description="what is called with every round's row: names of entry points or import paths such as "
+        "`my_module:MyObserver`; in one text with commas between them, too (docs/extending/add_an_observer.md)",
+    )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
     privacy: PrivacyConfig = PrivacyConfig()
@@ -257,6 +267,28 @@ class RunConfig(_Section):
             return cls.model_validate(tree, strict=True)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from error
+
+    def record(self) -> dict[str, Any]:
+        """Return every setting as plain values, as a run folder records it.
+
+        ``observers`` is left out where there are none: it came later than the records that runs resume from.
+        """
+        values = self.model_dump(mode="json")
+        return values if self.observers else {key: value for key, value in values.items() if key != "observers"}
+
+    def changed(self, overrides: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration with other values for some keys, nested or dotted.
+
+        ``noise_multiplier`` takes the place of ``target_epsilon``, and vice versa.
+
+        Raises:
+            ConfigError: names every mistake in one line.
+
+        >>> RunConfig().changed({"privacy.q_s": 0.05, "rounds": 3}).privacy.q_s
+        0.05
+        """
+        over = nested(overrides)
+        return self.from_mapping(merged(_without_rival(self.model_dump(), over), over))
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:

@@ -79,10 +79,9 @@ class Registry:
                 f"{self.kind} '{name}' is claimed by {' and '.join(sorted(claims))}; allowed: one of them"
             )
         if not claims:
-            raise PluginError(
-                f"{self.kind} is '{name}'; allowed: {', '.join(self.names())}, or an import path such as "
-                f"my_module:my_{self.kind}"
-            )
+            import_path = f"an import path such as my_module:my_{self.kind}"
+            allowed = f"{', '.join(self.names())}, or {import_path}" if self.names() else import_path
+            raise PluginError(f"{self.kind} is '{name}'; allowed: {allowed}")
         return claims.pop()
 
     def load(self, name: str) -> Any:

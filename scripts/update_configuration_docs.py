@@ -16,7 +16,7 @@ from pathlib import Path
 from fl_sim.cli.run_commands.run_command import SHORTHANDS
 from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
-from fl_sim.run.run_plan import DEFAULTS
+from fl_sim.experiments.run_plan import DEFAULTS
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -31,7 +31,7 @@ def updated(document: str) -> str:
 
 def key_tables() -> str:
     """A table of keys per section."""
-    flags = {key: flag for flag, key, _, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
+    flags = {key: flag for flag, key, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
     parts = []
     for section, keys in groupby(run_keys().values(), key=lambda key: key.name.rpartition(".")[0]):
         parts.append(f"### `[{section}]`" if section else "### At the top")

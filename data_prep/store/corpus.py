@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +122,36 @@ class Corpus:
         """The sentences' texts, row = sentence id."""
         return self._read(split, "sentences", ["text"]).column("text")
 
+    def sentences(self, split: str) -> pd.DataFrame:
+        """Return one row per sentence, index = sentence id: user (its id), text, mentions (how many), and class.
+
+        ``class`` is None for a sentence without one; a corpus without classes has no such column.
+
+        Raises:
+            CorpusError: the corpus has no such split.
+        """
+        import pandas as pd
+
+        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=self._rows(split))
+        columns: dict[str, Any] = {
+            "user": self.ownership(split).user_of_sentence,
+            "text": self.texts(split).to_pandas(),
+            "mentions": per_sentence,
+        }
+        if self.classes:
+            names = np.array([*self.classes, None], dtype=object)  # -1, no class, is the last
+            columns["class"] = names[self.targets(split)]
+        return pd.DataFrame(columns)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what ``fl-sim stats --json`` prints: users, sentences, entities and their reach, by split.
+
+        The figures are private data of the corpus's owner; no ε covers publishing them.
+        """
+        from fl_sim.data_prep.corpus_stats import corpus_stats  # it reads a Corpus
+
+        return corpus_stats(self)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """What the sentences are classified into; empty for a corpus without classes."""
@@ -166,6 +196,9 @@ class Corpus:
         users = self._read(split, "users", ["user"]).column("user").to_pylist()
         entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
         return Known(*({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities)))
+
+    def _rows(self, split: str) -> int:
+        return self.manifest.splits[split].sentences
 
     def _parts_with(self, split: str) -> list[Part]:
         if split not in self.manifest.splits:

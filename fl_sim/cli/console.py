@@ -4,50 +4,85 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_INTERRUPTED
-from fl_sim.engines.engine import Engine
-from fl_sim.engines.simulation import execute
-from fl_sim.reporting import report
-from fl_sim.run.experiment import Experiment, Row
+from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 
 
-def follow(experiment: Experiment, engine: Engine, *, as_json: bool, quiet: bool) -> int:
-    """Run ``experiment`` on ``engine`` under a progress bar and print its summary, or its result as one JSON object.
+def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quiet: bool) -> int:
+    """Show a run's progress and print its summary, or its result as one JSON object.
+
+    Args:
+        start: starts or resumes the run with the observers that it is given, and returns it at its end.
+        as_json: print the result instead of the summary.
+        quiet: show no notes and no progress.
 
     Returns:
         The exit code: 0, or 130 where the run was interrupted (and can be resumed).
     """
-    console = Console(stderr=True, quiet=quiet, soft_wrap=True)
-    for warning in experiment.planned.warnings:
-        console.print(f"note: {warning}", markup=False, highlight=False, style="yellow")
-    with _progress(console) as progress:
-        rounds = experiment.planned.rounds
-        task = progress.add_task("starting", total=rounds, completed=max(experiment.folder.last_round or 0, 0))
-
-        def show(row: Row) -> None:
-            progress.update(task, completed=row["round"], description=_describe(row))
-
-        def show_reading(done: int, total: int) -> None:
-            progress.update(task, description=f"reading, {done:,} of {total:,} sentences")
-
-        experiment.reading = show_reading
-        folder = execute(experiment, engine, show)
-    result = folder.result or {}
+    with ProgressBar(quiet) as bar:
+        run = start([bar])
+    result = run.result or {}
     if as_json:
-        print(json.dumps(encode({"folder": str(folder.path), **result})))
+        print(json.dumps(encode({"folder": str(run.path), **result})))
     else:
-        print(report.summary(folder), end="")
-        print(f"\nResults are in {folder.path}")
+        print(run.report(), end="")
+        print(f"\nResults are in {run.path}")
     if result.get("stopped") == "interrupted":
-        print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {folder.path}", file=sys.stderr)
+        print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {run.path}", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0
+
+
+class ProgressBar(Observer):
+    """An observer that writes a run's notes to stderr and moves a bar with its rounds; use it in a ``with`` statement.
+
+    Args:
+        quiet: show nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
+        self._progress = _progress(self._console)
+        self._task = TaskID(0)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress.live.is_started:
+            self._progress.stop()
+
+    def on_start(self, start: RunStart) -> None:
+        """Write the notes and show the bar."""
+        for warning in start.warnings:
+            self._console.print(f"note: {warning}", markup=False, highlight=False, style="yellow")
+        self._task = self._progress.add_task("starting", total=start.rounds, completed=start.last_round or 0)
+        self._progress.start()
+
+    def on_reading(self, done: int, total: int) -> None:
+        """Say how much of the corpus a frozen encoder has read."""
+        self._progress.update(self._task, description=f"reading, {done:,} of {total:,} sentences")
+
+    def on_round(self, row: Mapping[str, Any]) -> None:
+        """Move the bar to the round and show its figures."""
+        self._progress.update(self._task, completed=row["round"], description=_describe(row))
 
 
 def _progress(console: Console) -> Progress:
@@ -62,6 +97,6 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _describe(row: Row) -> str:
+def _describe(row: Mapping[str, Any]) -> str:
     measured = [f"{u.column} {u.show(row[u.column])}, " for u in UTILITIES.values() if u.column in row]
     return f"{''.join(measured)}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"

@@ -13,26 +13,37 @@ from typing import Any, NoReturn
 
 from fl_sim import __version__
 
-VERBS = (
-    "cli.privacy_commands.account",
-    "cli.privacy_commands.audit",
-    "cli.corpus_commands.deidentify",
-    "cli.privacy_commands.entities",
-    "cli.corpus_commands.identity",
-    "cli.corpus_commands.ner",
-    "cli.privacy_commands.plan",
-    "cli.run_commands.plot",
-    "cli.corpus_commands.prepare",
-    "cli.run_commands.pretrain",
-    "cli.run_commands.report",
-    "research.representations.represent",
-    "research.uedp_paper.reproduce",
-    "cli.run_commands.resume",
-    "cli.run_commands.run",
-    "cli.corpus_commands.stats",
-    "cli.run_commands.sweep",
-)
-"""The verbs' modules by name: the command line is where all parts meet, and imports none of them by itself."""
+_CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privacy_commands"
+
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "corpora": {
+        "prepare": (_CORPUS, "make a corpus from text, a table, a dataset or a generator"),
+        "stats": (_CORPUS, "users, sentences, entities and entity reach of a prepared corpus"),
+        "identity": (_CORPUS, "entities and their reach under each step of the normalisation"),
+        "ner": (_CORPUS, "train a tagger, or measure any against gold entities"),
+        "deidentify": (_CORPUS, "replace entities by their category, nothing or surrogates"),
+    },
+    "runs": {
+        "run": (_RUN, "simulate a private training run"),
+        "resume": (_RUN, "go on with an interrupted run"),
+        "report": (_RUN, "print a run's privacy and utility on one screen"),
+        "plot": (_RUN, "draw one or more runs: ε against steps, utility against ε"),
+        "sweep": (_RUN, "run a grid or a random search of settings and show a table"),
+        "pretrain": (_RUN, "train an initial model on public text"),
+    },
+    "privacy": {
+        "account": (_PRIVACY, "compute ε, or the setting that meets a target ε"),
+        "plan": (_PRIVACY, "propose the settings that learn most at a target ε"),
+        "entities": (_PRIVACY, "ε of every entity of a corpus, and how it is spread"),
+        "audit": (_PRIVACY, "attack a mechanism: a lower bound on ε, beside what is claimed"),
+    },
+    "research": {
+        "reproduce": ("research.uedp_paper", "make a figure or table of the UeDP paper, or one of ours"),
+        "represent": ("research.representations", "classify perturbed representations, and attack them"),
+    },
+}
+"""The verbs by group: the package of the verb's module, named because the command line imports none before it is
+asked for, and what the verb does."""
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -47,33 +58,62 @@ _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, e
 class _Parser(argparse.ArgumentParser):
     """Argument errors are one line on stderr, without the usage block; a flag has to be written out.
 
-    (``--epsilon`` for ``--epsilon-budget`` would be taken for the target by whoever wrote it.)
+    (``--epsilon`` for ``--epsilon-budget`` would be taken for the target by somebody who wrote it.)
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, module: str | None = None, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, once the verb's module has added its arguments."""
+        if self._module is not None:
+            module, self._module = importlib.import_module(self._module), None
+            self.description = module.__doc__
+            module.add_arguments(self)
+            self.set_defaults(command=module.run)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with one subcommand per module of :data:`VERBS`."""
-    parser = _Parser(prog="fl-sim", description=importlib.import_module("fl_sim").__doc__)
+    """Return the parser with one subcommand per verb of :data:`VERBS`; a verb's module is imported when it is used."""
+    parser = _Parser(
+        prog="fl-sim",
+        usage="fl-sim [-h] [--version] VERB ...",
+        description=_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"fl-sim {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name in VERBS:
-        module = importlib.import_module(f"fl_sim.{name}_command")
-        verb = verbs.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
-        module.add_arguments(verb)
-        verb.set_defaults(command=module.run)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog="fl-sim", help=argparse.SUPPRESS)
+    for group in VERBS.values():
+        for name, (package, _) in group.items():
+            verbs.add_parser(name, module=f"fl_sim.{package}.{name}_command")
     return parser
 
 
+def _help() -> str:
+    """The head of the help screen: what the program does, and the verbs by group."""
+    lines = ["Simulate federated learning with user-entity differential privacy.", ""]
+    for group, verbs in VERBS.items():
+        lines += [f"{group}:", *(f"  {name:<12}{words}" for name, (_, words) in verbs.items()), ""]
+    return "\n".join([*lines, "fl-sim VERB --help shows the flags of a verb."])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
+    """Run one verb, or print the help screen if there is none.
+
+    Returns:
+        The exit code: 0 done, 2 bad input, 130 interrupted, 141 the reader of the output is gone.
+    """
     _tolerate_narrow_terminals()
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.verb is None:
+        parser.print_help()
+        return 0
     try:
         code = int(args.command(args))
         sys.stdout.flush()  # here, where a full disk or a closed pipe is still told in one line

@@ -20,7 +20,7 @@ from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import SERVER_NODE, AttendedGrid, InlineGrid, context_of
 from fl_sim.engines.ray_engine import RayEngine, check_engine
 from fl_sim.engines.server_app import make_server_app
-from fl_sim.run.experiment import Experiment
+from fl_sim.experiments.experiment import Experiment
 
 
 class Engine:

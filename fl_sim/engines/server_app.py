@@ -2,7 +2,7 @@
 
 ``flwr run`` starts :data:`app`, whose configuration is Flower's run config (docs/flower.md); ``fl-sim run`` starts
 :func:`make_server_app` with an experiment it has prepared (and checked) itself. Both go through the same
-:class:`~fl_sim.run.experiment.Experiment`, Strategy and ClientApp.
+:class:`~fl_sim.experiments.experiment.Experiment`, Strategy and ClientApp.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr.supercore.utils import get_flwr_home
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED
 from fl_sim.engines.grids import AttendedGrid
-from fl_sim.run.experiment import Experiment
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.storage.utility import UTILITIES
 
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     log.info("fl-sim: results go to %s", where)
     for warning in experiment.planned.warnings:
         log.warning("fl-sim: %s", warning)
-    experiment.observers.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
+    experiment.row_callbacks.append(lambda row: log.info("fl-sim: %s", describe_row(row, experiment.planned.rounds)))
     try:
         experiment.execute(attended)
     except Exception as error:

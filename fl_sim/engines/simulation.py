@@ -1,32 +1,34 @@
-"""Simulating a private training run from Python: :func:`run` does what ``fl-sim run`` does."""
+"""Run an experiment on its engine, from the start or from a checkpoint, and stop it gently on Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
-from fl_sim.run.experiment import Experiment, Row
+from fl_sim.experiments.experiment import Experiment, Row
+from fl_sim.experiments.observers import RunObserver
 from fl_sim.storage.run_folder import RunFolder
 
-Observer = Callable[[Row], None]
+RowCallback = Callable[[Row], None]
 
 _STDERR = 2
 _STOPPING = b"stopping after the round under way; Ctrl-C again stops at once\n"
 
 
-def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
+def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
     """Run a configuration from its first round to its end.
 
     Args:
         config: the run.
-        observer: called with the metrics of every round (round 0 is the initial model).
+        on_row: called with the metrics of every round (round 0 is the initial model); what it raises ends the run.
+        observers: called besides those of the configuration; what they raise is ignored.
 
     Returns:
         The finished run folder.
@@ -36,22 +38,31 @@ def run(config: RunConfig, observer: Observer | None = None) -> RunFolder:
             behind.
     """
     with Engine(config.engine) as engine:
-        return execute(Experiment.create(config, engine.start), engine, observer)
+        return execute(Experiment.create(config, engine.start, observers), engine, on_row)
 
 
-def resume(folder: str | Path, observer: Observer | None = None) -> RunFolder:
-    """Go on with a run that was interrupted or killed; the end is the same as without the interruption."""
+def resume(folder: str | Path, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
+    """Go on with a run that was interrupted or killed; the end is the same as without the interruption.
+
+    Args:
+        folder: of the run.
+        on_row: as for :func:`run`.
+        observers: as for :func:`run`.
+
+    Raises:
+        ValueError: (one of the project's own subclasses) if the run cannot go on.
+    """
     with Engine() as engine:
-        return execute(Experiment.resume(folder, engine.start), engine, observer)
+        return execute(Experiment.resume(folder, engine.start, observers), engine, on_row)
 
 
-def execute(experiment: Experiment, engine: Engine, observer: Observer | None = None) -> RunFolder:
+def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None = None) -> RunFolder:
     """Run a prepared experiment. The first Ctrl-C stops after the round under way, the second at once.
 
-    Whatever ends the run early gets a note that says what is left of it (:meth:`Experiment.abandon`).
+    An error that ends the run early gets a note that says what is left of it (:meth:`Experiment.abandon`).
     """
-    if observer is not None:
-        experiment.observers.append(observer)
+    if on_row is not None:
+        experiment.row_callbacks.append(on_row)
     try:
         with _stop_on_interrupt(experiment):
             engine.run(experiment)

@@ -19,7 +19,7 @@ from scipy import stats
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.run.guarantees import Protected
+from fl_sim.experiments.guarantees import Protected
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError

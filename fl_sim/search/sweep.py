@@ -164,7 +164,7 @@ def _epsilons(folder: RunFolder) -> dict[str, float]:
 
 def _together(folders: Sequence[RunFolder]) -> dict[str, Any]:
     """ε of whoever sees the models of all runs, from their ledgers; all are independent, each with its own seed."""
-    from fl_sim.run.ledger_account import account_for, read_ledgers
+    from fl_sim.experiments.ledger_account import account_for, read_ledgers
     from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 
     said = "Trying settings on private data is a release too. "

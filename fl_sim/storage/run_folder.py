@@ -16,7 +16,7 @@ synced line a round.
 
 A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took),
 the task's held-out figures (``perplexity`` per token, ``perplexity_per_word`` and ``loss`` in nats per token, or
-``error`` and ``loss``; fl_sim.run.evaluation), ε of these releases as ``epsilon_user`` (at the corpus's largest
+``error`` and ``loss``; fl_sim.experiments.evaluation), ε of these releases as ``epsilon_user`` (at the corpus's largest
 n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``reach`` median, p95 or max,
 ``epsilon_user_entity_<reach>`` and ``epsilon_user_entity_robust_<reach>``; and what the round did:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,

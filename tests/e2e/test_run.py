@@ -48,9 +48,9 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_run(corpus: Path, tmp_path: Path) -> Run:
     """``tiny_run(name, key=value, …)`` runs the tiny corpus inline, with keys such as ``privacy.q_u``."""
 
-    def start(name: str, observer: Callable[..., None] | None = None, **settings: Any) -> RunFolder:
+    def start(name: str, on_row: Callable[..., None] | None = None, **settings: Any) -> RunFolder:
         base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 3, **tiny.MODEL}
-        return run(RunConfig.from_mapping(base | settings | {"out": str(tmp_path / name)}), observer)
+        return run(RunConfig.from_mapping(base | settings | {"out": str(tmp_path / name)}), on_row)
 
     return start
 

@@ -15,8 +15,8 @@ import pytest
 from fl_sim.clients.training import bounded_sum
 from fl_sim.config import ConfigError
 from fl_sim.engines import simulation
+from fl_sim.experiments.ledger_account import read_ledgers
 from fl_sim.reporting.report import report, summary
-from fl_sim.run.ledger_account import read_ledgers
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
@@ -83,7 +83,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
         if row["round"] == 1:
             signal.raise_signal(signal.SIGINT)
 
-    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
+    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), on_row=interrupt)
     resumed = simulation.resume(tmp_path / "stopped")
     assert np.array_equal(model_of(whole), model_of(resumed))
     assert measured(whole) == measured(resumed)

@@ -11,8 +11,8 @@ import pytest
 
 from fl_sim import config_keys
 from fl_sim.config import ConfigError, RunConfig, parse_assignments, parse_value, run_keys, user_sentence_bound
-from fl_sim.run.run_plan import mechanism_of
-from fl_sim.run.unused_settings import idle_settings
+from fl_sim.experiments.run_plan import mechanism_of
+from fl_sim.experiments.unused_settings import idle_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.store.corpus import Corpus
 
-NAME = "deidentify"
-HELP = "replace the entities of a prepared corpus by their category, by nothing or by surrogates"
-
 _MODES = ("category", "remove", "surrogate")
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-NAME = "identity"
-HELP = "entities and their reach under each step of the normalisation and each option"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.ner.coverage import Evaluation, Measured
     from fl_sim.data_prep.records import Sentence
 
-NAME = "ner"
-HELP = "train a tagger, or measure any against gold entities"
-
 DEFAULT_CONFIG = "ner.cfg"
 
 _SENTENCES_PER_TICK = 200

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
     from fl_sim.data_prep.records import Sentence
 
-NAME = "prepare"
-HELP = "make a corpus from text: conll2003, ag-news, sec-standin, shakespeare, iob, tables, hf, or synthetic"
-
 _SECONDS_PER_TICK = 0.2
 _TICKS_OF_RATE = 50
 

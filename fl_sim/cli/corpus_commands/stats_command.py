@@ -6,9 +6,6 @@ import argparse
 import importlib
 import json
 
-NAME = "stats"
-HELP = "users, sentences, entities and entity reach of a prepared corpus"
-
 TABLES = ("fl_sim.research.uedp_paper.table_two",)
 """Modules with a ``table_of(corpus)`` of their own to print beside the figures; by name, as research is imported by
 none."""
@@ -23,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fl_sim.data_prep.corpus_stats import corpus_stats, stats_table
+    from fl_sim.api.corpora import open_corpus
+    from fl_sim.data_prep.corpus_stats import stats_table
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
-    from fl_sim.data_prep.store.corpus import Corpus
 
-    corpus = Corpus.open(args.corpus, verify=args.verify)
-    stats = corpus_stats(corpus)
+    corpus = open_corpus(args.corpus, verify=args.verify)
+    stats = corpus.stats()
     tables = [importlib.import_module(name).table_of(corpus) for name in TABLES]
     if args.json:
         print(json.dumps(stats | {table.key: table.plain() for table in tables}, ensure_ascii=False))

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_published
 
 if TYPE_CHECKING:
-    from fl_sim.strategies.accounting.accountant import RoundEvent, Unknown
-    from fl_sim.strategies.accounting.adjacency import Adjacency
-
-NAME = "account"
-HELP = "compute ε, or the setting that meets a target ε"
+    from fl_sim.api.accounts import Unit
+    from fl_sim.strategies.accounting.accountant import Unknown
 
 Report = dict[str, Any]
 
@@ -35,8 +32,6 @@ _SOLVED_FLAGS = {
     "q_s": "q_s",
     "user_cap": "user_cap",
 }
-_PLACEHOLDER = 1.0  # stands for the value that is being solved for
-_LEAST_NOISE = 1e-3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,137 +80,55 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_ledger(args: argparse.Namespace) -> Report:
-    from fl_sim.run.ledger_account import account_for, read_ledgers
+    from fl_sim.api.accounts import account_runs
 
-    user, both = _adjacencies(args, default_users=1)
-    ledgers = read_ledgers(args.ledger)
-    report: Report = {"ledger": [str(ledger.folder) for ledger in ledgers]}
-    if args.joined_at is not None:
-        report["joined_at"] = args.joined_at
-    return report | _protected(both) | account_for(ledgers, user, both, _required(args, "delta"), args.joined_at)
+    delta = _required(args, "delta")
+    return account_runs(args.ledger, delta=delta, joined_at=args.joined_at, **_protected(args, default_users=1))
 
 
 def _ours(args: argparse.Namespace) -> Report:
-    from fl_sim.strategies.accounting.accountant import RoundEvent
+    from fl_sim.api.accounts import LEAST_NOISE, account, calibrate
 
     solved = _SOLVED_FLAGS[args.solve_for or "noise_multiplier"] if args.target_epsilon is not None else None
     if solved is None and (args.solve_for or args.target_unit):
         _refuse("solve-for" if args.solve_for else "target-unit", "given without --target-epsilon", "both or none")
-    z = _PLACEHOLDER if solved == "z" else _required(args, "z")
-    if 0 < z < _LEAST_NOISE:  # ε of hundreds of thousands, for which no grid is fine enough
-        _refuse("z", f"{z:g}", f"at least {_LEAST_NOISE:g}, as in a run")
-    event = RoundEvent(
-        strategy=args.strategy,
-        noise_multiplier=z,
-        q_u=_or(args.q_u, 1.0),
-        q_e=_or(args.q_e, 1.0),
-        q_s=_or(args.q_s, 1.0),
-        user_cap=_or(args.user_cap, 1.0),
-        clipping=args.clipping or "sentence",
-    )
-    rounds = 1 if solved == "rounds" else _required(args, "rounds")
+    given = {name: _or(getattr(args, name), 1.0) for name in ("q_u", "q_e", "q_s", "user_cap")}
+    settings = given | {"noise_multiplier": None if solved == "z" else _required(args, "z")}
+    if settings["noise_multiplier"] is not None and 0 < settings["noise_multiplier"] < LEAST_NOISE:
+        _refuse("z", f"{args.z:g}", f"at least {LEAST_NOISE:g}, as in a run")
+    settings |= {"rounds": None if solved == "rounds" else _required(args, "rounds")}
+    settings |= {"delta": _required(args, "delta"), "clipping": args.clipping or "sentence"}
+    settings |= _protected(args, default_users=1)
     if solved is not None:
-        event, rounds = _solve(args, event, rounds)
-    user, both = _adjacencies(args, default_users=1)
-    delta = _required(args, "delta")
-    report: Report = {"strategy": args.strategy} | _settings(event) | {"rounds": rounds, "delta": delta}
-    report |= _protected(both)
-    report |= _stated("epsilon_user", event, user, rounds, delta)
-    report |= _stated("epsilon_user_entity", event, both, rounds, delta)
-    report |= _stated("epsilon_user_entity_robust", event.robust(), both, rounds, delta)
-    return report | _second_opinion(event, user, rounds, delta)
-
-
-def _solve(args: argparse.Namespace, event: RoundEvent, rounds: int) -> tuple[RoundEvent, int]:
-    """The event and the rounds with the one setting that was asked for filled in."""
-    from dataclasses import replace
-
-    from fl_sim.strategies.accounting.accountant import solve
-
-    unknown: Unknown = args.solve_for or "noise_multiplier"
-    user, both = _adjacencies(args, default_users=1)
-    unit = args.target_unit or "both"
-    adjacencies = {"user": [user], "both": [user, both]}.get(unit, [both])
-    judged = event.robust() if unit == "user_entity_robust" else event
-    value = solve(unknown, judged, adjacencies, rounds, _required(args, "delta"), args.target_epsilon)
-    if unknown == "rounds":
-        return event, int(value)
-    changes: dict[str, Any] = {unknown: value}
-    return replace(event, **changes), rounds
+        unknown: Unknown = args.solve_for or "noise_multiplier"
+        unit: Unit = args.target_unit or "both"
+        value = calibrate(args.target_epsilon, args.strategy, solve_for=unknown, unit=unit, **settings)
+        settings[unknown] = int(value) if unknown == "rounds" else value
+    return account(args.strategy, **settings)
 
 
 def _published(args: argparse.Namespace) -> Report:
-    from fl_sim.strategies import published
+    from fl_sim.api.accounts import account_published
+    from fl_sim.strategies.published import PublishedSettings
 
     estimator = _required(args, "estimator")
-    of_text = (
-        {}
-        if estimator == "user_level"
-        else {
-            "q_e": _required(args, "q_e"),
-            "sentences": _required(args, "sentences"),
-            "sensitive_sentences": _required(args, "sensitive_sentences"),
-        }
-    )
-    settings = published.PublishedSettings(
+    of_text = () if estimator == "user_level" else ("q_e", "sentences", "sensitive_sentences")
+    settings = PublishedSettings(
         estimator=estimator,
         users=_required(args, "users"),
         users_per_round=_required(args, "users_per_round"),
         noise_multiplier=_required(args, "z"),
-        **of_text,
+        **{name: _required(args, name) for name in of_text},
     )
     rounds, delta = _required(args, "rounds"), _required(args, "delta")
-    event = published.proven_event(settings)
-    user, both = _adjacencies(args, default_users=settings.users)
-    report: Report = {"strategy": "published", "estimator": estimator, "rounds": rounds, "delta": delta}
-    report |= {"q_u": settings.q_u, "claimed_rate": settings.claimed_rate}
-    report |= {"noise_multiplier": settings.noise_multiplier, "noise_per_user_clip": event.noise_multiplier}
-    report |= _protected(both)
-    report["epsilon_as_published"] = published.epsilon_as_published(settings, rounds, delta)
-    report |= _stated("epsilon_user", event, user, rounds, delta)
-    return report | _stated("epsilon_user_entity", event, both, rounds, delta)
+    protected = _protected(args, default_users=settings.users)
+    return account_published(settings, rounds=rounds, delta=delta, **protected)
 
 
-def _adjacencies(args: argparse.Namespace, default_users: int) -> tuple[Adjacency, Adjacency]:
-    """The user alone, and the user with the entity at the stated reach."""
-    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-
-    entity_bound = ContributionBound(
-        _or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total
-    )
-    sentences = _or(args.user_sentences, math.inf)
-    return Adjacency(sentences), Adjacency(sentences, entity_bound)
-
-
-def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Report:
-    """ε under ``name``, and beside it the δ that is proven at this ε."""
-    from fl_sim.strategies.accounting import accountant
-
-    epsilon = accountant.epsilon(event, adjacency, rounds, delta)
-    at = accountant.delta(event, adjacency, rounds, epsilon) if math.isfinite(epsilon) else 1.0
-    return {name: epsilon, name.replace("epsilon", "delta", 1): at}
-
-
-def _second_opinion(event: RoundEvent, user: Adjacency, rounds: int, delta: float) -> Report:
-    from fl_sim.strategies.accounting import rdp
-
-    return {"epsilon_user_rdp": float(rdp.epsilon_curve(event, user, [rounds], delta)[0])}
-
-
-def _settings(event: RoundEvent) -> Report:
-    names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
-    return {name: getattr(event, name) for name in names} | {
-        "clipping": "sentence" if event.clips_sentences else "user"
-    }
-
-
-def _protected(adjacency: Adjacency) -> Report:
-    return {
-        "user_sentences": adjacency.user_sentences,
-        "reach_users": adjacency.entity_bound.users,
-        "reach_sentences": adjacency.entity_bound.sentences_per_user,
-        "reach_total": adjacency.entity_bound.total,
-    }
+def _protected(args: argparse.Namespace, default_users: int) -> dict[str, Any]:
+    """Whom ε protects, as arguments of the API."""
+    entity = _or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total
+    return {"user_sentences": _or(args.user_sentences, math.inf), "entity": entity}
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_published
 
 if TYPE_CHECKING:
-    from fl_sim.audit.cases import Case, Finding
-    from fl_sim.strategies.accounting.adjacency import ContributionBound
-
-NAME = "audit"
-HELP = "attack a mechanism: a lower bound on ε, beside what is claimed"
+    from fl_sim.auditing.cases import Finding
 
 EXIT_REFUTED = 1
 
@@ -36,7 +32,6 @@ _ALLOWED: dict[str, set[str]] = {
 }
 _FLAGS = sorted(set.union(*_ALLOWED.values()))
 _DEFECTS = ("variance-as-std", "fixed-cohort", "clip-before-adam")
-_ADAM_PARAMETERS, _ADAM_RATE = 124_439_808, 5e-5  # GPT-2 small; AdamW's usual rate for fine-tuning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,15 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return _table(args)
     if args.canaries is not None:
         return _canaries(args)
-    from fl_sim.audit.cases import examine
-
-    findings = []
-    for case in _own_cases(args) if args.strategy in _OWN else _published_cases(args):
-        print(f"auditing {case.name}", file=sys.stderr)
-        found = examine(
-            case, trials=_trials(args), seed=args.seed, confidence=args.confidence, pin_noise=args.pin_noise
-        )
-        findings.append(found)
+    findings = _own(args) if args.strategy in _OWN else _published(args)
     settings = {"strategy": args.strategy, "mutation": args.mutation, "seed": args.seed}
     if args.json:
         print(json.dumps(settings | {"audits": [finding.record() for finding in findings]}, allow_nan=False))
@@ -85,88 +72,65 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(finding.holds for finding in findings) else EXIT_REFUTED
 
 
-def _own_cases(args: argparse.Namespace) -> list[Case]:
-    from fl_sim.audit.cases import own_case
-    from fl_sim.strategies.accounting.accountant import RoundEvent
-    from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency
+def _own(args: argparse.Namespace) -> list[Finding]:
+    from fl_sim.api.audits import audit
 
-    event = RoundEvent(
-        strategy=args.strategy,
+    return audit(
+        args.strategy,
         noise_multiplier=_required(args, "z"),
         q_u=_or(args.q_u, 1.0),
         q_e=_or(args.q_e, 1.0),
         q_s=_or(args.q_s, 1.0),
         user_cap=_or(args.user_cap, 1.0),
         clipping=args.clipping or "sentence",
+        user_sentences=_or(args.user_sentences, math.inf),
+        entity=(_or(args.reach_users, 1), _or(args.reach_sentences, 1)),
+        companions=_or(args.companions, 0),
+        mutation=args.mutation,
+        **_attack(args),
     )
-    user_sentences, entity_bound = _or(args.user_sentences, math.inf), _reach(args)
-    units = {
-        "user": Adjacency(user_sentences),
-        "entity": Adjacency(0, entity_bound),
-        "user_entity": Adjacency(user_sentences, entity_bound),
-    }
-    protected = {
-        name: adjacency
-        for name, adjacency in units.items()
-        if (adjacency.user_sentences > 0 or name == "entity") and (adjacency.entity_bound.total or name == "user")
-    }
-    return [
-        own_case(
-            name,
-            event,
-            adjacency,
-            _or(args.rounds, 1),
-            _or(args.delta, 1e-5),
-            mutation=args.mutation,
-            companions=_or(args.companions, 0) if adjacency.entity_bound != NO_ENTITY else 0,
-        )
-        for name, adjacency in protected.items()
-    ]
 
 
-def _published_cases(args: argparse.Namespace) -> list[Case]:
-    from fl_sim.audit.cases import published_case
-    from fl_sim.audit.published_round import AS_CODED, AS_STATED, Defects, adamw_update_norm
+def _published(args: argparse.Namespace) -> list[Finding]:
+    from fl_sim.api.audits import audit_published
     from fl_sim.strategies.published import PublishedSettings
 
-    estimator = _required(args, "estimator")
-    counts = {name: _or(getattr(args, name), 1) for name in ("sentences", "sensitive_sentences")}
+    as_coded = args.strategy == "published-as-coded"
     settings = PublishedSettings(
-        estimator=estimator,
+        estimator=_required(args, "estimator"),
         users=_required(args, "users"),
         users_per_round=_required(args, "users_per_round"),
         noise_multiplier=_required(args, "z"),
         q_e=_or(args.q_e, 1.0),
-        **counts,
+        sentences=_or(args.sentences, 1),
+        sensitive_sentences=_or(args.sensitive_sentences, 1),
     )
-    chosen = Defects(**{name.replace("-", "_"): True for name in args.defects or ()}) if args.defects else AS_CODED
-    defects = chosen if args.strategy == "published-as-coded" else AS_STATED
-    clip = 0.1
-    entity_bound = settings.users if args.reach_users is None else args.reach_users
-    return [
-        published_case(
-            unit,
-            settings,
-            _or(args.rounds, 1),
-            _or(args.delta, 1e-5),
-            entities=_required(args, "entities") if defects.variance_as_std else _or(args.entities, 1),
-            reach_users=knowers,
-            user=user,
-            defects=defects,
-            user_clip=clip,
-            update_norm=adamw_update_norm(_ADAM_PARAMETERS, _ADAM_RATE, 1, clip) if defects.clip_before_adam else clip,
-        )
-        for unit, knowers, user in (
-            ("user", 0, True),
-            ("entity", entity_bound, False),
-            ("user_entity", entity_bound, True),
-        )
-        if knowers or unit == "user"
-    ]
+    needs_entities = as_coded and "variance-as-std" in (args.defects or _DEFECTS)
+    return audit_published(
+        settings,
+        entities=_required(args, "entities") if needs_entities else args.entities,
+        entity_users=args.reach_users,
+        as_coded=as_coded,
+        defects=args.defects or (),
+        **_attack(args),
+    )
+
+
+def _attack(args: argparse.Namespace) -> dict[str, Any]:
+    """What every attack needs, as arguments of the API."""
+    return {
+        "rounds": _or(args.rounds, 1),
+        "delta": _or(args.delta, 1e-5),
+        "trials": _trials(args),
+        "seed": args.seed,
+        "confidence": args.confidence,
+        "pin_noise": args.pin_noise,
+        "progress": lambda name: print(f"auditing {name}", file=sys.stderr),
+    }
 
 
 def _table(args: argparse.Namespace) -> int:
-    from fl_sim.audit.audit_table import audit_table, markdown
+    from fl_sim.auditing.audit_table import audit_table, markdown
 
     table = audit_table(
         trials=_trials(args),
@@ -183,7 +147,7 @@ def _canaries(args: argparse.Namespace) -> int:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from fl_sim.audit.canaries import audit_training
+    from fl_sim.auditing.canaries import audit_training
 
     wanted = {"rounds": args.rounds, "privacy.noise_multiplier": args.z, "privacy.delta": args.delta}
     overrides = {key: value for key, value in wanted.items() if value is not None}
@@ -208,12 +172,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _reach(args: argparse.Namespace) -> ContributionBound:
-    from fl_sim.strategies.accounting.adjacency import ContributionBound
-
-    return ContributionBound(_or(args.reach_users, 1), _or(args.reach_sentences, 1))
 
 
 def _trials(args: argparse.Namespace) -> int:

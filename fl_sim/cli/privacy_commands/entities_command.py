@@ -10,10 +10,7 @@ from fl_sim.cli.mechanism_flags import add_mechanism
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.run.entity_report import Training
-
-NAME = "entities"
-HELP = "ε of every entity of a corpus, and how it is spread"
+    from fl_sim.experiments.entity_report import Training
 
 _PRIVATE = "These figures are read off the private corpus: they are for its owner, and no ε covers publishing them."
 _MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences")
@@ -43,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; exit code 0."""
-    from fl_sim.run.entity_report import EVALUATIONS, THRESHOLDS, entity_epsilons, summarise
+    from fl_sim.experiments.entity_report import EVALUATIONS, THRESHOLDS, entity_epsilons, summarise
     from fl_sim.storage.run_folder import encode
 
     corpus, split, training = _of_run(args) if args.run else _of_flags(args)
@@ -62,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.config import ConfigError
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.run.entity_report import Training
+    from fl_sim.experiments.entity_report import Training
     from fl_sim.strategies.accounting.accountant import RoundEvent
 
     for name in ("corpus", "z", "rounds"):
@@ -85,9 +82,9 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
 
 def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.config import ConfigError, user_sentence_bound
-    from fl_sim.run.entity_report import Training
-    from fl_sim.run.ledger_account import read_ledgers
-    from fl_sim.run.run_record import Record
+    from fl_sim.experiments.entity_report import Training
+    from fl_sim.experiments.ledger_account import read_ledgers
+    from fl_sim.experiments.run_record import Record
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
     from fl_sim.strategies.mechanism import PrivacyPlan, from_record
@@ -131,8 +128,8 @@ def _settings(training: Training) -> dict[str, Any]:
 
 
 def _text(report: dict[str, Any]) -> str:
+    from fl_sim.experiments.entity_report import QUANTILES
     from fl_sim.reporting.report import format_delta, format_epsilon
-    from fl_sim.run.entity_report import QUANTILES
 
     detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
     lines = [

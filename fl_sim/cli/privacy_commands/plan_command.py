@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.config import PrivacyConfig
-    from fl_sim.run.guarantees import Protected
+    from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, Proposal, Settings
-
-NAME = "plan"
-HELP = "propose the settings that learn most at a target ε within a compute budget"
 
 _PRIVATE = (
     "The planner reads n', reach and sizes off the private corpus: a proposal tells something about it, "
@@ -52,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the proposal; exit code 0."""
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.run.guarantees import Protected
+    from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, propose
     from fl_sim.storage.run_folder import encode
 

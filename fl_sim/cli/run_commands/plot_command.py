@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fl_sim.storage.run_folder import RunFolder
-
-NAME = "plot"
-HELP = "draw one or more runs: ε against training steps, perplexity against ε"
-
-PICTURES = (".png", ".pdf", ".svg")
+    from fl_sim.api.runs import Plot, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,35 +31,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fl_sim.reporting import plots
-    from fl_sim.storage.run_folder import ResultsError, RunFolder
+    from fl_sim.api.runs import PICTURES, open_run
+    from fl_sim.storage.run_folder import ResultsError
 
     if args.out.suffix and args.out.suffix not in PICTURES and not args.out.is_dir():
         raise ResultsError(f"--out is {args.out}; allowed: a folder, or a file that ends in {', '.join(PICTURES)}")
-    folders = [RunFolder.open(path) for path in args.runs]
-    for folder in folders:
-        if folder.truncated_tail:
-            print(f"fl-sim plot: {folder.truncated_tail}", file=sys.stderr)
-    figures = _figures(folders, args)  # all drawn before one is written: a bad run leaves nothing half done
-    for path, figure in figures.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        plots.save(figure, path)
-    files = [str(path) for path in figures]
+    runs = [open_run(path) for path in args.runs]
+    for opened in runs:
+        if opened.folder.truncated_tail:
+            print(f"fl-sim plot: {opened.folder.truncated_tail}", file=sys.stderr)
+    pictures = _pictures(runs, args)  # all drawn before one is written: a bad run leaves nothing half done
+    for path, picture in pictures.items():
+        picture.save(path)
+    files = [str(path) for path in pictures]
     print(json.dumps({"files": files}) if args.json else "\n".join(files))
     return 0
 
 
-def _figures(folders: list[RunFolder], args: argparse.Namespace) -> dict[Path, Figure]:
+def _pictures(runs: list[Run], args: argparse.Namespace) -> dict[Path, Plot]:
     """The pictures that the arguments ask for, by where they go."""
+    from fl_sim.api.runs import PICTURES, plot_runs
     from fl_sim.reporting import plots
 
-    unit = args.unit or plots.DEFAULT_UNIT
-    if args.out.suffix in PICTURES and args.x is None:
-        return {args.out: plots.two_panel_figure(folders, unit)}
+    if args.out.suffix in PICTURES:
+        return {args.out: plot_runs(runs, args.x, args.unit)}
     names = {"round": plots.EPSILON_FILE, "epsilon": plots.UTILITY_FILE}
-    figures = {}
-    for x in [args.x] if args.x else names:
-        path = args.out if args.out.suffix in PICTURES else args.out / names[x]
-        whole = x == "round" and len(folders) == 1 and args.unit is None
-        figures[path] = plots.epsilon_figure(folders[0]) if whole else plots.overlay_figure(folders, x, unit)
-    return figures
+    return {args.out / names[x]: plot_runs(runs, x, args.unit) for x in ([args.x] if args.x else names)}

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from fl_sim.clients.models.language_model import LanguageModel
     from fl_sim.clients.models.pretraining import PretrainingConfig
 
-NAME = "pretrain"
-HELP = "train an initial model on public text"
-
 HELD_OUT_SHARE = 0.02
 
 

@@ -7,9 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-NAME = "report"
-HELP = "print a run's privacy and utility on one screen"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="DIR", type=Path, help="a run folder")
@@ -17,12 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fl_sim.reporting import report
-    from fl_sim.storage.run_folder import RunFolder, encode
+    from fl_sim.api.runs import open_run
+    from fl_sim.storage.run_folder import encode
 
-    folder = RunFolder.open(args.run)
+    opened = open_run(args.run)
     if args.json:
-        print(json.dumps(encode(report.report(folder)), ensure_ascii=False))
+        print(json.dumps(encode(opened.facts()), ensure_ascii=False))
     else:
-        sys.stdout.write(report.summary(folder))
+        sys.stdout.write(opened.report())
     return 0

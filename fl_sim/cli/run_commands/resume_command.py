@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "resume"
-HELP = "go on with an interrupted run"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim resume``."""
@@ -21,9 +18,7 @@ def run(args: argparse.Namespace) -> int:
 
     load_libraries()
 
+    from fl_sim.api.runs import resume
     from fl_sim.cli.console import follow
-    from fl_sim.engines.engine import Engine
-    from fl_sim.run.experiment import Experiment
 
-    with Engine() as engine:
-        return follow(Experiment.resume(args.folder, engine.start), engine, as_json=args.json, quiet=args.quiet)
+    return follow(lambda bar: resume(args.folder, observers=bar), as_json=args.json, quiet=args.quiet)

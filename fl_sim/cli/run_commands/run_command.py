@@ -4,49 +4,51 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "run"
-HELP = "simulate a private training run"
-
-# Flags that are shorthand for configuration keys: (flag, key, metavar, help).
+# Flags that are shorthand for configuration keys: (flag, key, metavar). Their help is the key's.
 SHORTHANDS = (
-    ("--corpus", "corpus.path", "DIR", "a prepared corpus (fl-sim prepare), or the one that ships: bundled"),
-    ("--strategy", "privacy.strategy", "NAME", "uedp, user_level, published or noiseless"),
-    ("--rounds", "rounds", "T", "how many rounds to release"),
-    ("--q-u", "privacy.q_u", "RATE", "user sampling rate"),
-    ("--q-e", "privacy.q_e", "RATE", "entity sampling rate"),
-    ("--q-s", "privacy.q_s", "RATE", "sentence sampling rate"),
-    ("--z", "privacy.noise_multiplier", "Z", "noise multiplier"),
-    ("--clip-norm", "privacy.clip_norm", "C", "clip of a sentence's gradient (uedp) or a user's update"),
-    ("--user-cap", "privacy.user_cap", "W", "a user's cap in sentences per round"),
-    ("--clipping", "privacy.clipping", "WHAT", "sentence, or user for the user's sum alone (uedp)"),
-    ("--estimator", "privacy.estimator", "NAME", "f_e or f_e_plus (published)"),
-    ("--noise", "privacy.noise", "SCALE", "as-stated or as-coded (published)"),
-    ("--delta", "privacy.delta", "D", "δ at which every ε is stated"),
-    ("--target-epsilon", "privacy.target_epsilon", "E", "find the noise that meets this ε"),
-    ("--epsilon-budget", "privacy.epsilon_budget", "E", "stop before this ε would be exceeded"),
-    ("--model", "model.name", "NAME", "small-gpt2, or a causal LM by hub name or folder"),
-    ("--engine", "engine.name", "NAME", "ray or inline"),
-    ("--nodes", "engine.nodes", "K", "how many SuperNodes share the users"),
-    ("--seed", "seed", "S", "root seed of every random draw"),
-    ("--out", "out", "DIR", "the run's folder; must be new"),
+    ("--corpus", "corpus.path", "DIR"),
+    ("--strategy", "privacy.strategy", "NAME"),
+    ("--rounds", "rounds", "T"),
+    ("--q-u", "privacy.q_u", "RATE"),
+    ("--q-e", "privacy.q_e", "RATE"),
+    ("--q-s", "privacy.q_s", "RATE"),
+    ("--z", "privacy.noise_multiplier", "Z"),
+    ("--clip-norm", "privacy.clip_norm", "C"),
+    ("--user-cap", "privacy.user_cap", "W"),
+    ("--clipping", "privacy.clipping", "WHAT"),
+    ("--estimator", "privacy.estimator", "NAME"),
+    ("--noise", "privacy.noise", "SCALE"),
+    ("--delta", "privacy.delta", "D"),
+    ("--target-epsilon", "privacy.target_epsilon", "E"),
+    ("--epsilon-budget", "privacy.epsilon_budget", "E"),
+    ("--model", "model.name", "NAME"),
+    ("--engine", "engine.name", "NAME"),
+    ("--nodes", "engine.nodes", "K"),
+    ("--seed", "seed", "S"),
+    ("--out", "out", "DIR"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim run``."""
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file; default: the built-in main job")
-    for flag, key, metavar, text in SHORTHANDS:
-        parser.add_argument(flag, metavar=metavar, dest=key, help=text)
+    for flag, key, metavar in SHORTHANDS:
+        parser.add_argument(flag, metavar=metavar, dest=key, help=_help_of(key))
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, such as model.hidden=256"
     )
-    parser.add_argument(
-        "--secure-noise",
-        action="store_true",
-        help="noise and coins from the operating system, not from the seed (docs/privacy.md)",
-    )
+    parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
+
+
+def _help_of(name: str) -> str:
+    """What the configuration says of a key, as argparse takes it."""
+    from fl_sim.config import run_keys
+
+    key = run_keys()[name]
+    default = f", default {key.default}" if key.default else ""
+    return f"{key.meaning} ({key.allowed}{default})".replace("%", "%%")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.config import RunConfig, add_setting, parse_assignments
 
     overrides = parse_assignments(args.set)
-    for _, key, _, _ in SHORTHANDS:
+    for _, key, _ in SHORTHANDS:
         text = getattr(args, key)
         if text is not None:
             add_setting(overrides, key, text)
@@ -66,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     load_libraries()
 
+    from fl_sim.api import runs
     from fl_sim.cli.console import follow
-    from fl_sim.engines.engine import Engine
-    from fl_sim.run.experiment import Experiment
 
-    with Engine(config.engine) as engine:
-        return follow(Experiment.create(config, engine.start), engine, as_json=args.json, quiet=args.quiet)
+    return follow(lambda bar: runs.run(config, observers=bar), as_json=args.json, quiet=args.quiet)

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fl_sim.search.sweep import Outcome
 
-NAME = "sweep"
-HELP = "run a grid or a random search of settings and show a table"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim sweep``."""

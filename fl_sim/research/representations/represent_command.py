@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-NAME = "represent"
-HELP = "train a classifier on perturbed representations and attack them, or make a published table again"
-
 _SEEDS = "0,1,2,3,4"
 
 

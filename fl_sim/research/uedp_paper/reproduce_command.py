@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.make_figure import Made
     from fl_sim.search.batch import Ending
 
-NAME = "reproduce"
-HELP = "make a figure or table of the UeDP paper beside its published numbers, or one of ours"
-
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
 TABLES = ("adult", "ag-study", "dpnr-ag")

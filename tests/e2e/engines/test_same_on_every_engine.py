@@ -123,7 +123,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
         if row["round"] == 1:
             signal.raise_signal(signal.SIGINT)
 
-    stopped = simulation.run(configuration(corpus, tmp_path / "stopped", **changes), observer=interrupt)
+    stopped = simulation.run(configuration(corpus, tmp_path / "stopped", **changes), on_row=interrupt)
     assert stopped.result is not None
     assert stopped.result["stopped"] == "interrupted"
     assert stopped.result["rounds"] < 4
@@ -141,7 +141,7 @@ def test_a_finished_run_refuses_to_go_on(run: Run) -> None:
 def test_a_run_refuses_to_go_on_with_another_corpus(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     config = configuration(corpus, tmp_path / "run", rounds=3)
-    simulation.run(config, observer=lambda row: row["round"] == 0 and signal.raise_signal(signal.SIGINT))
+    simulation.run(config, on_row=lambda row: row["round"] == 0 and signal.raise_signal(signal.SIGINT))
     corpus.rename(tmp_path / "old")
     small_corpus(corpus, word="ships")
     with pytest.raises(ResultsError, match="corpus"):

@@ -45,7 +45,7 @@ def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, out, rounds=4), observer=die)
+        simulation.run(configuration(corpus, out, rounds=4), on_row=die)
     return RunFolder.open(out)
 
 
@@ -133,7 +133,7 @@ def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, run, rounds=4), observer=keep)
+        simulation.run(configuration(corpus, run, rounds=4), on_row=keep)
     assert len(Ledger.read(run).entries) == 2
     for name, content in older.items():
         (run / name).write_bytes(content)

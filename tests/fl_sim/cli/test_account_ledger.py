@@ -154,7 +154,7 @@ def crashed(corpus: Path, out: Path, **changes: Any) -> Path:
     """A run that ended in round 3 and has no checkpoint later than that of the initial model."""
     config = configuration(corpus, out, rounds=4, checkpoint_every=10, privacy__q_s=0.5, **changes)
     with pytest.raises(Crash):
-        simulation.run(config, observer=crash_in_round_3)
+        simulation.run(config, on_row=crash_in_round_3)
     return out
 
 
@@ -259,7 +259,7 @@ def test_a_run_with_a_touched_ledger_does_not_go_on(corpus: Path, tmp_path: Path
 def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
     config = configuration(corpus, tmp_path / "run", rounds=4)
     with pytest.raises(Crash):
-        simulation.run(config, observer=crash_in_round_3)
+        simulation.run(config, on_row=crash_in_round_3)
     for name in (LEDGER_FILE, HEAD_FILE):
         (tmp_path / "run" / name).unlink()
     Ledger.create(tmp_path / "run")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fl_sim.audit import audit_table
-from fl_sim.audit.cases import Case, Finding
+from fl_sim.auditing import audit_table
+from fl_sim.auditing.cases import Case, Finding
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
 

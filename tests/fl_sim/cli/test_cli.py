@@ -115,7 +115,6 @@ def test_an_interruption(failing: Any, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "VERB"),
         (["fly"], "'fly'"),
         (["run", "--epsilon", "2"], "--epsilon"),
         (["run", "--roun", "2"], "--roun"),
@@ -130,6 +129,34 @@ def test_wrong_arguments_are_one_line(arguments: list[str], words: str, capsys: 
     assert left.value.code == 2
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_no_verb_prints_the_help_screen(capsys: Capture) -> None:
+    assert main([]) == 0
+    screen = capsys.readouterr().out
+    assert all(f"\n  {verb} " in screen for group in cli.VERBS.values() for verb in group)
+    assert max(map(len, screen.splitlines())) <= 80
+
+
+def test_the_help_screen_imports_no_verb() -> None:
+    program = (
+        "import sys\nfrom fl_sim.cli.main import main\nmain([])\n"
+        "late = [name for name in sys.modules if name.endswith('_command') or name == 'numpy']\n"
+        "sys.exit(str(late) if late else 0)"
+    )
+    done = subprocess.run([sys.executable, "-m", "fl_sim"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: fl-sim [-h] [--version] VERB ...\n")
+    alone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert alone.returncode == 0, alone.stderr
+
+
+@pytest.mark.parametrize("verb", [verb for group in cli.VERBS.values() for verb in group])
+def test_every_verb_has_help(verb: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--help"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: fl-sim {verb} ")
 
 
 def test_the_flags_of_run_are_a_contract() -> None:
@@ -150,13 +177,13 @@ def test_the_flags_of_run_are_a_contract() -> None:
     )
     words = [word for flag in flags for word in (f"--{flag}", "1")]
     args = build_parser().parse_args(["run", "file.toml", *words, "--set", "a=1", "--set", "b=2", "--json", "--quiet"])
-    assert all(getattr(args, key) == "1" for _, key, _, _ in run_command.SHORTHANDS)
+    assert all(getattr(args, key) == "1" for _, key, _ in run_command.SHORTHANDS)
     assert len(run_command.SHORTHANDS) == len(flags)
     assert (args.config, args.set, args.json, args.quiet) == ("file.toml", ["a=1", "b=2"], True, True)
 
 
 def test_every_flag_is_a_key() -> None:
-    assert {key for _, key, _, _ in run_command.SHORTHANDS} <= run_keys().keys()
+    assert {key for _, key, _ in run_command.SHORTHANDS} <= run_keys().keys()
 
 
 def test_help_and_what_is_wrong_are_there_at_once() -> None:
@@ -184,8 +211,8 @@ def test_a_letter_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nobody_reads_the_output() -> None:
     program = (
-        "import sys\nfrom fl_sim.cli import main as cli\nfrom fl_sim.cli.run_commands import run_command as run\n"
-        "run.run = lambda args: print('x' * 200_000) or 0\nsys.exit(cli.main(['run']))"
+        "import sys\nfrom fl_sim.cli import main as cli\nfrom fl_sim.cli.run_commands import run_command\n"
+        "run_command.run = lambda args: print('x' * 200_000) or 0\nsys.exit(cli.main(['run']))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

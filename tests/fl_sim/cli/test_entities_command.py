@@ -12,9 +12,9 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.run.entity_report import EntityEpsilons, Training, entity_epsilons, summarise
-from fl_sim.run.run_plan import plan_run
-from fl_sim.run.run_record import describe
+from fl_sim.experiments.entity_report import EntityEpsilons, Training, entity_epsilons, summarise
+from fl_sim.experiments.run_plan import plan_run
+from fl_sim.experiments.run_record import describe
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency

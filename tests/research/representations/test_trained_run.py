@@ -13,10 +13,10 @@ import pytest
 from fl_sim.cli import main
 from fl_sim.config import ConfigError
 from fl_sim.engines import simulation
+from fl_sim.experiments.ledger_account import account_for, read_ledgers
 from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.evaluation.experiment_summary import summary
 from fl_sim.research.representations.representation_experiment import run
-from fl_sim.run.ledger_account import account_for, read_ledgers
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, LedgerError

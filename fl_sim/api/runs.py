@@ -1,0 +1,227 @@
+"""Start, resume, open and plot runs.
+
+>>> import tempfile
+>>> import fl_sim
+>>> tiny = {"hidden": 8, "layers": 1, "heads": 1, "max_tokens": 8}
+>>> with tempfile.TemporaryDirectory() as folder:
+...     run = fl_sim.run(
+...         out=f"{folder}/run",
+...         rounds=1,
+...         model=tiny,
+...         privacy={"q_s": 0.001},
+...         engine={"name": "inline"},
+...         evaluation={"max_sentences": 10},
+...     )
+...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_user"], 3))
+True 2 0.015
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.config import RunConfig
+from fl_sim.experiments.observers import RunObserver
+from fl_sim.experiments.run_record import Record
+from fl_sim.reporting import report
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure  # takes half a second to import
+
+PICTURES = (".png", ".pdf", ".svg")
+"""What the name of a picture may end in."""
+
+_DOTS_PER_INCH = 200
+_NOTEBOOK_DOTS_PER_INCH = 100
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture that a notebook shows and :meth:`save` writes."""
+
+    figure: Figure
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture, whole or not at all; parents of ``path`` are made.
+
+        Raises:
+            ResultsError: ``path`` does not end in .png, .pdf or .svg.
+        """
+        from fl_sim.reporting import plots
+
+        target = Path(path)
+        if target.suffix not in PICTURES:
+            raise ResultsError(f"{target}: is no picture; allowed: a file that ends in {', '.join(PICTURES)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return plots.save(self.figure, target)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """What IPython shows: a PNG at twice the resolution of its width."""
+        from fl_sim.reporting import plots
+
+        width = round(self.figure.get_figwidth() * _NOTEBOOK_DOTS_PER_INCH)
+        return plots.render(self.figure, dpi=_DOTS_PER_INCH), {"width": width}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, finished or not: what it recorded, and what can be said and drawn of it."""
+
+    folder: RunFolder
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration that the run began with.
+
+        Raises:
+            ResultsError: it cannot be read by this version.
+        """
+        return Record.read(self.folder).config
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per round, round 0 being the initial model; :mod:`fl_sim.storage.run_folder` lists the columns.
+
+        Raises:
+            ResultsError: the file is corrupt.
+        """
+        return self.folder.metrics()
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The content of result.json; None for a run that has not finished."""
+        return self.folder.result
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done; a run that was interrupted is not finished and can be resumed."""
+        result = self.folder.result
+        return result is not None and result.get("stopped") != "interrupted"
+
+    @property
+    def strategy(self) -> str:
+        """The name of the strategy; "unknown" if the folder does not say."""
+        return report.strategy_of(self.folder)
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """ε after the last round by the metrics' names, such as ``epsilon_user``; inf where nothing is guaranteed."""
+        return dict(self.facts()["epsilon"])
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``fl-sim report --json`` prints: privacy, utility and settings as plain values."""
+        return report.report(self.folder)
+
+    def report(self) -> str:
+        """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen."""
+        return report.summary(self.folder)
+
+    def plot(self, x: str | None = None, unit: str | None = None) -> Plot:
+        """Draw the run, as :func:`plot_runs` does."""
+        return plot_runs([self], x, unit)
+
+    def __repr__(self) -> str:
+        done = "no round" if self.folder.last_round is None else f"round {self.folder.last_round}"
+        return f"Run({str(self.path)!r}, {self.strategy}, {done}{'' if self.finished else ', not finished'})"
+
+
+def run(
+    config: RunConfig | str | Path | Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    observers: Sequence[RunObserver] = (),
+    **settings: Any,
+) -> Run:
+    """Run a configuration from its first round to its end, as ``fl-sim run`` does.
+
+    The first Ctrl-C stops the run after the round under way; :func:`resume` goes on with it.
+
+    Args:
+        config: a configuration, the path of a TOML file, or settings; None for the defaults.
+        out: the run's folder, new or empty; by default a new one under ``runs/``.
+        observers: called besides those of the configuration, and not recorded with it
+            (:mod:`fl_sim.experiments.observers`).
+        settings: other values for keys of the configuration: ``rounds=3``, ``privacy={"q_s": 0.05}`` or
+            ``**{"privacy.q_s": 0.05}`` (docs/configuration.md).
+
+    Returns:
+        The run, finished or interrupted.
+
+    Raises:
+        ValueError: (one of the project's own subclasses, :class:`~fl_sim.config.ConfigError` for instance) for a
+            configuration that cannot be run; nothing is left behind.
+        EngineError: the engine cannot be started as configured.
+    """
+    chosen = configuration(config, settings if out is None else {**settings, "out": str(out)})
+    from fl_sim.engines import simulation  # torch, transformers and Flower take seconds to import
+
+    return Run(simulation.run(chosen, observers=observers))
+
+
+def resume(folder: str | Path, *, observers: Sequence[RunObserver] = ()) -> Run:
+    """Go on with a run that was interrupted or killed; it ends exactly as if it had not been.
+
+    Args:
+        folder: of the run.
+        observers: as for :func:`run`.
+
+    Raises:
+        ResultsError: ``folder`` is no run folder, its run is finished, is at work in another process or is corrupt, or
+            its corpus, plan or ε can no longer be reproduced.
+        LedgerError: its ledger cannot be trusted.
+    """
+    from fl_sim.engines import simulation
+
+    return Run(simulation.resume(folder, observers=observers))
+
+
+def open_run(folder: str | Path) -> Run:
+    """Open a run folder, finished or not.
+
+    Raises:
+        ResultsError: there is no such folder, it is no run folder, or one of its files is corrupt.
+    """
+    return Run(RunFolder.open(folder))
+
+
+def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str | None = None) -> Plot:
+    """Draw one or more runs over each other, as ``fl-sim plot`` does.
+
+    Args:
+        runs: at least one, each open or as the path of its folder.
+        x: "round" draws ε against training steps, "epsilon" utility against ε; None draws both side by side.
+        unit: whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default ``user_entity_p95``, but every unit for
+            a single run against its steps.
+
+    Raises:
+        ResultsError: ``x`` or ``unit`` is unknown, or a run has no metrics yet.
+    """
+    from fl_sim.reporting import plots
+
+    folders = [run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]
+    if x == "round" and len(folders) == 1 and unit is None:
+        return Plot(plots.epsilon_figure(folders[0]))
+    chosen = unit or plots.DEFAULT_UNIT
+    return Plot(plots.two_panel_figure(folders, chosen) if x is None else plots.overlay_figure(folders, x, chosen))
+
+
+def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that the arguments of :func:`run` describe.
+
+    Raises:
+        ConfigError: names every mistake in one line.
+    """
+    if config is None or isinstance(config, str | Path):
+        return RunConfig.load(config, settings)
+    whole = config if isinstance(config, RunConfig) else RunConfig.from_mapping(config)
+    return whole.changed(settings) if settings else whole

@@ -1,0 +1,228 @@
+"""One-run auditing (Steinke, Nasr, Jagielski 2023): plant canary users in a single real training, then find them.
+
+Every canary is a user of its own with one sentence of random words; an independent fair coin puts it into the corpus
+or leaves it out. The training is an ordinary run on the inline engine: real model, real gradients, real clips,
+coins and noise. The attacker sees the model after every round and scores each canary by how well the rounds' steps
+align with the update that this canary would have sent. Many correct guesses in one run bound ε for a user from below.
+
+The bound is far weaker than that of the worst-case corpora, because one run gives few guesses, but it passes through
+everything between text and model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.lower_bounds import one_run_lower_bound
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.config import RunConfig
+from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.engines import simulation
+from fl_sim.engines.engine import Engine
+from fl_sim.experiments.experiment import Experiment
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.primitives import clipping, streams
+
+Vector = NDArray[np.float64]
+
+SHARES = (0.25, 0.5, 1.0)  # of the canaries to guess; each is tried at a third of the failure probability
+
+_TRAIN, _HELD_OUT = "train", "validation"
+_CANARY_WORDS = 8
+_BYSTANDERS = 20  # users of the base corpus that train beside the canaries
+_HELD_OUT_SENTENCES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A corpus with canaries.
+
+    Attributes:
+        path: its folder.
+        texts: the sentence of every canary, in or out (m,).
+        included: which of them are in, bool (m,).
+    """
+
+    path: Path
+    texts: tuple[str, ...]
+    included: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class OneRunAudit:
+    """What one training showed.
+
+    Attributes:
+        epsilon_proven: ε of our accountant for a user with one sentence after the rounds that ran.
+        epsilon_lower: lower bound from the canaries.
+        confidence: of that bound.
+        included: which canaries were in (m,). scores: the attack's scores (m,).
+        rounds: rounds that ran. delta: δ.
+    """
+
+    epsilon_proven: float
+    epsilon_lower: float
+    confidence: float
+    included: NDArray[np.bool_]
+    scores: Vector
+    rounds: int
+    delta: float
+
+    def record(self) -> dict[str, Any]:
+        """One JSON object."""
+        above = self.scores[self.included][:, None] > self.scores[~self.included][None, :]
+        return {
+            "canaries": len(self.scores),
+            "canaries_included": int(self.included.sum()),
+            "rounds": self.rounds,
+            "delta": self.delta,
+            "epsilon_proven": self.epsilon_proven if math.isfinite(self.epsilon_proven) else "inf",
+            "epsilon_lower": self.epsilon_lower,
+            "confidence": self.confidence,
+            "attack_auc": float(above.mean()) if above.size else None,
+            "holds": self.epsilon_lower <= self.epsilon_proven,
+        }
+
+
+def audit_training(
+    work: Path,
+    *,
+    canaries: int,
+    seed: int,
+    confidence: float,
+    base: str = "bundled",
+    overrides: Mapping[str, Any] | None = None,
+) -> OneRunAudit:
+    """Plant, train, find.
+
+    Args:
+        work: an existing folder for the corpus and the run.
+        canaries: m, planted by independent fair coins.
+        seed: of canaries, coins, model and training.
+        confidence: of the lower bound.
+        base: the corpus among whose users the canaries hide.
+        overrides: ``section.key`` settings of the run.
+    """
+    if canaries < 2:
+        raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
+    planted = plant(Corpus.open(base), canaries, seed, work / "corpus")
+    settings = _DEFAULTS | dict(overrides or {})
+    settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
+    with Engine() as engine:
+        experiment = Experiment.create(RunConfig.from_mapping(settings), engine.start)
+        plan = experiment.planned.plan
+        attacker = Attacker.of(experiment, planted.texts)
+        folder = simulation.execute(experiment, engine, attacker.watch)
+    rounds = folder.last_round or 0
+    proven = math.inf
+    if plan.private:
+        proven = accountant.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
+    lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
+    return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
+
+
+# A training that leaks as much as its ε lets it: nobody is left out of a round, and a canary fills a user's cap.
+_DEFAULTS: dict[str, Any] = {
+    "rounds": 20,
+    "model.hidden": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "model.max_tokens": 32,
+    "privacy.strategy": "uedp",
+    "privacy.q_u": 1.0,
+    "privacy.q_e": 1.0,
+    "privacy.q_s": 1.0,
+    "privacy.user_cap": 1.0,
+    "privacy.clip_norm": 1.0,
+    "privacy.noise_multiplier": 1.0,
+    "evaluation.every": 1_000_000,
+    "engine.name": "inline",
+}
+
+
+def plant(base: Corpus, canaries: int, seed: int, out: Path) -> Planted:
+    """Write a corpus of a few users of ``base`` and the canaries that their coins put in."""
+    rng = streams.generator(seed, "audit canaries")
+    words = sorted({word for text in base.texts(_TRAIN)[:500].to_pylist() for word in text.split() if word.isalpha()})
+    texts = tuple(" ".join(rng.choice(words, _CANARY_WORDS)) for _ in range(canaries))
+    included = rng.random(canaries) < 0.5
+    chosen = [Sentence(_TRAIN, f"canary-{i}", texts[i], ()) for i in np.flatnonzero(included)]
+    bystanders = base.ownership(_TRAIN).user_offsets[_BYSTANDERS]
+    sentences = [*_sentences(base, _TRAIN, int(bystanders)), *chosen]
+    held_out = _sentences(base, base.held_out_split, _HELD_OUT_SENTENCES)
+    corpus = write_corpus([*sentences, *held_out], out, name="canaries")
+    return Planted(corpus.path, texts, included)
+
+
+def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:
+    """The first ``count`` sentences of a split, as they were prepared."""
+    owners = corpus.ownership(split).user_of_sentence
+    written = _TRAIN if split == _TRAIN else _HELD_OUT
+    for owner, sentence in zip(owners[:count].tolist(), sentences_of_corpus(corpus, split), strict=False):
+        yield Sentence(written, f"user-{owner}", sentence.text, sentence.mentions)
+
+
+@dataclass
+class Attacker:
+    """Sees the model after every round (from the run's checkpoints) and adds up every canary's alignment.
+
+    Attributes:
+        experiment: the run under attack.
+        model: the attacker's own copy of the model.
+        canaries: every canary as the model reads it (m,).
+        alignment: Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩ of every canary i (m,), with v_i centred over the canaries.
+    """
+
+    experiment: Experiment
+    model: LanguageModel
+    canaries: list[Example]
+    alignment: Vector
+    before: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+
+    @classmethod
+    def of(cls, experiment: Experiment, texts: tuple[str, ...]) -> Attacker:
+        """An attacker who knows the initial model and the canaries."""
+        config = experiment.config
+        model = load_model(config.model, config.seed)
+        return cls(experiment, model, model.encode(texts), np.zeros(len(texts)), model.get_vector())
+
+    def watch(self, row: Mapping[str, Any]) -> None:
+        """Take in a round that has just been released."""
+        if row["round"] == 0:
+            return
+        checkpoint = Checkpoint.read(self.experiment.folder.checkpoint_dir)
+        if checkpoint is None or checkpoint.server_round != row["round"]:
+            raise PrivacyError("checkpoint_every is not 1; allowed in an audit: 1, it reads every round's model")
+        self.model.set_vector(self.before)
+        updates = self._updates()
+        step = (checkpoint.vector - self.before).astype(np.float64)
+        self.alignment += (updates - updates.mean(axis=0)) @ step
+        self.before = checkpoint.vector
+
+    def scores(self) -> Vector:
+        """How much the run looks as if each canary had been in it, (m,)."""
+        return self.alignment.copy()
+
+    def _updates(self) -> Vector:
+        """v_i: what each canary would send at the model of the round, (m, d)."""
+        plan = self.experiment.planned.plan
+        rows = []
+        for canary in self.canaries:
+            vector = clipped_gradient_sum(self.model, [canary], plan.sentence_clip).vector
+            clipping.project(vector, plan.user_clip)
+            rows.append(vector)
+        return np.asarray(rows, dtype=np.float64)

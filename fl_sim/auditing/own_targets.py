@@ -1,0 +1,125 @@
+"""What the product runs as audit targets, with the worst-case pair of corpora that belongs to each mechanism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.audited_rounds import Seam, release
+from fl_sim.auditing.worst_case_corpora import Scenario, background_needed, build
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.published import PublishedSettings, PublishedTerms
+
+_NO_NOISE = 1e-9
+_COMPANIONS = 16  # with q_e ½ none of them is sampled once in 65,536 rounds
+_ENOUGH_SENTENCES = 2.0  # a user without bound owns this many times ŵ/q_s sentences, enough to fill the cap
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMechanism:
+    """``uedp``, ``user_level`` or ``published``, through its real code, on one pair of corpora."""
+
+    seam: Seam
+    scenario: Scenario
+
+    @property
+    def noise_std(self) -> float:
+        return self.seam.plan.noise_per_clip
+
+    @property
+    def items_per_copy(self) -> int:
+        return self.scenario.users + self.scenario.sentences * (1 + self.scenario.companions)
+
+    @property
+    def random_shift(self) -> bool:
+        plan, entity = self.seam.plan, self.scenario.reach_users > 0
+        return not (plan.q_u == plan.q_s == 1 and (plan.q_e == 1 or not entity))
+
+    def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
+        seam = self.seam
+        if not noise:
+            seam = replace(seam, plan=replace(seam.plan, noise_multiplier=_NO_NOISE))
+        return release(seam, build(self.scenario, present, copies), rounds, seed)
+
+
+def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
+    """The real mechanism that ``event`` describes. The clip c is 1: nothing depends on its scale."""
+    plan = PrivacyPlan(
+        strategy="uedp" if event.strategy == "uedp" else "user_level",
+        population=1,
+        q_u=event.q_u,
+        q_e=event.q_e,
+        q_s=event.q_s,
+        clip_norm=1.0,
+        user_cap=event.user_cap,
+        noise_multiplier=event.noise_multiplier,
+        clipping=event.clipping if event.strategy == "uedp" else "sentence",
+        rounds=rounds,
+        delta=delta,
+    )
+    return Seam(plan)
+
+
+def published_target(
+    settings: PublishedSettings, entities: int, user_clip: float, reach_users: int, user: bool
+) -> OwnMechanism:
+    """The product's ``published`` with f_E+ and the noise that the paper states, against its worst case.
+
+    The F users that know e' own a plain sentence that pulls the other way; their sentence with e' outweighs it as soon
+    as one of its entities is sampled, and :data:`_COMPANIONS` others than e' are mentioned in it.
+    """
+    terms = PublishedTerms(
+        estimator="f_e_plus",
+        noise="as-stated",
+        user_weights=settings.users,
+        entity_weights=entities,
+        extended_weights=settings.sentences - settings.sensitive_sentences,
+        sentences=settings.sentences,
+        sensitive_sentences=settings.sensitive_sentences,
+    )
+    plan = PrivacyPlan(
+        strategy="published",
+        population=settings.users,
+        q_u=settings.q_u,
+        q_e=settings.q_e,
+        q_s=1.0,
+        clip_norm=user_clip,
+        user_cap=1.0,
+        noise_multiplier=settings.noise_multiplier,
+        published=terms,
+        rounds=1,
+        delta=0.5,
+    )
+    knows = reach_users > 0
+    scenario = Scenario(
+        reach_users=reach_users,
+        reach_sentences=int(knows),
+        user_sentences=int(user),
+        background=int(knows),
+        companions=_COMPANIONS if knows else 0,
+    )
+    return OwnMechanism(Seam(plan), scenario)
+
+
+def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:
+    """The pair of corpora that moves a round's sum the most within ``adjacency``.
+
+    A user without a bound on its sentences gets as many as fill the cap nearly always.
+    """
+    entity_bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
+    if math.isinf(user_sentences):
+        user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
+    return Scenario(
+        reach_users=entity_bound.users if entity_bound.total else 0,
+        reach_sentences=entity_bound.sentences_per_user if entity_bound.total else 0,
+        user_sentences=int(user_sentences),
+        background=background_needed(entity_bound.sentences_per_user, event.user_cap, event.clips_sentences)
+        if entity_bound.total
+        else 0,
+        companions=companions if entity_bound.total else 0,
+    )

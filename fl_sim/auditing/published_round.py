@@ -1,0 +1,172 @@
+"""A model of the published algorithm's round, as its paper states it and as its authors' code ran it.
+
+It stands in where the product's own strategy (``fl_sim.auditing.own_targets.published_target``) is no choice: for f_E,
+for an entity that hundreds of users know, and for what the authors' code did. A test holds it to the strategy.
+
+The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is taken with all
+weights 1 and W_u, W_e, W_s public, the case in which its defects are fewest. What a round releases is then, in units
+of the user clip β and before the public denominator D = q_u W_u (q_e W_e + q_s W_s), the sum of the sampled users'
+clipped updates plus N(0, (z (q_u|U| + 1))²). A sentence takes part as soon as any of its entities is sampled.
+
+On the worst-case corpora every user who knows the entity e' holds one sentence with it, which also mentions
+``companions`` further entities, and text that pulls the other way and outweighs nothing: without e' the user's
+clipped update is −β, with it +β. The protected user u' adds +β. Under a fixed cohort u' takes the place of another
+user, so there everyone else pulls the other way even where no entity is protected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.primitives import streams
+
+Estimator = Literal["f_e", "f_e_plus", "user_level"]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Defects:
+    """Where the authors' code departs from the paper.
+
+    Attributes:
+        variance_as_std: the noise has standard deviation σ² where the paper has σ.
+        fixed_cohort: a fixed number of users is drawn instead of each with probability q_u.
+        clip_before_adam: the gradient is clipped, but the update is what AdamW makes of it.
+    """
+
+    variance_as_std: bool = False
+    fixed_cohort: bool = False
+    clip_before_adam: bool = False
+
+
+_CERTAIN = 1e-15  # the chance that no companion is sampled counts as none below this
+
+AS_STATED = Defects()
+AS_CODED = Defects(variance_as_std=True, fixed_cohort=True, clip_before_adam=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMechanism:
+    """One audit target: a training of the published algorithm and the pair of corpora it is attacked with.
+
+    Attributes:
+        estimator: ``f_e``, ``f_e_plus``, or ``user_level`` (the paper's baseline, noise zβ on the sum).
+        users: |U|. users_per_round: q_u·|U|, a whole number under a fixed cohort.
+        q_e: entity sampling rate (q_s is 1, as in the paper's runs).
+        noise_multiplier: z.
+        entities: |E| = W_e. plain_sentences: |S| = W_s. user_clip: β. They matter to the defects only.
+        update_norm: norm of a user's AdamW update where ``clip_before_adam`` (:func:`adamw_update_norm`).
+        reach_users: F, users that know e'; 0 if no entity is protected.
+        user: whether u' is protected.
+        companions: further entities in every sentence with e'.
+
+    Raises:
+        PrivacyError: if a count is impossible.
+    """
+
+    estimator: Estimator
+    users: int
+    users_per_round: float
+    q_e: float
+    noise_multiplier: float
+    entities: int
+    plain_sentences: int
+    user_clip: float = 0.1
+    update_norm: float = 0.1
+    reach_users: int = 0
+    user: bool = True
+    companions: int = 64
+    defects: Defects = AS_STATED
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reach_users <= self.users:
+            raise PrivacyError(f"reach_users is {self.reach_users}; allowed: 0 to users ({self.users})")
+        if self.defects.fixed_cohort and self.users_per_round != int(self.users_per_round):
+            raise PrivacyError(f"users_per_round is {self.users_per_round}; allowed: a whole number as coded")
+        if self.estimator == "user_level" and self.defects.variance_as_std:
+            raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
+
+    @property
+    def denominator(self) -> float:
+        """D, by which the sum is divided (weights 1)."""
+        extended = self.plain_sentences if self.estimator == "f_e_plus" else 0
+        return self.users_per_round * (self.q_e * self.entities + extended)
+
+    @property
+    def noise_std(self) -> float:
+        """On the sum, in units of β."""
+        if self.estimator == "user_level":
+            return self.noise_multiplier
+        stated = self.noise_multiplier * (self.users_per_round + 1)
+        if not self.defects.variance_as_std:
+            return stated
+        sigma = stated * self.user_clip / self.denominator  # the paper's σ, on the average
+        return sigma**2 * self.denominator / self.user_clip
+
+    @property
+    def items_per_copy(self) -> int:
+        return 4
+
+    @property
+    def random_shift(self) -> bool:
+        same_cohort = self.defects.fixed_cohort and self.reach_users == self.users and not self.user
+        return not same_cohort or (1 - self.q_e) ** self.companions > _CERTAIN
+
+    def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
+        """The noisy sums of independent copies, in units of β, (rounds, copies)."""
+        rng = streams.generator(seed, "published rounds")
+        sums = np.stack([self._sum(present, copies, rng) for _ in range(rounds)])
+        return sums + rng.normal(0.0, self.noise_std, sums.shape) if noise else sums
+
+    def _sum(self, present: bool, copies: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Σ of the sampled users' updates in one round."""
+        knowers, lone = self._sampled(present and self.user, copies, rng)
+        background, entity = self._active(copies, rng)
+        turned = entity & (present and self.reach_users > 0)
+        pull = np.where(turned, 1.0, np.where(background, -1.0, 0.0))
+        scale = self.update_norm / self.user_clip if self.defects.clip_before_adam else 1.0
+        return np.asarray(scale * (knowers * pull + lone), dtype=np.float64)
+
+    def _sampled(self, enrolled: bool, copies: int, rng: np.random.Generator) -> tuple[Ints, Bools]:
+        """How many of the opposed users, and whether u', are in the cohort."""
+        if not self.defects.fixed_cohort:
+            q_u = self.users_per_round / self.users
+            lone = rng.random(copies) < q_u if enrolled else np.zeros(copies, dtype=np.bool_)
+            return rng.binomial(self.reach_users, q_u, copies), lone
+        cohort, opposed = int(self.users_per_round), self.reach_users or self.users
+        lone = rng.random(copies) < (cohort / (self.users + 1) if enrolled else 0.0)
+        return rng.hypergeometric(opposed, self.users - opposed, cohort - lone), lone
+
+    def _active(self, copies: int, rng: np.random.Generator) -> tuple[Bools, Bools]:
+        """Whether the opposed text and the sentences with e' take part: any of their entities is sampled."""
+        if self.estimator == "user_level":
+            return np.ones(copies, dtype=np.bool_), np.ones(copies, dtype=np.bool_)
+        companion = rng.random(copies) < 1 - (1 - self.q_e) ** self.companions  # at least one of them is
+        protected = rng.random(copies) < self.q_e
+        # f_e_plus: plain sentences are always in (q_s = 1); f_e trains on sentences with entities alone
+        background = np.ones(copies, dtype=np.bool_) if self.estimator == "f_e_plus" else companion
+        return background, companion | protected
+
+
+def adamw_update_norm(parameters: int, learning_rate: float, steps: int, clip_norm: float) -> float:
+    """The L2 norm of what ``steps`` AdamW steps make of a gradient of norm ``clip_norm`` in every step.
+
+    AdamW divides the gradient by its own size, so the clip does not bound the update, which grows with the number
+    of parameters. Measured by running torch's AdamW (weight decay 0, from zero) on 1,000 coordinates and scaled up:
+    with equal gradients every coordinate moves by the same amount.
+    """
+    import torch
+
+    sample = 1000
+    weights = torch.zeros(sample, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.AdamW([weights], lr=learning_rate, weight_decay=0.0)
+    for _ in range(steps):
+        weights.grad = torch.full_like(weights, clip_norm / parameters**0.5)
+        optimizer.step()
+    return float(weights.detach().norm()) * (parameters / sample) ** 0.5

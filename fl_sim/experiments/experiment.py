@@ -1,0 +1,372 @@
+"""One run from start to end, seen from the server: what is prepared, what happens after each round, what is left.
+
+An :class:`Experiment` is everything about a run except where its rounds are computed; :mod:`fl_sim.engines.server_app`
+gives it a Flower grid, :mod:`fl_sim.engines.engine` decides what that grid is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.features import ensure_features, feature_path
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.workspace import WorkspaceSpec
+from fl_sim.config import EngineConfig, RunConfig
+from fl_sim.data_prep.ner.coverage import read_coverage
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.experiments import evaluation as evaluate
+from fl_sim.experiments import run_record
+from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
+from fl_sim.experiments.privacy_spent import PrivacySpent
+from fl_sim.experiments.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
+from fl_sim.experiments.run_plan import Planned, plan_run
+from fl_sim.experiments.run_record import Record
+from fl_sim.storage import environment, model_files
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_claim import RunClaim
+from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
+from fl_sim.storage.utility import UTILITIES
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.messages import arrays_to_vector, vector_to_arrays
+from fl_sim.strategies.postprocessing.averaging import IterateAverage
+from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
+from fl_sim.strategies.registry import build_strategy
+
+Row = Mapping[str, Any]
+WhenPlanned = Callable[[EngineConfig], None]
+
+_ENCODED = "encoded"
+
+
+class Experiment:
+    """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
+
+    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share, and what a
+    frozen encoder made of its sentences. They are as private as the text, so they are removed at the end.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        planned: Planned,
+        model: LanguageModel,
+        folder: RunFolder,
+        place: RunClaim,
+        ledger: Ledger,
+        observers: Observers,
+    ) -> None:
+        self.config = config
+        self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
+        self.folder = folder
+        self.corpus = corpus
+        self._coverage = read_coverage(corpus)
+        self.row_callbacks: list[Callable[[Row], None]] = []
+        """Parts of the project that are called with every round's row; what they raise ends the run."""
+        self._observers = observers
+        self.stop_requested = False
+        self._stopping = False
+        self._place = place
+        self._model = model
+        self._charges = PrivacySpent(ledger, config, planned)
+        self._last_round = planned.rounds
+        shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
+        self._train = self._encode(config.corpus.train_split, "train")
+        self._held_out = self._held_out_sentences(held_out_split(config, corpus))
+        cache = Path(config.corpus.feature_cache or self._encoded)
+        self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
+        self._vector = model.get_vector()
+        self._strategy = self._build_strategy()
+        self._first_round = 1
+        self._round_began = time.monotonic()
+
+    @classmethod
+    def create(
+        cls,
+        config: RunConfig,
+        when_planned: WhenPlanned = lambda engine: None,
+        observers: Sequence[RunObserver] = (),
+    ) -> Experiment:
+        """Claim the run's folder, check everything that can be checked, and start the run's record.
+
+        Args:
+            config: the run.
+            when_planned: called once its ε stands, before the model is built and the corpus is read: the engine may
+                start beside that.
+            observers: called besides those of the configuration.
+
+        Raises:
+            ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not
+                run. The folder is then as it was, and so are the folders above it.
+        """
+        watching = _observers(config, observers)
+        path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
+        place = RunClaim.claim(Path(path).expanduser().absolute())
+        try:
+            return cls._prepared(with_absolute_paths(config), place, when_planned, watching)
+        except BaseException:
+            place.discard()
+            raise
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | Path,
+        when_planned: WhenPlanned = lambda engine: None,
+        observers: Sequence[RunObserver] = (),
+    ) -> Experiment:
+        """Open a run that was stopped, ready to go on after its last checkpoint.
+
+        Args:
+            path: the run's folder.
+            when_planned: as for :meth:`create`.
+            observers: as for :meth:`create`.
+
+        Raises:
+            PluginError: if an observer of its configuration cannot be loaded.
+            ResultsError: if it is no run folder, is finished, is at work in another process, is corrupt, or its
+                corpus, its plan or its ε can no longer be reproduced.
+            LedgerError: if its ledger cannot be trusted.
+        """
+        folder = RunFolder.open(Path(path).absolute())
+        place = RunClaim.hold(folder.path)
+        try:
+            return cls._resumed(folder, place, when_planned, observers)
+        except BaseException:
+            shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
+            place.release()
+            raise
+
+    @classmethod
+    def _prepared(
+        cls, config: RunConfig, place: RunClaim, when_planned: WhenPlanned, observers: Observers
+    ) -> Experiment:
+        corpus = open_corpus(config)
+        planned = plan_run(config, corpus.ownership(config.corpus.train_split))
+        when_planned(config.engine)
+        model = build_model(config, task_of(config, corpus))
+        described = run_record.describe(config, planned, corpus)
+        folder = RunFolder.create(place.path, config=described, environment=environment.describe())
+        experiment = cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path), observers)
+        experiment._announce(None)
+        return experiment
+
+    @classmethod
+    def _resumed(
+        cls, folder: RunFolder, place: RunClaim, when_planned: WhenPlanned, observers: Sequence[RunObserver]
+    ) -> Experiment:
+        result = folder.result
+        if result is not None and result.get("stopped") != "interrupted":
+            raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
+        began = Record.read(folder)
+        config = began.config
+        watching = _observers(config, observers)
+        corpus = began.open_corpus(folder)
+        ownership = corpus.ownership(config.corpus.train_split)
+        planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
+        began.check(folder, planned)
+        ledger = Ledger.open(folder.path)
+        if result is not None:
+            ledger.check_head(result.get("ledger") or {})
+        when_planned(config.engine)
+        model = build_model(config, task_of(config, corpus))
+        experiment = cls(config, corpus, planned, model, folder, place, ledger, watching)
+        experiment._restore(Checkpoint.read(folder.checkpoint_dir))
+        experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)
+        experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
+        return experiment
+
+    def execute(self, grid: Grid) -> None:
+        """Run the rounds that are left on ``grid`` and finish the run folder."""
+        try:
+            self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
+            if self._features is not None:
+                ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
+                self._held_out = self._held_out.read_by(self._model, self._features.parent, self._observers.on_reading)
+            self._round_began = time.monotonic()
+            self._strategy.start(
+                grid,
+                vector_to_arrays(self._vector),
+                num_rounds=self._last_round,
+                timeout=self.config.engine.timeout,
+                evaluate_fn=self._after_round,
+                first_round=self._first_round,
+            )
+            self._finish()
+        finally:
+            self._leave()
+
+    def abandon(self, error: BaseException) -> None:
+        """After ``error`` ended the run: remove a folder in which nothing was measured, and say what is left."""
+        self._leave()
+        where = self.folder.path
+        if self.folder.last_round is None and self._place.new:
+            self._place.discard()
+            error.add_note("no round was run, and no run folder is left")
+        elif str(where) not in str(error):
+            error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
+
+    def _announce(self, last_round: int | None) -> None:
+        """Tell the observers what starts, and after which round it goes on."""
+        rounds, warnings = self.planned.rounds, self.planned.warnings
+        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
+
+    def _leave(self) -> None:
+        shutil.rmtree(self._encoded, ignore_errors=True)
+        self._place.release()
+
+    def _restore(self, checkpoint: Checkpoint | None) -> None:
+        """Stand where ``checkpoint`` was written; before the first one, at the start."""
+        if checkpoint is None or checkpoint.server_round == 0:
+            return
+        recorded = self.folder.last_round or 0
+        last = min(recorded, self.planned.rounds)
+        if not 0 <= checkpoint.server_round <= last:
+            raise ResultsError(
+                f"{self.folder.path}: the checkpoint is of round {checkpoint.server_round}, but rounds 0 to {last} are "
+                "recorded; the run folder is corrupt"
+            )
+        if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
+            raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
+        self._charges.check_head(checkpoint.ledger)
+        self.folder.check_head(checkpoint.folder)
+        self._strategy.restore(checkpoint.optimizer)
+        self._vector = checkpoint.vector
+        self._model.set_vector(self._strategy.averaged(self._vector))
+        self._first_round = checkpoint.server_round + 1
+
+    def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Measure, record, and keep the model so that the run can go on from here."""
+        # A stop that is requested from here on lets one more round run, which then is the last.
+        self._stopping = self.stop_requested
+        last = self._stopping or server_round == self._last_round
+        self._vector = arrays_to_vector(arrays)
+        self._model.set_vector(self._strategy.averaged(self._vector))
+        row: dict[str, Any] = {"round": server_round}
+        if last or server_round % self.config.evaluation.every == 0:
+            row |= evaluate.measure(self._model, self._held_out)
+        row |= self._charges.after(server_round)
+        if server_round > 0:
+            row |= self._strategy.tally.metrics()
+        row["seconds"] = time.monotonic() - self._round_began
+        self._round_began = time.monotonic()
+        self.folder.append_metrics(row)
+        if last or server_round % self.config.checkpoint_every == 0:
+            heads = self._charges.head(), self.folder.head()
+            state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
+            state.write(self.folder.checkpoint_dir)
+        for callback in self.row_callbacks:
+            callback(row)
+        self._observers.on_round(row)
+
+    def _finish(self) -> None:
+        metrics = self.folder.metrics()
+        rounds = int(metrics["round"].iloc[-1])
+        self._model.save(self.folder.model_dir)
+        from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
+
+        result = {
+            "stopped": self._why_stopped(rounds),
+            "rounds": rounds,
+            "plan": asdict(self.planned.plan),
+            "corpus": {
+                "name": self.corpus.manifest.name,
+                "users": self._strategy.federation.num_users,
+                "sentences": len(self._train),
+                "coverage": self._coverage and self._coverage.summary(),
+            },
+            "task": self.config.task,
+            **self._utility(metrics),
+            **self._charges.altogether(),
+            "ledger": self._charges.head(),
+            model_files.KEY: model_files.checksums(self.folder.model_dir),
+            **self.planned.protected.record(),
+            "warnings": list(self.planned.warnings),
+        }
+        self.folder.finish(result, present)
+        self._observers.on_end(self.folder.result or {})
+
+    def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
+        """The task's figures at the start and at the end, and without a model."""
+        measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # rounds between two evaluations: none
+        names = [name for name in ("perplexity", "perplexity_per_word", "error") if name in measured]
+        found = {name: float(measured[name].iloc[-1]) for name in names}
+        if "perplexity" in found:
+            found["perplexity_per_token"] = found["perplexity"]
+        initial = {f"initial_{name}": float(measured[name].iloc[0]) for name in names}
+        return found | initial | evaluate.reference(self._model, self._train, self._held_out)
+
+    def _why_stopped(self, rounds: int) -> str:
+        if rounds < self._last_round:
+            return "interrupted"
+        return "rounds" if self._last_round == self.planned.plan.rounds else "epsilon_budget"
+
+    @property
+    def _encoded(self) -> Path:
+        return self.folder.path / _ENCODED
+
+    def _held_out_sentences(self, split: str) -> evaluate.HeldOutSentences:
+        examples = self._encode(split, "held_out")
+        evaluation = self.config.evaluation
+        ids = evaluate.held_out_sample(examples.encoded, evaluation.max_sentences, self.config.seed)
+        return evaluate.HeldOutSentences.of(self._model, examples, self.corpus.texts(split), ids)
+
+    def _encode(self, split: str, name: str) -> Examples:
+        model = self._model
+        encoded = encode_split(
+            self.corpus.texts(split),
+            model.tokenizer,
+            model.max_tokens,
+            self._encoded / name,
+            bos_id=model.bos_id,
+            eos_id=model.eos_id,
+        )
+        return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
+
+    def _build_strategy(self) -> BoundedSumStrategy:
+        config = self.config
+        workspace = WorkspaceSpec(
+            corpus=str(self.corpus.path.absolute()),
+            fingerprint=self.corpus.fingerprint,
+            split=config.corpus.train_split,
+            encoded=str(self._encoded / "train"),
+            features=None if self._features is None else str(self._features),
+            task=config.task,
+            model=config.model,
+            seed=config.seed,
+        )
+        federation = Federation(
+            workspace=workspace.model_dump_json(),
+            sentences_per_user=self.corpus.ownership(config.corpus.train_split).sentences_per_user,
+            seed=self._charges.sampling_seed,
+        )
+        size, rounds = self._model.num_parameters, self.planned.rounds
+        return build_strategy(
+            RoundParts(
+                plan=self.planned.plan,
+                federation=federation,
+                optimizer=build_optimizer(config.server, size, rounds),
+                average=IterateAverage(config.averaging, size, rounds),
+                local=config.local,
+                should_stop=lambda: self._stopping,
+                before_release=self._charges.before_release,
+                secure_noise=config.privacy.secure_noise,
+            )
+        )
+
+
+def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:
+    """The observers of a configuration, and after them those that a caller gives."""
+    return Observers([*load_observers(config.observers), *checked_observers(observers)])

@@ -1,0 +1,171 @@
+"""Observers: objects that a run calls at its start, after every round and at its end.
+
+An observer sees what the run records and cannot change it: every row is a copy, and an observer that raises is left out
+from then on, with one warning. Name observers in the configuration, as ``observers = ["my_module:MyObserver"]``, or
+give objects to :func:`fl_sim.run`. docs/extending/add_an_observer.md shows one whole.
+
+>>> class Printer(Observer):
+...     def on_round(self, row):
+...         print(f"round {row['round']}: loss {row['loss']}")
+>>> observers = Observers([Printer()])
+>>> observers.on_round({"round": 1, "loss": 5.5})
+round 1: loss 5.5
+>>> load_observers(["pathlib:Path"])
+Traceback (most recent call last):
+fl_sim.plugins.PluginError: observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that \
+takes no arguments, with the methods on_start, on_round and on_end
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fl_sim.config import RunConfig
+from fl_sim.plugins import PluginError, Registry
+from fl_sim.storage.run_folder import decode, encode
+
+log = logging.getLogger(__name__)
+
+_METHODS = ("on_start", "on_round", "on_end")
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What an observer learns when a run starts.
+
+    Attributes:
+        path: the run's folder.
+        config: the configuration, paths made absolute.
+        rounds: how many rounds are to be released; fewer than ``config.rounds`` where a budget ends the run.
+        last_round: the round after which the run goes on; None for a run that starts from the beginning.
+        warnings: what the owner should know, each a sentence.
+    """
+
+    path: Path
+    config: RunConfig
+    rounds: int
+    last_round: int | None
+    warnings: tuple[str, ...]
+
+
+class RunObserver(Protocol):
+    """The interface of an observer.
+
+    ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
+    first round; both are numbers of sentences.
+    """
+
+    def on_start(self, start: RunStart) -> None:
+        """Take note of a run that starts or is resumed; called once, before its first round."""
+
+    def on_round(self, row: Mapping[str, Any]) -> None:
+        """Take note of a round: the row that metrics.jsonl just got. Round 0 is the initial model."""
+
+    def on_end(self, result: Mapping[str, Any]) -> None:
+        """Take note of the content of result.json, once it is written; not called for a run that fails."""
+
+
+class Observer:
+    """An observer that does nothing; inherit from it to write the methods that you need."""
+
+    def on_start(self, start: RunStart) -> None:
+        """Ignore the start."""
+
+    def on_reading(self, done: int, total: int) -> None:
+        """Ignore the progress of a frozen encoder."""
+
+    def on_round(self, row: Mapping[str, Any]) -> None:
+        """Ignore the round."""
+
+    def on_end(self, result: Mapping[str, Any]) -> None:
+        """Ignore the end."""
+
+
+def _is_observer(part: Any) -> bool:
+    return all(callable(getattr(part, name, None)) for name in _METHODS)
+
+
+OBSERVERS = Registry(
+    group="fl_sim.observers",
+    kind="observer",
+    built_in={},
+    check=_is_observer,
+    interface="an object, or a class that takes no arguments, with the methods on_start, on_round and on_end",
+)
+"""Observers by entry point or import path; none is built in."""
+
+
+def load_observers(names: Sequence[str]) -> list[RunObserver]:
+    """Import the observers of a configuration and make an object of those that are classes.
+
+    Raises:
+        PluginError: one does not exist, cannot be imported or made, or has the wrong interface.
+    """
+    return [_made(name, OBSERVERS.load(name)) for name in names]
+
+
+def checked_observers(observers: Sequence[RunObserver]) -> list[RunObserver]:
+    """Return the observers that a caller gives as objects.
+
+    Raises:
+        PluginError: one of them lacks a method.
+    """
+    for observer in observers:
+        if not _is_observer(observer) or isinstance(observer, type):
+            raise PluginError(
+                f"observer is {observer!r:.100}; allowed: an object with the methods {', '.join(_METHODS)}"
+            )
+    return list(observers)
+
+
+def _made(name: str, part: Any) -> RunObserver:
+    if not isinstance(part, type):
+        return part
+    try:
+        return part()
+    except Exception as error:  # a plug-in's own code may raise anything
+        raise PluginError(f"observer '{name}' cannot be made without arguments ({_reason(error)})") from error
+
+
+class Observers:
+    """The observers of one run. One that raises is left out from then on, with one warning."""
+
+    def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
+        self._observers = list(observers)
+
+    def on_start(self, start: RunStart) -> None:
+        """Announce that the run starts."""
+        self._each("on_start", lambda: (start,))
+
+    def on_reading(self, done: int, total: int) -> None:
+        """Announce how many sentences a frozen encoder has read."""
+        self._each("on_reading", lambda: (done, total))
+
+    def on_round(self, row: Mapping[str, Any]) -> None:
+        """Hand out the row of a round, to each observer a copy as it is read back from metrics.jsonl."""
+        self._each("on_round", lambda: (decode(encode(row)),))
+
+    def on_end(self, result: Mapping[str, Any]) -> None:
+        """Hand out the result, to each observer a copy as it is read back from result.json."""
+        self._each("on_end", lambda: (decode(encode(result)),))
+
+    def _each(self, method: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
+        for observer in list(self._observers):
+            call = getattr(observer, method, None)
+            if call is None:
+                continue
+            try:
+                call(*arguments())
+            except (Exception, SystemExit) as error:  # a run must not depend on who watches it
+                self._observers.remove(observer)
+                name = type(observer).__qualname__
+                log.warning("observer %s failed in %s and is ignored from now on (%s)", name, method, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

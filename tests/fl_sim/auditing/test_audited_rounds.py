@@ -1,0 +1,203 @@
+"""The real rounds on many copies of a small world: exactly the mechanism, and never more leaky than its ε."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sim.auditing.attack import attack
+from fl_sim.auditing.audited_rounds import Seam, bounded_sum, release
+from fl_sim.auditing.cases import examine, own_case
+from fl_sim.auditing.own_targets import OwnMechanism, seam_of, worst_case
+from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, Scenario, build, gradients
+from fl_sim.clients.selection import select
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.primitives import clipping
+from fl_sim.strategies.registry import build_strategy
+
+DELTA = 1e-5
+COINS = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.4, q_s=0.5, user_cap=3)
+
+
+def quiet_sums(event: RoundEvent, scenario: Scenario, present: bool, copies: int, rounds: int = 1) -> np.ndarray:
+    target = OwnMechanism(seam_of(event, rounds, DELTA), scenario)
+    return target.outputs(present, rounds, copies, seed=1, noise=False)
+
+
+def test_the_two_corpora_differ_by_what_is_protected() -> None:
+    scenario = Scenario(reach_users=2, reach_sentences=3, user_sentences=4, background=1, companions=2)
+    with_it, without = (build(scenario, present, copies=5) for present in (True, False))
+    assert with_it.ownership.num_users == 5 * 3
+    assert without.ownership.num_users == 5 * 2
+    assert np.bincount(with_it.kinds).tolist() == [10, 30, 20]
+    assert np.bincount(without.kinds).tolist() == [10]
+    assert with_it.ownership.num_entities == 15
+    per_sentence = with_it.ownership.entities_per_sentence
+    assert set(per_sentence[with_it.kinds == ENTITY]) == {3}
+    assert set(per_sentence[with_it.kinds != ENTITY]) == {0}
+
+
+def test_copies_share_no_user_and_no_entity() -> None:
+    corpus = build(Scenario(reach_users=2, reach_sentences=2, companions=1), True, copies=4)
+    ownership = corpus.ownership
+    copy_of_sentence = corpus.copy_of_user[ownership.user_of_sentence]
+    copy_of_mention = np.repeat(copy_of_sentence, ownership.entities_per_sentence)
+    assert np.array_equal(ownership.entity_ids // 2, copy_of_mention)
+
+
+@pytest.mark.parametrize(
+    ("event", "adjacency", "without", "present"),
+    [
+        (RoundEvent("uedp", 1.0, user_cap=4), Adjacency(2, ContributionBound(3, 2)), 0.0, (2 + 3 * 2) / 4),
+        (RoundEvent("uedp", 1.0, user_cap=4), Adjacency(math.inf), 0.0, 1.0),
+        (RoundEvent("uedp", 1.0, user_cap=2), Adjacency(0, ContributionBound(3, 9)), -3.0, 3.0),
+        (RoundEvent("uedp", 1.0, user_cap=2, clipping="user"), Adjacency(0, ContributionBound(3, 1)), -3.0, 3.0),
+        (RoundEvent("user_level", 1.0), Adjacency(5, ContributionBound(3, 1)), -3.0, 4.0),
+    ],
+)
+def test_without_coins_the_protected_data_move_the_sum_as_far_as_proven(
+    event: RoundEvent, adjacency: Adjacency, without: float, present: float
+) -> None:
+    scenario = worst_case(event, adjacency)
+    assert quiet_sums(event, scenario, False, copies=3) == pytest.approx(np.full((1, 3), without), abs=1e-5)
+    assert quiet_sums(event, scenario, True, copies=3) == pytest.approx(np.full((1, 3), present), abs=1e-5)
+
+
+def test_the_shift_has_the_law_of_the_theorem() -> None:
+    """( min(B·K', ŵ) + A·K ) / ŵ, with M ~ Binomial(F, q_u) sampled users."""
+    n_user, entity_bound, copies = 5, ContributionBound(2, 1), 40_000
+    found = quiet_sums(COINS, worst_case(COINS, Adjacency(n_user, entity_bound)), True, copies)[0] * COINS.user_cap
+    rng = np.random.default_rng(0)
+    user = np.minimum((rng.random(copies) < COINS.q_u) * rng.binomial(n_user, COINS.q_s, copies), 3)
+    knowers = rng.binomial(entity_bound.users, COINS.q_u, copies)
+    entity = (rng.random(copies) < COINS.q_e) * rng.binomial(knowers, COINS.q_s)
+    expected = np.bincount(user + entity, minlength=6)
+    observed = np.bincount(found.round().astype(int), minlength=6)
+    assert stats.chi2_contingency(np.stack([expected, observed])).pvalue > 1e-4
+
+
+def test_copies_and_rounds_are_independent() -> None:
+    sums = quiet_sums(COINS, worst_case(COINS, Adjacency(5, ContributionBound(2, 1))), True, copies=20_000, rounds=2)
+    neighbours = np.corrcoef(sums[0, ::2], sums[0, 1::2])[0, 1]
+    rounds = np.corrcoef(sums[0], sums[1])[0, 1]
+    assert abs(neighbours) < 4 / math.sqrt(10_000)
+    assert abs(rounds) < 4 / math.sqrt(20_000)
+
+
+def test_the_noise_is_that_of_the_plan() -> None:
+    event = RoundEvent("uedp", 0.7, user_cap=3)
+    outputs = release(seam_of(event, 2, DELTA), build(Scenario(user_sentences=1), False, 20_000), 2, seed=5)
+    assert stats.kstest(outputs.ravel() / 0.7, "norm").pvalue > 1e-4
+    assert stats.kstest(outputs.ravel() / 0.7 / 1.05, "norm").pvalue < 1e-4
+
+
+def test_the_fast_sum_is_the_sum_by_definition() -> None:
+    """Projecting different values once equals projecting every sentence and every user."""
+    corpus = build(Scenario(reach_users=3, reach_sentences=4, user_sentences=6, background=2), True, copies=7)
+    seam = seam_of(COINS, 1, DELTA)
+    runs = np.array([[0, 5], [8, 21]])
+    chosen = select(corpus.ownership, runs, 123, 0.7, 0.6)
+    rule = LocalRule("gradients", 0.7, 0.6, sentence_clip=1.0, user_clip=3.0)
+    expected = np.zeros(7)
+    start = 0
+    for user, count in zip(chosen.users, chosen.counts, strict=True):
+        total = np.zeros(1, dtype=np.float32)
+        for sentence in chosen.sentences[start : start + count]:
+            row = gradients(3.0)[corpus.kinds[sentence]].copy()
+            clipping.project(row, 1.0)
+            total += row
+        clipping.project(total, 3.0)
+        expected[corpus.copy_of_user[user]] += total[0]
+        start += count
+    assert len(chosen.sentences) > 20
+    assert bounded_sum(seam, corpus, chosen, rule).vector == pytest.approx(expected)
+
+
+def test_the_gradients_outweigh_every_clip() -> None:
+    rows = gradients(3.0)[:, 0]
+    assert rows[BACKGROUND] < -3
+    assert rows[LONE] > 3
+    assert rows[BACKGROUND] + rows[ENTITY] >= 2 * 0.99 * 3 - 3
+
+
+AUDITED = [  # event, adjacency, rounds
+    (RoundEvent("uedp", 1.0), Adjacency(1), 1),
+    (RoundEvent("uedp", 2.0, user_cap=5), Adjacency(math.inf, ContributionBound(4, 1)), 5),
+    (RoundEvent("uedp", 0.5, q_u=0.2, q_e=0.5, user_cap=5), Adjacency(5, ContributionBound(3, 2)), 5),
+    (RoundEvent("uedp", 0.5, q_s=0.2, q_e=0.5, user_cap=3), Adjacency(6, ContributionBound(3, 2)), 5),
+    (RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, clipping="user"), Adjacency(1, ContributionBound(3, 1)), 3),
+    (RoundEvent("user_level", 1.0, q_u=0.1), Adjacency(1), 10),
+]
+
+
+def assert_never_exceeds(seeds: range, trials: int) -> None:
+    for event, adjacency, rounds in AUDITED:
+        case = own_case("audited", event, adjacency, rounds, DELTA)
+        for seed in seeds:
+            finding = examine(case, trials=trials, seed=seed, confidence=0.95)
+            assert finding.holds, finding.record()
+
+
+def test_the_audit_never_exceeds_our_epsilon() -> None:
+    assert_never_exceeds(range(1), trials=1_500)
+
+
+@pytest.mark.slow
+def test_the_audit_never_exceeds_our_epsilon_over_many_seeds() -> None:
+    assert_never_exceeds(range(1, 11), trials=10_000)
+
+
+def test_the_audit_comes_close_where_theory_is_exact() -> None:
+    """One certain user and Gaussian noise: nothing is lost in the proof, so little may be lost in the audit."""
+    case = own_case("user", RoundEvent("uedp", 1.0), Adjacency(1), 1, DELTA)
+    finding = examine(case, trials=10_000, seed=0, confidence=0.95)
+    assert finding.audit.gaussian is not None
+    assert 0.75 * finding.epsilon_proven < finding.audit.gaussian.epsilon < finding.epsilon_proven
+
+
+def test_a_gaussian_bound_is_given_only_where_no_coin_decides() -> None:
+    for event, adjacency, rounds in AUDITED:
+        target = OwnMechanism(seam_of(event, rounds, DELTA), worst_case(event, adjacency))
+        certain = event.q_u == event.q_s == 1 and (event.q_e == 1 or adjacency.entity_bound.total == 0)
+        assert target.random_shift is not certain
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    target = OwnMechanism(seam_of(COINS, 2, DELTA), worst_case(COINS, Adjacency(2)))
+    first, again, other = (attack(target, rounds=2, trials=100, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(first.present, again.present)
+    assert np.array_equal(first.without, again.without)
+    assert not np.array_equal(first.present, other.present)
+
+
+def test_the_noise_is_pinned_down() -> None:
+    """An audit that could not tell the claimed noise from one a third larger would not notice a small bug either."""
+    event = RoundEvent("uedp", 1.0, q_s=0.5, q_e=0.5, user_cap=2)
+    case = own_case("both", event, Adjacency(2, ContributionBound(2, 1)), 4, DELTA)
+    finding = examine(case, trials=10_000, seed=0, confidence=0.95, pin_noise=True)
+    assert finding.audit.noise_at_most is not None
+    assert 1.0 < finding.audit.noise_at_most < 1.33
+    assert finding.epsilon_lower_model is not None
+    assert finding.epsilon_lower < finding.epsilon_lower_model < finding.epsilon_proven
+
+
+def test_a_scenario_without_anyone_is_refused() -> None:
+    with pytest.raises(PrivacyError, match="protects neither"):
+        Scenario(background=3)
+    with pytest.raises(PrivacyError, match="companions is -1"):
+        Scenario(user_sentences=1, companions=-1)
+    case = own_case("user", COINS, Adjacency(2), 1, DELTA)
+    with pytest.raises(PrivacyError, match="trials is 7"):
+        examine(case, trials=7, seed=0, confidence=0.95)
+
+
+def test_the_seam_defaults_to_the_product() -> None:
+    seam = Seam(seam_of(COINS, 1, DELTA).plan)
+    assert seam.select is None
+    assert seam.build is build_strategy
+    assert seam.project_sentence is seam.project_user is clipping.project

@@ -1,0 +1,185 @@
+"""Bounds from scores: exact where theory is exact, never above the truth more often than the confidence allows."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sim.auditing import lower_bounds
+from fl_sim.auditing.lower_bounds import (
+    Scores,
+    epsilon_lower_bound,
+    gaussian_epsilon,
+    gaussian_lower_bound,
+    judge_claims,
+    lower_limit,
+    noise_at_most,
+    one_run_lower_bound,
+    one_run_p_value,
+    upper_limit,
+)
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+
+CONFIDENCE = 0.95
+
+
+def gaussian_scores(mu: float, trials: int, seed: int) -> Scores:
+    rng = np.random.default_rng(seed)
+    return Scores(rng.normal(0, 1, trials), rng.normal(mu, 1, trials))
+
+
+def randomized_response(epsilon: float, trials: int, seed: int) -> Scores:
+    """Scores of a mechanism that is exactly ε-DP: a bit, flipped with probability 1 / (1 + e^ε)."""
+    rng = np.random.default_rng(seed)
+    truth = 1 / (1 + math.exp(-epsilon))
+    return Scores((rng.random(trials) >= truth).astype(float), (rng.random(trials) < truth).astype(float))
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.003, 0.1, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("failure", [0.05, 0.01])
+def test_clopper_pearson_covers_exactly(probability: float, failure: float) -> None:
+    trials = 60
+    hits = np.arange(trials + 1)
+    distribution = stats.binom.pmf(hits, trials, probability)
+    assert distribution[upper_limit(hits, trials, failure) < probability].sum() <= failure
+    assert distribution[lower_limit(hits, trials, failure) > probability].sum() <= failure
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "failure", "limit"),
+    [  # computed with jax_privacy 2.0.0, auditing._clopper_pearson_upper
+        (0, 100, 0.05, 0.029513049607039925),
+        (7, 100, 0.025, 0.13891972845585732),
+        (99, 100, 0.01, 0.9998995016917583),
+        (3, 10_000, 0.025, 0.0008764745225140007),
+        (100, 100, 0.05, 1.0),
+    ],
+)
+def test_the_upper_limit_agrees_with_an_independent_one(hits: int, trials: int, failure: float, limit: float) -> None:
+    assert upper_limit(np.array([hits]), trials, failure)[0] == pytest.approx(limit, rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0, 7.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_gaussian_epsilon_agrees_with_dp_accounting(mu: float, delta: float) -> None:
+    expected = dp_accounting.get_epsilon_gaussian(1 / mu, delta)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_no_leak_costs_nothing() -> None:
+    assert gaussian_epsilon(0.0, 1e-5) == 0
+    assert gaussian_epsilon(0.1, 0.5) == 0
+    scores = gaussian_scores(0.0, 4_000, 0)
+    assert epsilon_lower_bound(scores, 1e-5, CONFIDENCE).epsilon < 0.1
+
+
+def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
+    epsilon, seeds = 1.0, 400
+    found = np.array(
+        [epsilon_lower_bound(randomized_response(epsilon, 2_000, s), 0.0, CONFIDENCE).epsilon for s in range(seeds)]
+    )
+    assert (found > epsilon).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+    assert np.median(found) > 0.75 * epsilon
+
+
+def test_the_gaussian_bound_is_valid_and_nearly_tight() -> None:
+    mu, delta, seeds = 1.0, 1e-5, 200
+    truth = gaussian_epsilon(mu, delta)
+    found = np.array(
+        [gaussian_lower_bound(gaussian_scores(mu, 4_000, s), delta, CONFIDENCE).epsilon for s in range(seeds)]
+    )
+    assert (found > truth).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+    assert np.median(found) > 0.7 * truth
+
+
+def test_a_claim_is_refuted_where_it_is_wrong() -> None:
+    scores = gaussian_scores(2.0, 20_000, 0)
+    honest = [(delta, gaussian_epsilon(2.0, delta)) for delta in (1e-5, 1e-2, 0.3)]
+    assert not judge_claims(scores, honest, CONFIDENCE).refuted
+    wrong = [honest[0], (0.3, 0.0), honest[1]]  # δ(0) of a 2-GDP mechanism is 0.68
+    verdict = judge_claims(scores, wrong, CONFIDENCE)
+    assert verdict.refuted
+    assert verdict.delta == 0.3
+
+
+def test_the_noise_is_found_within_a_tenth() -> None:
+    def claims_at(noise_multiplier: float) -> list[tuple[float, float]]:
+        deltas = (1e-5, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.3)
+        return [(delta, gaussian_epsilon(1 / noise_multiplier, delta)) for delta in deltas]
+
+    found = noise_at_most(gaussian_scores(1.0, 20_000, 0), claims_at, 1.0, CONFIDENCE)
+    assert 1.0 < found < 1.15
+    assert noise_at_most(gaussian_scores(0.0, 2_000, 0), claims_at, 1.0, CONFIDENCE) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("canaries", "guesses", "correct", "failure", "delta", "epsilon", "p_value"),
+    [  # ε, and the p-value at ε = 1, computed with jax_privacy 2.0.0 (auditing._epsilon_one_run, _one_run_p_value)
+        (1000, 100, 95, 0.05, 1e-5, 2.165175787875041, 0.0006639144683529011),
+        (1000, 1000, 700, 0.05, 0.0, 0.7320110250757831, 0.9871199045643233),
+        (500, 200, 200, 0.01, 1e-5, 3.728678446511751, 0.00014909885708393075),
+        (100, 100, 70, 0.05, 1e-3, 0.44462420155126864, 0.8049765369163506),
+        (100, 50, 30, 0.05, 1e-5, 0.0, 0.9851766155467687),
+        (10000, 1500, 1429, 0.05, 1e-5, 2.791400132867656, 0.0005334512673773078),
+    ],
+)
+def test_one_run_agrees_with_an_independent_implementation(
+    canaries: int, guesses: int, correct: int, failure: float, delta: float, epsilon: float, p_value: float
+) -> None:
+    included = np.arange(canaries) >= canaries // 2
+    included[: guesses - correct] = True  # as many wrong guesses
+    scores = np.arange(canaries, dtype=float)
+    share = guesses / canaries
+    assert one_run_p_value(canaries, guesses, correct, 1.0, delta) == pytest.approx(p_value, rel=1e-6)
+    found = one_run_lower_bound(included, scores, delta, 1 - failure, (share,))
+    assert found == pytest.approx(epsilon, abs=2e-6)
+
+
+def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of right guesses alone decides a bound, and many of the hundred have the same."""
+    monkeypatch.setattr(lower_bounds, "_one_run_epsilon", functools.cache(lower_bounds._one_run_epsilon))
+    epsilon, canaries, seeds = 1.0, 200, 100
+    exceeded = 0
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        included = rng.random(canaries) < 0.5
+        told = rng.random(canaries) < 1 / (1 + math.exp(-epsilon))
+        scores = np.where(included == told, 1.0, -1.0) + 0.1 * rng.random(canaries)
+        exceeded += one_run_lower_bound(included, scores, 0.0, CONFIDENCE, (0.5, 1.0)) > epsilon
+    assert exceeded <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+
+
+def test_one_run_with_perfect_scores() -> None:
+    included = np.arange(200) % 2 == 0
+    found = one_run_lower_bound(included, included.astype(float), 0.0, CONFIDENCE, (1.0,))
+    truth = 0.05 ** (1 / 200)  # the accuracy at which 200 right guesses have probability 0.05
+    assert found == pytest.approx(math.log(truth / (1 - truth)), rel=1e-4)
+    assert one_run_lower_bound(included, 1.0 - included, 0.0, CONFIDENCE, (1.0,)) == 0
+
+
+@pytest.mark.parametrize(
+    ("without", "present", "message"),
+    [
+        ([0.0] * 4, [0.0] * 5, "4 without and 5 with"),
+        ([0.0] * 3, [0.0] * 3, "at least 4"),
+        ([math.nan] * 4, [0.0] * 4, "not a number"),
+    ],
+)
+def test_impossible_scores_are_refused(without: list[float], present: list[float], message: str) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        Scores(np.array(without), np.array(present))
+
+
+def test_impossible_questions_are_refused() -> None:
+    scores = gaussian_scores(1.0, 100, 0)
+    with pytest.raises(PrivacyError, match=r"confidence is 1\.0"):
+        epsilon_lower_bound(scores, 1e-5, 1.0)
+    with pytest.raises(PrivacyError, match="claims is empty"):
+        judge_claims(scores, [], CONFIDENCE)
+    with pytest.raises(PrivacyError, match="2 with 3 scores"):
+        one_run_lower_bound(np.ones(2, dtype=bool), np.ones(3), 0.0, CONFIDENCE, (1.0,))

@@ -1,0 +1,191 @@
+"""From a configuration to a plan: defaults, targets, budgets, what is refused and what is warned of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.run_plan import DEFAULTS, Planned, mechanism_of, plan_run
+from fl_sim.strategies.accounting import accountant
+from tests.fl_sim.ownerships import ownership, village
+
+
+def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
+    keys = {key if "." in key or key == "rounds" else f"privacy.{key}": value for key, value in settings.items()}
+    return plan_run(RunConfig.from_mapping({"rounds": 10, **keys}), incidence or village())
+
+
+# Defaults
+
+
+@pytest.mark.parametrize("strategy", list(DEFAULTS))
+def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
+    plan = planned(strategy=strategy).plan
+    for name, value in DEFAULTS[strategy].items():
+        assert getattr(plan, name) == value
+    assert (plan.strategy, plan.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
+
+
+def test_what_is_given_is_taken() -> None:
+    given = {"q_u": 0.5, "q_e": 0.75, "q_s": 0.25, "clip_norm": 0.125, "user_cap": 3.0, "noise_multiplier": 2.0}
+    result = planned(**given, population=1000, delta=1e-6)
+    for name, value in (given | {"population": 1000, "delta": 1e-6}).items():
+        assert getattr(result.plan, name) == value
+    config = RunConfig.from_mapping({f"privacy.{name}": value for name, value in given.items()})
+    assert mechanism_of(config.privacy) == given
+
+
+def test_population_scales_the_denominator_and_not_epsilon() -> None:
+    here, larger = planned(), planned(population=2000)
+    assert larger.plan.expected_cohort == 100 * here.plan.expected_cohort
+    assert larger.guarantees.after(10) == here.guarantees.after(10)
+
+
+# Targets
+
+
+@pytest.mark.parametrize("unit", ["user", "user_entity"])
+@pytest.mark.parametrize(
+    ("target", "strategy", "rates"),
+    [
+        (0.3, "uedp", {}),
+        (4.0, "uedp", {}),
+        (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}),
+        (4.0, "user_level", {"q_u": 0.2}),
+    ],
+    ids=["small", "uedp", "uedp, sampled users", "user_level"],
+)
+def test_a_target_is_met_and_not_by_more_than_half_a_percent(
+    target: float, strategy: str, rates: dict[str, float], unit: str
+) -> None:
+    result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates)
+    reached = result.guarantees.after(10)["epsilon_user" if unit == "user" else "epsilon_user_entity_p95"]
+    assert target * 0.995 <= reached <= target
+    again = accountant.epsilon(result.plan.event(), result.protected.target(unit), 10, 1e-5)
+    assert again <= target
+
+
+@pytest.mark.parametrize("target", [1e-4, 2000.0])
+def test_extreme_targets_are_met_too(target: float) -> None:
+    assert planned(target_epsilon=target, rounds=40).guarantees.after(40)["epsilon_user_entity_p95"] <= target
+
+
+def test_a_target_out_of_reach() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^privacy\.target_epsilon is 1e-09; allowed: what noise can reach \(.*out of"
+    ):
+        planned(target_epsilon=1e-9, delta=1e-14, q_s=1.0)
+
+
+def test_the_noise_that_a_run_found_is_kept() -> None:
+    config = RunConfig.from_mapping({"rounds": 10, "privacy.target_epsilon": 2.0})
+    assert plan_run(config, village(), noise_multiplier=7.0).plan.noise_multiplier == 7.0
+    fixed = RunConfig.from_mapping({"rounds": 10, "privacy.noise_multiplier": 2.0})
+    assert plan_run(fixed, village(), noise_multiplier=7.0).plan.noise_multiplier == 2.0
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("unit", ["user", "user_entity"])
+def test_the_last_round_within_a_budget(unit: str) -> None:
+    name = "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
+    curve = planned().guarantees.curves[name]
+    for budget, rounds in ((curve[4], 4), (curve[4] * 0.999, 3), (curve[10] * 10, 10)):
+        result = planned(epsilon_budget=float(budget), target_unit=unit)
+        assert result.rounds == rounds
+        assert result.plan.rounds == 10
+        assert result.guarantees.after(result.rounds)[name] <= budget
+
+
+def test_the_budget_that_a_refusal_names_is_enough() -> None:
+    with pytest.raises(ConfigError, match="first round") as caught:
+        planned(epsilon_budget=1e-4)
+    enough = float(str(caught.value).split("at least ")[1].split(",")[0])
+    assert planned(epsilon_budget=enough).rounds >= 1
+
+
+def test_a_budget_and_a_target_hold_together() -> None:
+    result = planned(target_epsilon=2.0, epsilon_budget=1.0)
+    assert result.guarantees.after(10)["epsilon_user_entity_p95"] == pytest.approx(2.0, rel=5e-3)
+    assert result.rounds < 10
+    assert result.guarantees.after(result.rounds)["epsilon_user_entity_p95"] <= 1.0
+
+
+# Refusals
+
+
+LONELY = ownership([[0], [1]])
+PLAIN = ownership([[], []], [[]])
+
+
+@pytest.mark.parametrize(
+    ("incidence", "settings", "words"),
+    [
+        (LONELY, {}, r"corpus\.train_split is 'train'.*one user.*at least 2"),
+        (LONELY, {"strategy": "noiseless"}, "one user"),
+        (PLAIN, {}, r"privacy\.strategy is uedp.*no entity.*user_level"),
+        (village(), {"population": 19}, r"privacy\.population is 19; allowed: at least 20"),
+        (village(), {"engine.nodes": 21}, r"engine\.nodes is 21; allowed: at most 20"),
+        (village(), {"strategy": "user_level", "q_e": 0.5}, r"privacy\.q_e is 0\.5; allowed: 1 under user_level"),
+        (village(), {"strategy": "noiseless", "clip_norm": 1.0}, r"privacy\.clip_norm is 1\.0; .* under noiseless"),
+        (village(), {"strategy": "noiseless", "target_epsilon": 1.0}, r"privacy\.target_epsilon is 1\.0"),
+        (village(), {"epsilon_budget": 1e-4}, r"privacy\.epsilon_budget is 0\.0001; allowed: at least"),
+    ],
+)
+def test_refusals(incidence: Ownership, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        planned(incidence, **settings)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    assert planned(population=20, **{"engine.nodes": 20}).plan.population == 20
+
+
+def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
+    result = planned(PLAIN, strategy="user_level")
+    after = result.guarantees.after(10)
+    assert after["epsilon_user"] > 0
+    assert after["epsilon_user_entity_max"] == after["epsilon_user_entity_robust_max"] == after["epsilon_user"]
+    assert result.protected.record()["reach"]["max"]["users"] == 0
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "without"),
+    [
+        ({"delta": 0.05}, "δ = 0.05 is not below 1/N = 0.05", {"delta": 0.0499}),
+        ({"delta": 0.01, "population": 100}, "is not below 1/N", {"delta": 0.01, "population": 99}),
+        ({}, "N is the corpus's number of users", {"population": 20}),
+        ({}, "n' = 12 is the corpus's largest user", {"user_sentences": 12}),
+        ({}, "n' = 12 is the corpus's largest user", {"user_sentences": "unbounded"}),
+        ({"user_sentences": 11}, "n' = 11 is below the corpus's largest user (12 sentences)", {"user_sentences": 13}),
+        ({"delta": 1e-17}, "no finite ε can be computed at δ = 1e-17", {"delta": 1e-6}),
+        (
+            {"server.momentum": 0.5},
+            "server.momentum has no effect",
+            {"server.optimizer": "sgd", "server.momentum": 0.5},
+        ),
+        ({"strategy": "noiseless"}, "protects nobody", {"strategy": "user_level"}),
+    ],
+)
+def test_warnings(settings: dict[str, Any], words: str, without: dict[str, Any]) -> None:
+    said = " ".join(planned(**settings).warnings)
+    assert words in said
+    assert words not in " ".join(planned(**without).warnings)
+
+
+def test_n_prime_decides_what_is_promised_to_a_user() -> None:
+    corpus, number, unbounded = (planned(user_sentences=n) for n in ("corpus", 12, "unbounded"))
+    smaller = planned(user_sentences=4)
+    assert corpus.guarantees.after(10) == number.guarantees.after(10)
+    assert math.isinf(unbounded.protected.user_sentences)
+    curves = [result.guarantees.after(10) for result in (smaller, corpus, unbounded)]
+    assert curves[0]["epsilon_user"] < curves[1]["epsilon_user"] < curves[2]["epsilon_user"]
+    assert {curve["epsilon_user_unbounded"] for curve in curves} == {curves[2]["epsilon_user"]}

@@ -1,0 +1,155 @@
+"""The settings of strategies: what belongs to which, what is refused with both keys named, what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.run_plan import Planned, plan_run
+from fl_sim.experiments.unused_settings import idle_settings
+from fl_sim.strategies.mechanism import AdaptiveClip
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def ownership(tmp_path_factory: pytest.TempPathFactory) -> Ownership:
+    corpus = Corpus.open(tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return corpus.ownership("train")
+
+
+def planned(ownership: Ownership, **privacy: object) -> Planned:
+    return plan_run(RunConfig.from_mapping({"rounds": 3, "privacy": privacy}), ownership)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clipping": "user", "strategy": "user_level"}, "clipping is user and privacy.strategy is user_level; "),
+        ({"clip_quantile": 0.5, "strategy": "noiseless"}, "clip_quantile is 0.5 and privacy.strategy is noiseless; "),
+        ({"clip_quantile": 0.5, "strategy": "published"}, "clip_quantile is 0.5 and privacy.strategy is published; "),
+        ({"clip_count_noise": 3.0, "strategy": "noiseless"}, "clip_count_noise is 3.0 and privacy.strategy is "),
+        ({"estimator": "f_e"}, "estimator is f_e and privacy.strategy is uedp; allowed: with published only"),
+        ({"noise": "as-coded"}, "noise is as-coded and privacy.strategy is uedp; allowed: with published only"),
+        ({"user_weight_cap": 3.0, "strategy": "user_level"}, "user_weight_cap is 3.0 and privacy.strategy is "),
+        ({"extended_weights": 3.0}, "extended_weights is 3.0 and privacy.strategy is uedp"),
+        (
+            {"noise": "as-coded", "target_epsilon": 2.0, "strategy": "published"},
+            "noise is as-coded and privacy.target_epsilon is 2; ",
+        ),
+    ],
+)
+def test_settings_of_another_strategy_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^privacy\.{message}"):
+        RunConfig.from_mapping({"privacy": settings})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("privacy.clip_quantile", 1.0),
+        ("privacy.clip_count_noise", 1.0),
+        ("privacy.clip_learning_rate", 0.0),
+        ("privacy.clipping", "both"),
+        ("privacy.estimator", "user_level"),
+        ("privacy.noise", "none"),
+        ("privacy.entity_weight_cap", 0.0),
+        ("server.schedule", "step"),
+        ("server.warmup", -1),
+        ("server.final_share", 1.5),
+        ("averaging.kind", "mean"),
+        ("averaging.decay", 1.0),
+        ("averaging.tail", 0.0),
+        ("local.optimizer", "lion"),
+    ],
+)
+def test_impossible_values_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key} is "):
+        RunConfig.from_mapping({key: value})
+
+
+def test_a_record_with_the_defaults_of_other_strategies_is_read_again() -> None:
+    for strategy in ("uedp", "user_level", "published", "noiseless"):
+        config = RunConfig.from_mapping({"privacy.strategy": strategy})
+        assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"local.optimizer": "adam"}, ["local.optimizer"]),
+        ({"local.optimizer": "adam", "privacy.strategy": "user_level"}, []),
+        ({"local.epochs": 2, "privacy.strategy": "user_level", "local.update": "gradients"}, ["local.epochs"]),
+        ({"local.update": "gradients", "privacy.strategy": "user_level"}, []),
+        ({"local.update": "gradients", "privacy.strategy": "published"}, ["local.update"]),
+        ({"server.final_share": 0.1}, ["server.final_share"]),
+        ({"server.final_share": 0.1, "server.schedule": "linear"}, []),
+        ({"averaging.decay": 0.5}, ["averaging.decay"]),
+        ({"averaging.tail": 0.2, "averaging.kind": "tail"}, []),
+        ({"privacy.clip_count_noise": 3.0}, ["privacy.clip_count_noise"]),
+        ({"privacy.clip_count_noise": 3.0, "privacy.clip_quantile": 0.5}, []),
+    ],
+)
+def test_settings_without_effect_are_named(settings: dict, idle: list[str]) -> None:
+    said = idle_settings(RunConfig.from_mapping(settings))
+    assert [sentence.partition(" ha")[0] for sentence in said] == idle
+
+
+def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(ownership: Ownership) -> None:
+    plan = planned(ownership, strategy="published").plan
+    assert (plan.q_u, plan.q_e, plan.q_s, plan.clip_norm, plan.noise_multiplier) == (0.05, 0.5, 1.0, 0.1, 2.0)
+    terms = plan.published
+    assert terms is not None
+    plain = tiny.USERS * tiny.SENTENCES_EACH // 2
+    assert (terms.estimator, terms.noise) == ("f_e_plus", "as-stated")
+    assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, len(tiny.NAMES), plain)
+    assert (terms.sentences, terms.sensitive_sentences) == (2 * plain, plain)
+
+
+def test_weights_and_their_public_sums(ownership: Ownership) -> None:
+    plan = planned(
+        ownership, strategy="published", population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
+        extended_weight_cap=24.0, entity_weights=50.0,
+    ).plan  # fmt: skip
+    terms = plan.published
+    assert terms is not None
+    assert terms.user_weights == tiny.USERS  # every user reaches the cap
+    assert terms.entity_weights == 50.0
+    assert terms.extended_weights == pytest.approx(12 * 12 / 24)
+    assert planned(ownership, strategy="published", population=100).plan.denominator == pytest.approx(
+        0.05 * 100 * (0.5 * len(tiny.NAMES) + 12)
+    )
+    with pytest.raises(ConfigError, match=r"privacy\.user_weight_cap is 5; allowed: at most 4"):
+        planned(ownership, strategy="published", user_weight_cap=5.0)
+
+
+def test_public_sums_silence_their_warning(ownership: Ownership) -> None:
+    said = planned(ownership, strategy="published").warnings
+    assert any("W_e and W_s are the corpus's" in warning for warning in said)
+    given = planned(ownership, strategy="published", entity_weights=4.0, extended_weights=12.0).warnings
+    assert not any("W_e and W_s" in warning for warning in given)
+    assert any("a claim and no guarantee" in warning for warning in given)
+
+
+def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
+    plan = planned(ownership, clip_quantile=0.4, target_epsilon=2.0).plan
+    assert plan.adaptive == AdaptiveClip(quantile=0.4, learning_rate=0.2, count_noise=5.0)
+    fixed = planned(ownership, target_epsilon=2.0).plan
+    assert plan.noise_multiplier == fixed.noise_multiplier  # the same ε, and 2 % more noise on the sum
+    assert plan.noise_std == pytest.approx(fixed.noise_std / (1 - 1 / 25) ** 0.5)
+
+
+def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
+    plan = planned(ownership, clipping="user").plan
+    assert plan.event().clipping == "user"
+    assert plan.sentence_clip == float("inf")
+
+
+@pytest.mark.parametrize("name", ["fe", "feplus", "as_coded"])
+def test_the_published_configurations(name: str) -> None:
+    config = RunConfig.load(Path(__file__).resolve().parents[3] / "conf" / f"conll2003_published_{name}.toml")
+    assert config.privacy.estimator == ("f_e" if name == "fe" else "f_e_plus")
+    assert config.privacy.noise == ("as-coded" if name == "as_coded" else "as-stated")

@@ -1,0 +1,235 @@
+"""The public API: what ``import fl_sim`` offers, and that the command line says the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_sim
+from fl_sim.api.runs import configuration
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError
+from fl_sim.storage.run_folder import ResultsError, decode
+from fl_sim.strategies.accounting.adjacency import ContributionBound, PrivacyError
+from tests import tiny
+from tests.fl_sim.conftest import MakeRun
+
+Capture = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Capture, *words: str) -> Any:
+    """What a command prints as JSON."""
+    assert main([*words, "--json"]) == 0
+    return decode(json.loads(capsys.readouterr().out))
+
+
+# Names
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in fl_sim.__all__:
+        part = getattr(fl_sim, name)
+        assert name == "__version__" or (part.__doc__ or "").strip(), name
+    assert set(fl_sim.__all__) <= set(dir(fl_sim))
+    assert set(fl_sim._MODULES) | {"__version__"} == set(fl_sim.__all__)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'fl_sim' has no attribute 'runn'"):
+        fl_sim.runn  # noqa: B018
+
+
+def test_no_package_has_the_name_of_a_function() -> None:
+    """Importing ``fl_sim.run.x`` would put a module in the place of the function ``fl_sim.run``."""
+    folder = Path(fl_sim.__file__).parent
+    assert not [name for name in fl_sim.__all__ if (folder / name).exists() or (folder / f"{name}.py").exists()]
+
+
+def test_import_is_immediate() -> None:
+    program = (
+        "import sys\nbefore = set(sys.modules)\nimport fl_sim\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "slow = new & {'numpy', 'scipy', 'pandas', 'torch', 'flwr', 'pydantic', 'matplotlib', 'pyarrow'}\n"
+        "sys.exit(str(slow) if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(fl_sim.__file__).parent / "py.typed").exists()
+
+
+# Configurations
+
+
+def test_every_form_of_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("rounds = 3\nprivacy.q_s = 0.5\n")
+    config = fl_sim.RunConfig.from_mapping({"rounds": 3, "privacy": {"q_s": 0.5}})
+    for form in (config, file, str(file), {"rounds": 3, "privacy.q_s": 0.5}):
+        assert configuration(form, {}) == config
+        assert configuration(form, {"privacy.q_s": 0.25}).privacy.q_s == 0.25
+        assert configuration(form, {"privacy": {"q_u": 0.25}}).privacy.q_s == 0.5
+    assert configuration(None, {"rounds": 3, "privacy": {"q_s": 0.5}}) == config
+
+
+def test_noise_takes_the_place_of_a_target_and_vice_versa() -> None:
+    config = fl_sim.RunConfig.from_mapping({"privacy.target_epsilon": 2.0})
+    privacy = config.changed({"privacy.noise_multiplier": 3.0}).privacy
+    assert (privacy.noise_multiplier, privacy.target_epsilon) == (3.0, None)
+
+
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rounds is 0"):
+        fl_sim.run(rounds=0, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="'round' is not a configuration key; did you mean 'rounds'"):
+        fl_sim.run(round=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Runs
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "tiny")
+    settings: dict[str, Any] = {"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL}
+    run = fl_sim.run(rounds=2, out=tmp_path / "run", **settings)
+    assert (run.path, run.strategy, run.finished) == (tmp_path / "run", "uedp", True)
+    assert list(run.metrics["round"]) == [0, 1, 2]
+    assert run.config.rounds == 2
+    assert run.epsilon["epsilon_user"] == run.metrics["epsilon_user"].iloc[-1] == (run.result or {})["epsilon_user"]
+    assert run.facts() == printed(capsys, "report", str(run.path))
+    assert main(["report", str(run.path)]) == 0
+    assert capsys.readouterr().out == run.report()
+    assert repr(fl_sim.open_run(run.path)) == f"Run({str(run.path)!r}, uedp, round 2)"
+    figures = fl_sim.account_runs([run], delta=1e-5, user_sentences=tiny.SENTENCES_EACH)
+    assert figures["epsilon_user"] == pytest.approx(run.epsilon["epsilon_user"], rel=1e-3)
+    with pytest.raises(ResultsError, match="the run is finished"):
+        fl_sim.resume(run.path)
+
+
+def test_a_run_that_is_not_finished(make_run: MakeRun) -> None:
+    folder = make_run("uedp", finish=False)
+    run = fl_sim.open_run(folder.path)
+    assert (run.finished, run.result) == (False, None)
+    assert repr(run).endswith("round 30, not finished)")
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="is not a run folder"):
+        fl_sim.open_run(tmp_path)
+
+
+def test_plots(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [fl_sim.open_run(make_run(strategy).path) for strategy in ("uedp", "user_level")]
+    one = runs[0].plot("round")
+    assert len(one.figure.axes) == 1
+    assert len(fl_sim.plot_runs(runs).figure.axes) == 2
+    assert len(fl_sim.plot_runs([run.path for run in runs], "epsilon", "user").figure.axes) == 1
+    png, metadata = one._repr_png_()
+    assert png.startswith(b"\x89PNG")
+    assert metadata == {"width": 720}
+    assert one.save(tmp_path / "new" / "one.svg").read_bytes().startswith(b"<?xml")
+    with pytest.raises(ResultsError, match=r"is no picture; allowed: a file that ends in \.png, \.pdf, \.svg"):
+        one.save(tmp_path / "one.txt")
+    with pytest.raises(ResultsError, match="x is 'rounds'; allowed: round, epsilon"):
+        runs[0].plot("rounds")
+
+
+# Corpora
+
+
+def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
+    corpus = fl_sim.open_corpus(tiny.tiny_corpus(tmp_path / "tiny"), verify=True)
+    sentences = corpus.sentences("train")
+    assert len(sentences) == tiny.USERS * tiny.SENTENCES_EACH
+    assert list(sentences.columns) == ["user", "text", "mentions"]
+    assert sentences.loc[0, "text"] == "Ada saw 0 boats and 0 birds."
+    assert sentences["mentions"].sum() == corpus.mentions("train").num_rows
+    np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
+    assert corpus.stats().items() <= printed(capsys, "stats", str(corpus.path)).items()
+
+
+# ε
+
+
+def test_account_says_what_the_command_says(capsys: Capture) -> None:
+    words = "--strategy uedp --z 3 --q-e 0.5 --q-s 0.05 --user-cap 2 --rounds 20 --delta 1e-5 --user-sentences 40"
+    figures = fl_sim.account(
+        noise_multiplier=3.0,
+        q_e=0.5,
+        q_s=0.05,
+        user_cap=2.0,
+        rounds=20,
+        delta=1e-5,
+        user_sentences=40,
+        entity=(6, 3, 7),
+    )
+    bound = "--reach-users 6 --reach-sentences 3 --reach-total 7"
+    assert figures == printed(capsys, "account", *words.split(), *bound.split())
+    same = fl_sim.account(
+        "uedp", noise_multiplier=3.0, q_e=0.5, q_s=0.05, user_cap=2.0, rounds=20, delta=1e-5, user_sentences=40,
+        entity=ContributionBound(6, 3, 7),
+    )  # fmt: skip
+    assert same == figures
+    assert math.isinf(fl_sim.account(noise_multiplier=1.0, rounds=5, delta=1e-300)["epsilon_user"])
+
+
+def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
+    words = "--strategy user_level --target-epsilon 2 --q-u 0.05 --delta 1e-5"
+    z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
+    found = printed(capsys, "account", *words.split(), "--rounds", "30")
+    assert found["noise_multiplier"] == z
+    assert found["epsilon_user_entity"] <= 2
+    rounds = fl_sim.calibrate(2.0, "user_level", q_u=0.05, noise_multiplier=2.0, delta=1e-5, solve_for="rounds")
+    found = printed(capsys, "account", *words.split(), "--z", "2", "--solve-for", "rounds")
+    assert (found["rounds"], type(found["rounds"])) == (rounds, int)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fl_sim.calibrate(2.0, delta=1e-5), "rounds is missing; allowed: a value is needed to solve for noi"),
+        (
+            lambda: fl_sim.calibrate(2.0, delta=1e-5, solve_for="rounds"),
+            "noise_multiplier is missing; allowed: a value is needed to solve for rounds",
+        ),
+        (lambda: fl_sim.account(noise_multiplier=1e-9, rounds=1, delta=1e-5), "noise_multiplier is 1e-09; allowed: at"),
+        (lambda: fl_sim.account(noise_multiplier=1.0, rounds=0, delta=1e-5), "rounds is 0"),
+        (lambda: fl_sim.account(noise_multiplier=1.0, rounds=1, delta=1e-5, entity=(-1, 1)), "users is -1"),
+        (
+            lambda: fl_sim.audit(noise_multiplier=1.0, units=("users",)),  # type: ignore[arg-type]
+            "unit is 'users'; allowed: user, entity, user_entity",
+        ),
+    ],
+)
+def test_an_impossible_value_is_named(call: Any, message: str) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        call()
+
+
+def test_the_published_algorithm(capsys: Capture) -> None:
+    settings = fl_sim.PublishedSettings("f_e_plus", 946, 50, 2.0, q_e=0.5, sentences=14040, sensitive_sentences=11176)
+    words = (
+        "--strategy published --estimator f_e_plus --users 946 --users-per-round 50 --z 2 --q-e 0.5 --sentences 14040 "
+        "--sensitive-sentences 11176 --rounds 5 --delta 1e-5 --reach-users 2"
+    )
+    figures = fl_sim.account_published(settings, rounds=5, delta=1e-5, entity=(2, 1))
+    assert figures == printed(capsys, "account", *words.split())
+
+
+def test_audit_says_what_the_command_says(capsys: Capture) -> None:
+    words = "--strategy uedp --z 2 --q-s 0.5 --user-sentences 3 --trials 500 --seed 3"
+    names: list[str] = []
+    findings = fl_sim.audit(noise_multiplier=2.0, q_s=0.5, user_sentences=3, trials=500, seed=3, progress=names.append)
+    assert names == ["user", "entity", "user_entity"]
+    assert [decode(finding.record()) for finding in findings] == printed(capsys, "audit", *words.split())["audits"]
