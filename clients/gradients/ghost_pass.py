@@ -1,7 +1,7 @@
 """One forward and one backward pass of a model that give every sentence's gradient norm and any weighted gradient sum.
 
 `covered_layers` says whether a model may take this path: every trainable parameter must belong to exactly one layer
-that `fl_sim.clients.gradients.ghost_norms` describes, and the result must agree with plain autograd, parameter by
+that `fl_sim.clients.ghost_norms.layer_gradients` describes, and the result must agree with plain autograd, parameter by
 parameter and sentence by
 sentence, on a small random batch. So an architecture that nobody thought of cannot silently get wrong norms.
 """
@@ -22,7 +22,7 @@ from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
-from fl_sim.clients.gradients.ghost_norms import (
+from fl_sim.clients.ghost_norms.layer_gradients import (
     Contribution,
     EmbeddingLayer,
     Layer,
@@ -33,7 +33,7 @@ from fl_sim.clients.gradients.ghost_norms import (
     ScaleLayer,
     TiedLayer,
 )
-from fl_sim.clients.models.awd_lstm import Recurrence
+from fl_sim.clients.models.architectures.awd_lstm import Recurrence
 from fl_sim.clients.models.losses import loss_gradients
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from fl_sim.clients.batches import Batch
-from fl_sim.clients.models.awd_lstm import AwdLstm
+from fl_sim.clients.models.architectures.awd_lstm import AwdLstm
+from fl_sim.clients.models.architectures.pretrained import counts_positions_itself, is_two_way
 from fl_sim.clients.models.model_names import Pooling
-from fl_sim.clients.models.pretrained import counts_positions_itself, is_two_way
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec

@@ -22,13 +22,20 @@ from torch import nn
 from fl_sim.clients.batches import Batch, validate
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
-from fl_sim.clients.models import awd_lstm, tuning
-from fl_sim.clients.models.awd_lstm import AwdLstm, AwdLstmConfig, AwdLstmForNextWord
+from fl_sim.clients.models import tuning
+from fl_sim.clients.models.architectures import awd_lstm
+from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmConfig, AwdLstmForNextWord
+from fl_sim.clients.models.architectures.pretrained import (
+    PUBLIC_FOLDER,
+    build_small_gpt2,
+    load_body,
+    load_causal,
+    own_context,
+)
 from fl_sim.clients.models.classifier import Classifier, core_of
 from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.clients.models.model_names import AWD_LSTM, SMALL_GPT2, SMALL_GPT2_PUBLIC
 from fl_sim.clients.models.parameters import TrainableParameters
-from fl_sim.clients.models.pretrained import PUBLIC_FOLDER, build_small_gpt2, load_body, load_causal, own_context
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.clients.tasks import Classification, NextWord, Task
 
@@ -55,7 +62,8 @@ class LanguageModel:
     The module is in eval mode for good: with dropout off, the gradient of a sentence depends on nothing but
     the parameters and that sentence, which the privacy proof asks for (docs/privacy.md). A mask drawn from a
     stream that all sentences share would make one sentence's gradient depend on which others were there. So dropout
-    is not the module's: where a model has it (`fl_sim.clients.models.awd_lstm`), masks are drawn here, from a seed,
+    is not the module's: where a model has it (`fl_sim.clients.models.architectures.awd_lstm`), masks are drawn here,
+    from a seed,
     and handed in.
 
     Attributes:

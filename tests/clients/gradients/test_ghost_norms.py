@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_sim.clients.gradients.ghost_norms import (
+from fl_sim.clients.ghost_norms.layer_gradients import (
     EmbeddingLayer,
     LinearLayer,
     Lookup,
@@ -66,7 +66,7 @@ def test_a_norm_never_falls_short_where_tokens_cancel(seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 100, 1 << 18])
 def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_sim.clients.gradients.ghost_norms._MASKED_LIMIT", limit)
+    monkeypatch.setattr("fl_sim.clients.ghost_norms.layer_gradients._MASKED_LIMIT", limit)
     inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
     scale = (normal(24, 10, seed=2) > 0).float() * 2
     masked = MaskedProduct("w", inputs, grad, scale)

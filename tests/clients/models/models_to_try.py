@@ -11,10 +11,10 @@ import transformers
 
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models import tuning
+from fl_sim.clients.models.architectures.pretrained import without_pooler
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.models.pretrained import without_pooler
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification, NextWord, Task
 

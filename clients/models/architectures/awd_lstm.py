@@ -2,7 +2,7 @@
 
 Layers of LSTM between one table of word vectors used as embedding and as output layer, with dropout in five places.
 The recurrence is written out, step by step, so that the gradient of every gate is seen and per-sentence norms follow
-from `fl_sim.clients.gradients.ghost_norms`; its input and recurrent bias are one, because only their sum matters. Of
+from `fl_sim.clients.ghost_norms.layer_gradients`; its input and recurrent bias are one, because only their sum matters. Of
 the paper, the averaging
 of iterates, the penalties on activations and the truncated back-propagation are left out: they are the trainer's.
 

@@ -270,7 +270,8 @@ class MaskedProduct(Contribution):
 
 
 class RecurrentLayer(Layer):
-    """The hidden-to-hidden weight of `fl_sim.clients.models.awd_lstm.Recurrence`: at every step it meets the state of
+    """The hidden-to-hidden weight of `fl_sim.clients.models.architectures.awd_lstm.Recurrence`: at every step it meets
+    the state of
     the step before, and what comes back to it is the gradient of the gates."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from fl_sim.clients.models.tokenizers import boundary_ids
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
 
-PUBLIC_FOLDER = Path(__file__).resolve().parents[1] / "assets" / SMALL_GPT2_PUBLIC
+PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBLIC
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)
 
 
