@@ -5,29 +5,27 @@ gradients ``G_s`` (T, q). Its squared norm is ``Σ_{t,t'} (A_s A_sᵀ)[t,t'] · 
 Goodfellow 2015; Li et al. 2022, "Large language models can be strong differentially private learners",
 section 4), and the clipped sum over sentences ``Σ_s f_s G_sᵀ A_s`` is one product of the stacked matrices
 ("book-keeping": Bu et al. 2023, "Differentially private optimization on large model at small cost"). No
-per-sentence gradient is ever stored for a large layer, and one forward and one backward pass serve both.
+per-sentence gradient is stored for a large layer, and one forward and one backward pass serve both.
 
-A `Layer` says which parameters of a module it covers; given what the `Tape` recorded in one pass, it yields
-one `Contribution` per parameter. Norms are float64 sums of float32 products.
+A :class:`Contribution` is what a batch adds to the gradient of one parameter. The handlers of
+`fl_sim.clients.ghost_norms.layer_handlers` make them from the :class:`Record` of one call. Norms are float64 sums of
+float32 products.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 # A Gram matrix entry carries a rounding error of a few float32 units relative to the product of the two
 # norms. Where a sentence's tokens nearly cancel, that is no longer small beside the norm; it is added, so
 # that a norm computed here never falls short of the true one.
 GRAM_ROUNDING = 2.0**-24
-_PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
-_MASKED_LIMIT = 1 << 18  # the same, of a weight that is masked: so many stay in the cache
+PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
 
 
 class NotCovered(Exception):
@@ -123,7 +121,7 @@ class Product(Contribution):
         return squared, GRAM_ROUNDING * sizes.square()
 
     def _direct_norms(self) -> torch.Tensor:
-        at_once = max(1, _PER_SENTENCE_LIMIT // (self.inputs.shape[2] * self.grad.shape[2]))
+        at_once = max(1, PER_SENTENCE_LIMIT // (self.inputs.shape[2] * self.grad.shape[2]))
         parts = [
             torch.bmm(g.transpose(1, 2), a).flatten(1).square().sum(dim=1, dtype=torch.float64)
             for a, g in zip(self.inputs.split(at_once), self.grad.split(at_once), strict=True)
@@ -185,178 +183,3 @@ class TiedTable(Contribution):
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         self._lookup.add(factors, total)
         self._product.add(factors, total)
-
-
-class Layer(ABC):
-    """A module, or a tied pair of modules, whose trainable parameters (by name) this file can account for."""
-
-    modules: tuple[nn.Module, ...]
-    names: tuple[str, ...]
-
-    @abstractmethod
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        """One per trainable parameter, from one record per module; raises NotCovered for odd shapes."""
-
-
-class LinearLayer(Layer):
-    """``nn.Linear`` (weight (q, p)) or transformers' ``Conv1D`` (weight (p, q)), with or without bias."""
-
-    def __init__(self, module: nn.Module, names: Mapping[str, str], transposed: bool) -> None:
-        self.modules = (module,)
-        self.names = tuple(names.values())
-        self._weight = names.get("weight")
-        self._bias = names.get("bias")
-        self.transposed = transposed
-
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        record = _of_sentences(records[0])
-        found: list[Contribution] = []
-        if self._weight is not None:
-            found.append(self.product(self._weight, record))
-        if self._bias is not None:
-            found.append(PerSentence(self._bias, record.grad.sum(dim=1)))
-        return found
-
-    def product(self, name: str, record: Record) -> Contribution:
-        """The weight's contribution, stored per sentence where that is the smaller thing to do."""
-        if _better_stored(record):
-            return PerSentence(name, _stored(record, self.transposed))
-        return Product(name, record.inputs, record.grad, self.transposed)
-
-
-class EmbeddingLayer(Layer):
-    """``nn.Embedding``, called with one row of ids per sentence."""
-
-    def __init__(self, module: nn.Embedding, names: Mapping[str, str]) -> None:
-        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-            raise NotCovered(f"{names['weight']} is an embedding with max_norm, frequency scaling or sparse gradients")
-        self.modules = (module,)
-        self.names = (names["weight"],)
-        self._padding_idx = module.padding_idx
-
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        return [self.lookup(records[0])]
-
-    def lookup(self, record: Record) -> Lookup:
-        """The table's contribution."""
-        if record.inputs.dim() != 2 or record.inputs.shape != record.grad.shape[:2]:
-            raise NotCovered(f"{self.names[0]} was looked up with ids of shape {tuple(record.inputs.shape)}")
-        return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
-
-
-class MaskedProduct(Contribution):
-    """A weight (q, p) of which every entry is multiplied by ``scale`` before use, the same for all sentences.
-
-    Its gradient is ``scale ∘ G_sᵀ A_s``, for whose norm no product of Gram matrices will do: it is made for a few
-    rows of the weight at a time.
-    """
-
-    def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
-        self.name = name
-        self._inputs = inputs
-        self._grad = grad
-        self._scale = scale
-        rows = max(1, _MASKED_LIMIT // (inputs.shape[0] * inputs.shape[2]))
-        parts = [
-            (torch.bmm(g.transpose(1, 2), inputs) * part).square().sum(dim=2).sum(dim=1, dtype=torch.float64)
-            for g, part in zip(grad.split(rows, dim=2), scale.split(rows), strict=True)
-        ]
-        self.squared = torch.stack(parts).sum(dim=0)
-        self.slack = torch.zeros_like(self.squared)
-
-    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        grad = (self._grad * factors.view(-1, 1, 1)).flatten(0, 1)
-        total.addcmul_(grad.t() @ self._inputs.flatten(0, 1), self._scale)
-
-
-class RecurrentLayer(Layer):
-    """The hidden-to-hidden weight of `fl_sim.clients.models.architectures.awd_lstm.Recurrence`: at every step it meets
-    the state of
-    the step before, and what comes back to it is the gradient of the gates."""
-
-    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
-        recurrence: Any = module
-        self.modules = (recurrence.gates, module)
-        self.names = (names["weight"],)
-
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        gates, recurrence = records
-        apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
-        before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
-        scale = recurrence.options.get("scale")
-        if scale is None:
-            return [Product(self.names[0], before, gates.grad, transposed=False)]
-        return [MaskedProduct(self.names[0], before, gates.grad, scale)]
-
-
-class ScaleLayer(Layer):
-    """``nn.LayerNorm``, or an RMSNorm of any architecture: affine in a scale (and shift) per feature."""
-
-    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
-        self.modules = (module,)
-        self.names = tuple(names.values())
-        self._weight = names.get("weight")
-        self._bias = names.get("bias")
-
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        inputs, grad = records[0].inputs, records[0].grad  # (B, …, features): some norms act on each head
-        found: list[Contribution] = []
-        if self._weight is not None:
-            by_scale = grad * self._normalised(inputs)
-            found.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
-        if self._bias is not None:
-            found.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
-        return found
-
-    def _normalised(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the scale multiplies: the output at scale 1 less the output at scale 0."""
-        module: Any = self.modules[0]
-        if isinstance(module, nn.LayerNorm):
-            return functional.layer_norm(inputs, module.normalized_shape, eps=module.eps)
-        scale = module.weight
-        at_one, at_zero = (
-            torch.func.functional_call(module, {"weight": value}, (inputs,))
-            for value in (torch.ones_like(scale), torch.zeros_like(scale))
-        )
-        return at_one - at_zero
-
-
-class TiedLayer(Layer):
-    """The pair of an embedding and an output layer that share one table."""
-
-    def __init__(self, embedding: EmbeddingLayer, linear: LinearLayer) -> None:
-        self.modules = embedding.modules + linear.modules
-        self.names = tuple(dict.fromkeys(embedding.names + linear.names))
-        self._embedding = embedding
-        self._linear = linear
-
-    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        table = self._embedding.names[0]
-        head = _of_sentences(records[1])
-        lookup = self._embedding.lookup(records[0])
-        rest = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
-        if _better_stored(head):
-            gradients = _stored(head, transposed=False)
-            lookup.add_to_rows(gradients)
-            return [PerSentence(table, gradients), *rest]
-        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *rest]
-
-
-def _better_stored(record: Record) -> bool:
-    """Whether a linear layer's gradient of every row takes no more work than its norm by Gram matrices, and little
-    room."""
-    (rows, tokens, p), q = record.inputs.shape, record.grad.shape[2]
-    return p * q <= tokens * (p + q) and rows * p * q <= _PER_SENTENCE_LIMIT
-
-
-def _stored(record: Record, transposed: bool) -> torch.Tensor:
-    """The gradient of a linear layer's weight of every row, (B, q, p) or (B, p, q)."""
-    left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
-    return torch.bmm(left.transpose(1, 2), right)
-
-
-def _of_sentences(record: Record) -> Record:
-    """Refuse a layer that saw anything but (B, T, features): its rows could not be told apart by sentence."""
-    if record.inputs.dim() != 3 or record.inputs.shape[:2] != record.grad.shape[:2]:
-        raise NotCovered(f"a layer was given inputs of shape {tuple(record.inputs.shape)}; known: (B, T, features)")
-    return record

@@ -8,7 +8,7 @@ is in the batch; a sentence whose loss or gradient is not finite moves it by not
 With dropout, a sentence's masks are a function of the seed and the sentence's number (weight-drop's of the seed
 alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
 
-Fast path: ghost norms with book-keeping (`fl_sim.clients.ghost_norms.layer_gradients`). Before its first use on a model it
+Fast path: ghost norms with book-keeping (`fl_sim.clients.ghost_norms`). Before its first use on a model it
 is compared,
 parameter by parameter and sentence by sentence, with plain autograd. A model that it does not cover, or where
 the two differ, goes one sentence at a time: same result, slower.
