@@ -8,7 +8,7 @@ gradient is not finite contributes zero, and is counted.
 With dropout, the masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the
 seed alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
 
-The fast path uses ghost norms with book-keeping (`fl_sim.clients.gradients.ghost_norms`). Before its first use on a
+The fast path uses ghost norms with book-keeping (`fl_sim.clients.ghost_norms`). Before its first use on a
 model it is compared with plain autograd, parameter by parameter and sentence by sentence. A model that it does not
 cover, or on which the two differ, is processed one sentence at a time: same result, slower.
 
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from fl_sim.clients.batches import batch_tokens, micro_batches
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
-from fl_sim.clients.gradients.ghost_norms import Contribution, NotCovered
+from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
 from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients

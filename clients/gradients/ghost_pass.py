@@ -1,7 +1,7 @@
 """Compute every sentence's gradient norm and any weighted gradient sum in one forward and one backward pass.
 
 `covered_layers` decides whether a model may take this path: every trainable parameter must belong to exactly one layer
-that `fl_sim.clients.gradients.ghost_norms` describes, and the result must agree with plain autograd, parameter by
+that `fl_sim.clients.ghost_norms` describes, and the result must agree with plain autograd, parameter by
 parameter and sentence by sentence, on a small random batch. So an unforeseen architecture cannot silently get wrong
 norms.
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,22 +29,10 @@ from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
-from fl_sim.clients.gradients.ghost_norms import (
-    Contribution,
-    EmbeddingLayer,
-    Layer,
-    LinearLayer,
-    NotCovered,
-    Record,
-    RecurrentLayer,
-    ScaleLayer,
-    TiedLayer,
-)
-from fl_sim.clients.models.awd_lstm import Recurrence
+from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered, Record
+from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
-
-if TYPE_CHECKING:
-    from fl_sim.clients.models.language_model import LanguageModel
 
 log = logging.getLogger(__name__)
 
@@ -214,10 +202,11 @@ def cover(model: LanguageModel) -> list[Layer]:
     names = {id(p): name for name, p in model.parameters.tensors.items()}
     owners: dict[str, list[Layer]] = {name: [] for name in names.values()}
     layers: list[Layer] = []
+    handlers = model.architecture.layer_handlers()
     for module in model.module.modules():
         own = {key: names[id(p)] for key, p in module.named_parameters(recurse=False) if id(p) in names}
         if own:
-            layers.append(_describe(module, own))
+            layers.append(handler_of(module, own, handlers)(module, own))
             for name in own.values():
                 owners[name].append(layers[-1])
     for name, sharing in owners.items():
@@ -233,22 +222,6 @@ def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
     if len(sharing) != 2 or len(embeddings) != 1 or len(linears) != 1:
         raise NotCovered(f"{name} is shared by {len(sharing)} modules other than an embedding and an output layer")
     return TiedLayer(embeddings[0], linears[0])
-
-
-def _describe(module: nn.Module, names: Mapping[str, str]) -> Layer:
-    """Return the layer of a module, by its exact type: a subclass may compute something else."""
-    from transformers.pytorch_utils import Conv1D
-
-    kind = type(module)
-    if kind is nn.Linear or kind is Conv1D:
-        return LinearLayer(module, names, transposed=kind is Conv1D)
-    if isinstance(module, nn.Embedding) and kind is nn.Embedding:
-        return EmbeddingLayer(module, names)
-    if kind is Recurrence:
-        return RecurrentLayer(module, names)
-    if kind is nn.LayerNorm or (kind.__name__.endswith("RMSNorm") and set(names) == {"weight"}):
-        return ScaleLayer(module, names)
-    raise NotCovered(f"{', '.join(names.values())} belong to a {kind.__name__}")
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.client.draws import Draw, short_seed
@@ -271,7 +272,8 @@ def _texts_of(data: LabelledData, encoder: EncoderSpec, feature_cache: str | Non
 
 
 def _tokenizer_of(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]]]:
-    tokenizer = load_tokenizer(model_spec(spec, "full").tokenizer_name)
+    model = model_spec(spec, "full")
+    tokenizer = load_tokenizer(source_of(model.name).tokenizer_name(model))
     bos, eos = boundary_ids(tokenizer)
 
     def encode(texts: Sequence[str]) -> list[list[int]]:

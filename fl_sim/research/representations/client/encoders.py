@@ -24,7 +24,7 @@ from torch.autograd import Function
 
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.classifier import Classifier, width_of
+from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec, Pooling
 from fl_sim.clients.tasks import Classification
@@ -135,7 +135,7 @@ class Transformer(Encoder):
             raise ModelError(f"encoder.model {spec.model!r} is no encoder")
         self.module = model.module
         self.module.head.requires_grad_(False)
-        self.width = width_of(self.module.body)
+        self.width = self.module.width
 
     def forward(self, batch: Ragged, draw: Draw | None = None) -> torch.Tensor:
         return self.module.features(padded_batch(batch))[:, 0]

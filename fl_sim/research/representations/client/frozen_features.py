@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import ensure_features, feature_path, sentence_features
-from fl_sim.clients.models.classifier import Classifier, width_of
+from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.store.encode import EncodedSplit
@@ -38,7 +38,7 @@ class FrozenEncoder:
         module = self._model.module
         if not isinstance(module, Classifier):  # what load_model makes for classification
             raise ModelError(f"encoder.model {self._model.spec.name!r} is no encoder")
-        return width_of(module.body)
+        return module.width
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 (n, h), a row a text; read from the cache where the same texts were read before."""
