@@ -31,7 +31,8 @@ from spacy.training import Example
 from fl_sim.data_prep.pipeline import prepare
 from fl_sim.data_prep.readers.raw_corpora import table
 from fl_sim.data_prep.readers.tables import TableOptions
-from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
+from fl_sim.data_prep.taggers.tagger import Marking
+from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
 _SENTENCE = """
 the town hall was closed when we came back from our walk along the river and nobody could say whether it would open

@@ -16,7 +16,7 @@ from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.manifest import FileRecord, Manifest, tool_versions
 from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.data_prep.taggers.tagger_registry import Marking
+from fl_sim.data_prep.taggers.tagger import Marking
 
 SEEN_FILE = ".sources.json"
 """Beside a manifest: what the sources' files were to the system when their checksums were taken."""

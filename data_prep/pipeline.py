@@ -18,7 +18,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import part_folder
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE
 from fl_sim.data_prep.store.tagged_store import TaggedStore
-from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
+from fl_sim.data_prep.taggers.tagger import Marking
+from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Looks at the sentences as they pass, for progress."""

@@ -15,7 +15,7 @@ from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.data_prep.taggers.categories import Selection
-from fl_sim.data_prep.taggers.tagger_registry import EVERYTHING, GOLD, Tagger
+from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Tagger
 
 _BATCH = 2_000
 

@@ -43,6 +43,49 @@ class RawCorpus:
     reading: Reading = field(default_factory=Reading)
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
+    @classmethod
+    def from_files(
+        cls,
+        kind: str,
+        name: str,
+        read: Callable[[Reading], Iterator[Sentence]],
+        files: Iterable[Path] | Mapping[str, Path],
+        *,
+        cleaning: Cleaning | None = None,
+        settings: Mapping[str, Any] | None = None,
+        has_gold: bool = False,
+        splits_sentences: bool = False,
+        tools: tuple[str, ...] = (),
+    ) -> RawCorpus:
+        """Return a corpus that is read from files.
+
+        Args:
+            kind: the reader's name.
+            name: the corpus's name.
+            read: reads all sentences; called anew for every reading.
+            files: the files that ``read`` reads, by the name that the manifest gives them (by default their own).
+            cleaning: how to treat bad text.
+            settings: what shapes the corpus besides, for the manifest; JSON values.
+            has_gold: whether the sentences carry their entities.
+            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.finished`).
+            tools: further distributions whose versions shape the corpus.
+        """
+        reading = Reading(cleaning or Cleaning())
+
+        def sentences() -> Iterator[Sentence]:
+            reading.notes.clear()
+            return read(reading)
+
+        return cls(
+            name=name,
+            sentences=sentences,
+            has_gold=has_gold,
+            sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
+            settings={"kind": kind, **(settings or {}), **reading.cleaning.described()},
+            tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
+            reading=reading,
+        )
+
     def preprocessed(self, preprocessing: Preprocessing) -> RawCorpus:
         """The same corpus, its sentences kept as ``preprocessing`` leaves them."""
         settings = {**self.settings, **preprocessing.described()}
@@ -52,20 +95,22 @@ class RawCorpus:
 def conll2003(source: Path, cleaning: Cleaning | None = None) -> RawCorpus:
     """The shared task's files in the folder ``source``."""
     files = conll2003_files(source).values()
-    return _raw("conll2003", "conll2003", partial(read_conll2003, source), files, cleaning=cleaning, has_gold=True)
+    return RawCorpus.from_files(
+        "conll2003", "conll2003", partial(read_conll2003, source), files, cleaning=cleaning, has_gold=True
+    )
 
 
 def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
     """AG News in the folder ``source``, or in one file; users are drawn."""
     options = options or AgNewsOptions()
-    return _raw(
+    return RawCorpus.from_files(
         "ag-news",
         "ag_news",
         partial(read_ag_news, source, options),
         ag_news_files(source).values(),
         cleaning=cleaning,
         settings=options.described(),
-        cuts=options.split_sentences,
+        splits_sentences=options.split_sentences,
     )
 
 
@@ -74,28 +119,28 @@ def sec_standin(source: Path, options: TableOptions = SEC_STANDIN, cleaning: Cle
     path = _file_in(source, SEC_STANDIN_FILE)
     settings = {"test_fraction": options.test_fraction, "seed": options.seed}
     reader = partial(read_table, "jsonl", path, options)
-    return _raw("sec-standin", "sec_standin", reader, [path], cleaning=cleaning, settings=settings)
+    return RawCorpus.from_files("sec-standin", "sec_standin", reader, [path], cleaning=cleaning, settings=settings)
 
 
 def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
     """Speeches with their speakers as users: a file, or the one edition in a folder."""
     options = options or ShakespeareOptions()
     path = shakespeare_file(source)
-    return _raw(
+    return RawCorpus.from_files(
         "shakespeare",
         path.name.split(".")[0],
         partial(read_shakespeare, path, options),
         [path],
         cleaning=cleaning,
         settings=options.described(),
-        cuts=options.split_sentences,
+        splits_sentences=options.split_sentences,
     )
 
 
 def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
     """Any tagged file with a token a line, or a folder of them."""
     options = options or IobOptions()
-    return _raw(
+    return RawCorpus.from_files(
         "iob",
         source.name.split(".")[0],
         partial(read_iob, source, options),
@@ -108,7 +153,7 @@ def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | No
 
 def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
     """Anybody's ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file with a text and a user column."""
-    return _raw(
+    return RawCorpus.from_files(
         kind,
         source.name.split(".")[0],
         partial(read_table, kind, source, options),
@@ -116,14 +161,14 @@ def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | N
         cleaning=cleaning,
         settings=options.described(),
         has_gold=options.entities_column is not None,
-        cuts=options.split_sentences,
+        splits_sentences=options.split_sentences,
     )
 
 
 def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
     """A dataset of Hugging Face's, from the hub or a folder; needs the ``hf`` extra."""
     dataset = dataset.pinned()
-    return _raw(
+    return RawCorpus.from_files(
         "hf",
         dataset.name,
         partial(read_hf, dataset, options),
@@ -131,7 +176,7 @@ def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning |
         cleaning=cleaning,
         settings={**dataset.described(), **options.described()},
         has_gold=options.entities_column is not None,
-        cuts=options.split_sentences,
+        splits_sentences=options.split_sentences,
         tools=("datasets",),
     )
 
@@ -150,36 +195,6 @@ def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
         has_gold=True,
         settings={"kind": "synthetic", "users": users, "seed": seed},
         tools=("faker",),
-    )
-
-
-def _raw(
-    kind: str,
-    name: str,
-    reader: Callable[[Reading], Iterator[Sentence]],
-    files: Iterable[Path] | Mapping[str, Path],
-    *,
-    cleaning: Cleaning | None,
-    settings: Mapping[str, Any] | None = None,
-    has_gold: bool = False,
-    cuts: bool = False,
-    tools: tuple[str, ...] = (),
-) -> RawCorpus:
-    """A raw corpus whose ``reader`` takes how bad text is met; ``cuts`` says that it cuts texts into sentences."""
-    reading = Reading(cleaning or Cleaning())
-
-    def sentences() -> Iterator[Sentence]:
-        reading.notes.clear()
-        return reader(reading)
-
-    return RawCorpus(
-        name=name,
-        sentences=sentences,
-        has_gold=has_gold,
-        sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
-        settings={"kind": kind, **(settings or {}), **reading.cleaning.described()},
-        tools=(*((SPLIT_SENTENCES_TOOL,) if cuts else ()), *tools),
-        reading=reading,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.plugins import Registry
 
 MANIFEST_FILE = "manifest.json"
 
@@ -92,6 +94,18 @@ def read_manifest(folder: Path) -> Manifest:
 def tool_versions(tools: Iterable[str]) -> dict[str, str]:
     """The versions of the distributions ``tools``, and of those that shape every corpus."""
     return {tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)}
+
+
+def plugin_record(registry: Registry, name: str) -> dict[str, str]:
+    """Return what a manifest records of a loaded plug-in.
+
+    That is its import path, the SHA-256 of its module's file, and its distribution with version if it has one.
+    """
+    origin = registry.origin(name)
+    record = {key: value for key, value in origin.items() if value is not None}
+    module = sys.modules.get(record["path"].partition(":")[0])
+    file = getattr(module, "__file__", None)
+    return record | ({"module_sha256": sha256_of(Path(file))} if file else {})
 
 
 def record_of(path: Path) -> FileRecord:

@@ -9,12 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING
 
 from fl_sim.data_prep.records import CorpusError, Mention
-
-if TYPE_CHECKING:
-    from fl_sim.data_prep.taggers.tagger_registry import Tagger
+from fl_sim.data_prep.taggers.tagger import Tagger
 
 _TEXTS = 256
 _AHEAD = 3

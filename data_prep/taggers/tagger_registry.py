@@ -1,81 +1,53 @@
-"""Who finds the mentions: taggers by name, several of them united, and which of what they find counts.
+"""Taggers by name: built in, of other packages, by import path, and several united.
 
-The privacy proof needs the entity set of a sentence to depend on that sentence alone. So a tagger looks at each text by
-itself, whatever it is given together with it.
+>>> make_tagger("rules").describe()["tagger"]
+'rules'
+>>> parse_names("spacy:en_core_web_sm+rules")
+('spacy:en_core_web_sm', 'rules')
+>>> make_tagger("no_such_module:Tagger")
+Traceback (most recent call last):
+fl_sim.plugins.PluginError: tagger 'no_such_module:Tagger' cannot be imported (No module named 'no_such_module')
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.data_prep.taggers.categories import IDENTIFIERS, Selection
+from fl_sim.data_prep.taggers.parallel_tagger import ParallelTagger
 from fl_sim.data_prep.taggers.spans import united
+from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Marking, Tagger, describe_selection
+from fl_sim.plugins import PluginError, Registry
 
-GOLD = "gold"
 RULES = "rules"
 PATTERNS = "patterns"
-FORMS = "gold, rules, patterns, spacy:NAME_OR_PATH or stanza[:LANGUAGE]"
-"""What a tagger's name can be; a + between two unites them."""
+SPACY = "spacy"
+STANZA = "stanza"
+FORMS = "gold, rules, patterns, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or my_module:MyTagger"
+"""The forms of a tagger's name; a + between two names unites their taggers."""
 
-EVERYTHING = Selection.parse("all")
-_JOINT = re.compile(r"\+(?=(?:gold|rules|patterns|stanza)(?:\+|$)|(?:spacy|stanza):)")
+TAGGERS = Registry(
+    "fl_sim.taggers",
+    "tagger",
+    {
+        GOLD: "fl_sim.data_prep.taggers.tagger:Marking",
+        RULES: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
+        PATTERNS: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
+        SPACY: "fl_sim.data_prep.taggers.spacy_tagger:SpacyTagger",
+        STANZA: "fl_sim.data_prep.taggers.stanza_tagger:StanzaTagger",
+    },
+    check=callable,
+    interface="a class that is made without arguments and has labels, tag(texts) and describe()",
+)
+"""Taggers by name. A built-in name decides by itself what follows its colon: ``spacy:x`` is never an import path."""
 
-
-class Tagger(Protocol):
-    """Finds entities. Whatever implements it must look at each text alone.
-
-    Making one is cheap and checks what can be checked; models are loaded when the first text comes.
-    """
-
-    @property
-    def labels(self) -> frozenset[str]:
-        """The labels that it can give; empty if that is not known."""
-
-    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """The mentions of every text, in the order of the texts; texts are read as they are needed, a little ahead."""
-
-    def describe(self) -> dict[str, str]:
-        """Name, versions and whatever else decides what is found: what a manifest records and a cache compares."""
-
-
-@dataclass(frozen=True)
-class Marking:
-    """What marks a corpus's sentences: their own marks (``gold``), a tagger, or both; and which mentions count."""
-
-    gold: bool
-    tagger: Tagger | None
-    selection: Selection = EVERYTHING
-
-    def mark(self, sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-        """The same sentences in the same order, with the mentions that count in place of their own."""
-        if self.tagger is None:
-            for sentence in sentences:
-                yield dataclasses.replace(sentence, mentions=self._own(sentence))
-            return
-        kept, read = itertools.tee(sentences)
-        found = self.tagger.tag(sentence.text for sentence in read)
-        for sentence, mentions in zip(kept, found, strict=True):
-            every = united([self._own(sentence), mentions]) if self.gold else mentions
-            yield dataclasses.replace(sentence, mentions=every)
-
-    def describe(self) -> dict[str, str]:
-        """What the manifest records: the tagger's own description, ``gold``, and the entities that count."""
-        described = self.tagger.describe() if self.tagger else {"tagger": GOLD}
-        if self.gold and self.tagger:
-            described["tagger"] = f"{GOLD}+{described['tagger']}"
-        return described | _entities(self.selection)
-
-    def _own(self, sentence: Sentence) -> tuple[Mention, ...]:
-        if self.selection.everything:
-            return sentence.mentions
-        return tuple(mention for mention in sentence.mentions if self.selection.keeps(mention.label))
+_BEFORE_A_NAME = r"(?:gold|rules|patterns|stanza)(?:\+|$)|(?:spacy|stanza):|[A-Za-z_][\w.]*:[A-Za-z_]"
 
 
 def make_marking(
@@ -87,12 +59,19 @@ def make_marking(
     processes: int = 1,
     batch_size: int | None = None,
 ) -> Marking:
-    """The marking that ``names`` ask for: by default the corpus's own marks if it has them, else the best tagger here.
+    """Return the marking of a corpus by the taggers called ``names``.
 
-    ``entities`` lists what counts (:meth:`fl_sim.data_prep.taggers.categories.Selection.parse`). ``high_recall``
-    unites the chosen
-    with ``rules`` and ``patterns``. ``processes`` and ``batch_size`` are those of :func:`make_tagger`.
-    Raises :class:`CorpusError` for names that nothing has, and for ``gold`` where the corpus marks nothing.
+    Args:
+        names: taggers; by default the corpus's own marks if it has them, else the best tagger that is installed.
+        has_gold: whether the corpus marks its entities.
+        entities: which mentions count (:meth:`fl_sim.data_prep.taggers.categories.Selection.parse`).
+        high_recall: whether to unite the taggers with ``rules`` and ``patterns``.
+        processes: as of :func:`make_tagger`.
+        batch_size: as of :func:`make_tagger`.
+
+    Raises:
+        CorpusError: a name has no known form, or is ``gold`` where the corpus marks nothing.
+        PluginError: a tagger cannot be imported, has the wrong interface, or a name that is taken twice.
     """
     chosen = parse_names(names) if names else (GOLD if has_gold else default_tagger(),)
     if GOLD in chosen and not has_gold:
@@ -101,6 +80,8 @@ def make_marking(
         chosen = with_high_recall(chosen)
     selection = Selection.parse(entities)
     others = tuple(name for name in chosen if name != GOLD)
+    if GOLD in chosen:
+        TAGGERS.load(GOLD)
     tagger = make_tagger(others, selection=selection, processes=processes, batch_size=batch_size) if others else None
     return Marking(GOLD in chosen, tagger, selection)
 
@@ -112,11 +93,17 @@ def make_tagger(
     processes: int = 1,
     batch_size: int | None = None,
 ) -> Tagger:
-    """The tagger of that name, or the union of several: every span that any of them finds and ``selection`` keeps.
+    """Return the tagger of that name, or the union of several.
 
-    ``processes`` more than 1 share the texts out (not inside a script without ``if __name__ == "__main__"``);
-    ``batch_size`` is what a spaCy pipeline takes at once. Raises :class:`CorpusError` for an unknown name, a pipeline
-    that cannot be found, and an optional package that is not installed.
+    Args:
+        names: one name, names joined by +, or a sequence of such.
+        selection: which mentions to keep.
+        processes: how many processes share the texts. More than 1 need ``if __name__ == "__main__"`` in a script.
+        batch_size: texts that a spaCy pipeline takes at once.
+
+    Raises:
+        CorpusError: a name is unknown, a pipeline is absent, or an optional package is not installed.
+        PluginError: a tagger cannot be imported, has the wrong interface, or a name that is taken twice.
     """
     parsed = parse_names(names)
     if GOLD in parsed:
@@ -124,27 +111,19 @@ def make_tagger(
     if processes < 1:
         raise CorpusError(f"tagging processes must be at least 1, not {processes}")
     make = functools.partial(_united, parsed, selection, batch_size)
-    if processes == 1:
-        return make()
-    from fl_sim.data_prep.taggers.parallel_tagger import ParallelTagger
-
-    return ParallelTagger(make, processes)
+    return make() if processes == 1 else ParallelTagger(make, processes)
 
 
 def parse_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """The single taggers that ``names`` unite, each once. Raises :class:`CorpusError` for a name of no known form."""
-    listed = [names] if isinstance(names, str) else list(names)
-    parsed = tuple(dict.fromkeys(name.strip() for entry in listed for name in _JOINT.split(entry)))
+    """Return the single taggers that ``names`` unite, each once.
+
+    Raises:
+        CorpusError: a name has no known form, or there is none.
+    """
+    entries = [names] if isinstance(names, str) else list(names)
+    parsed = tuple(dict.fromkeys(name.strip() for entry in entries for name in _split(entry)))
     for name in parsed:
-        kind, colon, rest = name.partition(":")
-        known = {
-            GOLD: not colon,
-            RULES: not colon,
-            PATTERNS: not colon,
-            "spacy": bool(rest),
-            "stanza": not colon or rest,
-        }
-        if not known.get(kind):
+        if not _is_known(name):
             raise CorpusError(f"tagger {name!r} must be {FORMS}, or several of these with + between them")
     if not parsed:
         raise CorpusError(f"a tagger must be named: {FORMS}")
@@ -152,51 +131,138 @@ def parse_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def default_tagger() -> str:
-    """The best that is here: ``en_core_web_trf``, ``lg``, ``md`` or ``sm``, the pipeline that ships, or the rules."""
+    """Return the best installed: ``en_core_web_trf``, ``lg``, ``md`` or ``sm``, the bundled pipeline, or the rules."""
     from fl_sim.data_prep.taggers.spacy_tagger import default_pipeline
 
     pipeline = default_pipeline()
-    return f"spacy:{pipeline}" if pipeline else RULES
+    return f"{SPACY}:{pipeline}" if pipeline else RULES
 
 
 def with_high_recall(names: str | Sequence[str]) -> tuple[str, ...]:
-    """``names``, and what makes a missed entity unlikely: the rules on capital letters and the patterns."""
+    """Return ``names`` and the taggers that make a missed entity unlikely: ``rules`` and ``patterns``."""
     return tuple(dict.fromkeys((*parse_names(names), RULES, PATTERNS)))
 
 
 @dataclass(frozen=True)
 class UnitedTagger:
-    """Several taggers as one: every span that any member finds and the selection keeps (see :func:`spans.united`)."""
+    """Unites taggers: every span that any member finds and the selection keeps (:func:`spans.united`)."""
 
     members: Mapping[str, Tagger]
     selection: Selection = EVERYTHING
 
     @property
     def labels(self) -> frozenset[str]:
-        every = [member.labels for member in self.members.values()]
-        return frozenset().union(*every) if all(every) else frozenset()
+        """Every label of every member; empty if one member's labels are unknown."""
+        labels = [member.labels for member in self.members.values()]
+        return frozenset().union(*labels) if all(labels) else frozenset()
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        """Yield the united mentions of every text."""
         copies = itertools.tee(texts, len(self.members))
-        found = (
-            _kept(member, self.selection, copy) for member, copy in zip(self.members.values(), copies, strict=True)
+        by_member = (
+            _selected(member, self.selection, copy) for member, copy in zip(self.members.values(), copies, strict=True)
         )
-        for groups in zip(*found, strict=True):
-            yield united([_certain(groups), *groups])
+        for groups in zip(*by_member, strict=True):
+            yield united([_identifiers(groups), *groups])
 
     def describe(self) -> dict[str, str]:
-        """A single member's description as it is; of several, each figure with the member's number before it."""
+        """Return a single member's description as it is; of several, each key with the member's number before it."""
         described = [member.describe() for member in self.members.values()]
         if len(described) == 1:
-            return described[0] | _entities(self.selection)
+            return described[0] | describe_selection(self.selection)
         numbered = {
             f"{number}.{key}": value for number, one in enumerate(described, start=1) for key, value in one.items()
         }
-        return {"tagger": "+".join(one["tagger"] for one in described)} | numbered | _entities(self.selection)
+        names = "+".join(one["tagger"] for one in described)
+        return {"tagger": names} | numbered | describe_selection(self.selection)
 
 
-def _certain(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
-    """What is known by its form: an e-mail address is one, whatever a model of names takes it for."""
+@dataclass(frozen=True)
+class PluginTagger:
+    """Checks a tagger of another package or file: its interface at once, its mentions as they come.
+
+    Attributes:
+        name: an entry point's name or an import path.
+        tagger: what the plug-in made.
+    """
+
+    name: str
+    tagger: Tagger
+
+    @classmethod
+    def load(cls, name: str) -> PluginTagger:
+        """Import and make the tagger called ``name``.
+
+        Raises:
+            PluginError: it cannot be imported or made, or its interface is wrong.
+        """
+        make = TAGGERS.load(name)
+        try:
+            tagger = make()
+        except TypeError as error:
+            raise PluginError(f"tagger '{name}' cannot be made ({error}); allowed: {TAGGERS.interface}") from error
+        if not all(hasattr(tagger, part) for part in ("labels", "tag", "describe")):
+            raise PluginError(f"tagger '{name}' is {tagger!r:.100}; allowed: {TAGGERS.interface}")
+        checked = cls(name, tagger)
+        checked.describe()
+        return checked
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The plug-in's labels."""
+        return frozenset(self.tagger.labels)
+
+    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        """Yield the plug-in's mentions of every text.
+
+        Raises:
+            PluginError: it gives something else than mentions, or not those of every text.
+        """
+        source = iter(texts)
+        read = tagged = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal read
+            for text in source:
+                read += 1
+                yield text
+
+        for mentions in self.tagger.tag(counted()):
+            tagged += 1
+            if tagged > read:
+                break
+            if not isinstance(mentions, tuple | list) or not all(isinstance(mention, Mention) for mention in mentions):
+                raise PluginError(f"tagger '{self.name}' yields {mentions!r:.100}; allowed: a tuple of Mention a text")
+            yield tuple(mentions)
+        if tagged != read or next(source, None) is not None:
+            raise PluginError(f"tagger '{self.name}' yields mentions of {tagged} texts; allowed: of every text, once")
+
+    def describe(self) -> dict[str, str]:
+        """Return the plug-in's own description, its name, and where its code comes from."""
+        described = self.tagger.describe()
+        if not isinstance(described, dict) or not all(isinstance(value, str) for value in described.values()):
+            raise PluginError(f"tagger '{self.name}' is described by {described!r:.100}; allowed: texts by name")
+        return {"tagger": self.name} | described | {"tagger": self.name} | plugin_record(TAGGERS, self.name)
+
+
+def _split(entry: str) -> list[str]:
+    """Return the names in ``entry``: a + parts two names only where a name follows it, as paths may have one, too."""
+    if "+" not in entry:
+        return [entry]
+    installed = [re.escape(name) for name in TAGGERS.names() if name not in TAGGERS.built_in]
+    before_installed = "".join(rf"|{name}(?:\+|$)" for name in installed)
+    return re.split(rf"\+(?={_BEFORE_A_NAME}{before_installed})", entry)
+
+
+def _is_known(name: str) -> bool:
+    kind, colon, rest = name.partition(":")
+    if kind in TAGGERS.built_in:
+        return {SPACY: bool(rest), STANZA: not colon or bool(rest)}.get(kind, not colon)
+    return TAGGERS.knows(name)
+
+
+def _identifiers(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
+    """Return the mentions known by their form: an e-mail address is one, whatever a model of names takes it for."""
     return [mention for group in groups for mention in group if mention.label in IDENTIFIERS]
 
 
@@ -213,21 +279,19 @@ def _united(names: Sequence[str], selection: Selection, batch_size: int | None) 
 
 def _single(name: str, batch_size: int | None) -> Tagger:
     kind, _, rest = name.partition(":")
-    if kind == "spacy":
-        from fl_sim.data_prep.taggers.spacy_tagger import SpacyTagger
-
-        return SpacyTagger(rest, batch_size=batch_size)
-    if kind == "stanza":
-        from fl_sim.data_prep.taggers.stanza_tagger import StanzaTagger
-
-        return StanzaTagger(rest or "en")
-    from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
-
     parts = name.split("+")
-    return RuleTagger(rules=RULES in parts, patterns=PATTERNS in parts)
+    if {RULES, PATTERNS}.issuperset(parts):
+        makers = [TAGGERS.load(part) for part in parts]
+        return makers[0](rules=RULES in parts, patterns=PATTERNS in parts)
+    if kind == SPACY:
+        return TAGGERS.load(SPACY)(rest, batch_size=batch_size)
+    if kind == STANZA:
+        return TAGGERS.load(STANZA)(rest or "en")
+    return PluginTagger.load(name)
 
 
-def _kept(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+def _selected(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+    """Yield of every text the mentions of ``tagger`` that ``selection`` keeps."""
     if selection.everything:
         yield from tagger.tag(texts)
         return
@@ -236,7 +300,3 @@ def _kept(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Iterato
         for label in {mention.label for mention in mentions} - kept.keys():
             kept[label] = selection.keeps(label, tagger.labels)
         yield tuple(mention for mention in mentions if kept[mention.label])
-
-
-def _entities(selection: Selection) -> dict[str, str]:
-    return {"entities": ",".join(selection.names)}

@@ -1,211 +1,95 @@
-"""The kinds of raw corpora that can be prepared: the flags of each, and what they make."""
+"""``fl-sim prepare KIND``: a subcommand for every reader that ships, and for any other reader once it is named."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from fl_sim.cli.text_flags import cleaning_of, preprocessing_of
+from fl_sim.cli.identity_flags import add_identity
+from fl_sim.cli.tagger_flags import add_tagger
+from fl_sim.cli.text_flags import add_cleaning, add_preprocessing, cleaning_of, preprocessing_of
+from fl_sim.data_prep.readers.reader_registry import READERS, Reader, load_reader, read_raw_corpus
+from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
-    from fl_sim.data_prep.readers.tables import TableOptions
 
 
-@dataclass(frozen=True)
-class Kind:
-    """help: what it reads, in a line. add_arguments: its own flags. make: the corpus that the flags describe."""
+class KindParsers(argparse._SubParsersAction):
+    """Parses ``KIND`` and its flags; to be passed to ``add_subparsers(action=…)``.
 
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    make: Callable[[argparse.Namespace], RawCorpus]
+    A plug-in is imported when it is named, so that a broken one stops no other kind.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.choices = cast(dict[str, Any], _Choices(self._name_parser_map))
+        for name, path in READERS.built_in.items():
+            self._add_kind(name, pkgutil.resolve_name(path)())
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Parse the flags of the kind ``values[0]``."""
+        name = values[0] if values else ""
+        if name not in self._name_parser_map:
+            try:
+                self._add_kind(name, load_reader(name))
+            except PluginError as error:
+                raise argparse.ArgumentError(None, str(error)) from error
+        super().__call__(parser, namespace, values, option_string)
+
+    def _add_kind(self, name: str, reader: Reader) -> None:
+        parser = self.add_parser(name, help=reader.help, description=reader.help)
+        reader.add_arguments(parser)
+        parser.add_argument("--out", type=Path, required=True, help="the corpus's folder")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        _add_place(parser)
+        add_identity(parser)
+        add_preprocessing(parser)
+        if not getattr(reader, "generated", False):
+            add_cleaning(parser)
+            add_tagger(parser)
+
+    def _get_subactions(self) -> list[argparse.Action]:
+        """Return what ``--help`` lists: the readers that ship, then the names of installed plug-ins."""
+        plugins = [name for name in READERS.names() if name not in READERS.built_in]
+        return [*super()._get_subactions(), *(self._ChoicesPseudoAction(name, (), "a plug-in") for name in plugins)]
+
+
+class _Choices:
+    """The kinds that may be named: those with a subcommand, and any that a plug-in may have."""
+
+    def __init__(self, parsers: dict[str, argparse.ArgumentParser]) -> None:
+        self._parsers = parsers
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parsers or READERS.knows(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(READERS.names())
 
 
 def raw_corpus(args: argparse.Namespace) -> RawCorpus:
-    """The corpus that ``args.kind`` and its flags describe; CorpusError for flags and sources that will not do."""
-    return KINDS[args.kind].make(args).preprocessed(preprocessing_of(args))
+    """Return the corpus that ``args.kind`` and its flags describe.
+
+    Raises:
+        CorpusError: flags or sources are bad.
+        PluginError: the reader cannot be imported, has the wrong interface, or a name that is taken twice.
+    """
+    return read_raw_corpus(args.kind, args, cleaning_of(args)).preprocessed(preprocessing_of(args))
 
 
-def _conll2003_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "folder with eng.train, eng.testa, eng.testb (.xz and .gz too)")
-
-
-def _conll2003(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-
-    return raw_corpora.conll2003(args.source, cleaning_of(args))
-
-
-def _ag_news_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "folder with train.csv (or train_partial.csv) and test.csv (.xz and .gz too), or one file")
-    parser.add_argument("--text", default="title+description", help="title+description (default), description or title")
-    _add_split_sentences(parser, False)
-    parser.add_argument("--max-users", type=int, metavar="N", help="keep the first N users drawn of each split")
-    parser.add_argument("--seed", type=int, default=0, help="of the users' sizes and rows (default 0)")
-
-
-def _ag_news(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-    from fl_sim.data_prep.readers.ag_news import AgNewsOptions
-
-    options = AgNewsOptions(args.text, args.split_sentences, args.max_users, args.seed)
-    return raw_corpora.ag_news(args.source, options, cleaning_of(args))
-
-
-def _sec_standin_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "folder with sentences.jsonl (.xz and .gz too), or that file")
-    _add_held_out(parser, "users")
-
-
-def _sec_standin(args: argparse.Namespace) -> RawCorpus:
-    from dataclasses import replace
-
-    from fl_sim.data_prep.readers import raw_corpora
-
-    options = replace(raw_corpora.SEC_STANDIN, test_fraction=args.test_fraction, seed=args.seed)
-    return raw_corpora.sec_standin(args.source, options, cleaning_of(args))
-
-
-def _shakespeare_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "an edition by speaker, a .jsonl file (.xz and .gz too), or a folder with one")
-    parser.add_argument("--held-out", default="speeches", help="hold out single speeches (default), or speakers")
-    _add_held_out(parser, "speeches or speakers")
-    _add_split_sentences(parser, True)
-
-
-def _shakespeare(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-    from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions
-
-    options = ShakespeareOptions(args.held_out, args.test_fraction, args.seed, args.split_sentences)
-    return raw_corpora.shakespeare(args.source, options, cleaning_of(args))
-
-
-def _iob_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "a tagged file with a token a line, or a folder of them (.xz and .gz too)")
-    column = "counted from 1, or -1 for the last (default: found by looking)"
-    parser.add_argument("--token-column", type=int, metavar="N", help=column)
-    parser.add_argument("--tag-column", type=int, metavar="N", help=column)
-    parser.add_argument("--scheme", default="auto", help="of the tags: auto (default), iob1, iob2 or iobes (BILOU)")
-    parser.add_argument(
-        "--sentences-per-user",
-        type=int,
-        metavar="N",
-        help="N sentences in a row are a user (default: a document is, where marked; else 15 sentences)",
-    )
-    _add_held_out(parser, "users, where file names do not tell the splits")
-
-
-def _iob(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-    from fl_sim.data_prep.readers.iob import IobOptions
-
-    options = IobOptions(
-        token_column=args.token_column,
-        tag_column=args.tag_column,
-        scheme=args.scheme,
-        sentences_per_user=args.sentences_per_user,
-        test_fraction=args.test_fraction,
-        seed=args.seed,
-    )
-    return raw_corpora.iob(args.source, options, cleaning_of(args))
-
-
-def _table_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, "the file to read")
-    _add_columns(parser)
-
-
-def _table(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-
-    return raw_corpora.table(args.kind, args.source, _table_options(args), cleaning_of(args))
-
-
-def _hf_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--source", required=True, metavar="NAME_OR_DIR", help="name on the hub, or a local folder")
-    parser.add_argument("--configuration", metavar="NAME", help="the dataset's configuration")
-    parser.add_argument("--splits", metavar="NAMES", help="splits to read, with commas (default: all)")
-    parser.add_argument("--revision", metavar="COMMIT", help="of the hub's dataset (default: the present one)")
-    _add_columns(parser)
-
-
-def _hf(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-    from fl_sim.data_prep.readers.hugging_face import HfDataset
-
-    splits = tuple(name.strip() for name in (args.splits or "").split(",") if name.strip())
-    dataset = HfDataset(args.source, args.configuration, splits, args.revision)
-    return raw_corpora.hugging_face(dataset, _table_options(args), cleaning_of(args))
-
-
-def _synthetic_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--users", type=int, default=None, help="how many, all splits together (default: as bundled)")
-    parser.add_argument("--seed", type=int, default=None, help="default: as bundled")
-
-
-def _synthetic(args: argparse.Namespace) -> RawCorpus:
-    from fl_sim.data_prep.readers import raw_corpora
-
-    return raw_corpora.synthetic(args.users, args.seed)
-
-
-def _add_source(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--source", type=Path, required=True, help=meaning)
-
-
-def _add_held_out(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--test-fraction", type=float, default=0.1, help=f"share of {what} held out (default 0.1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the hash that holds them out (default 0)")
-
-
-def _add_split_sentences(parser: argparse.ArgumentParser, default: bool) -> None:
-    parser.add_argument(
-        "--split-sentences",
-        action=argparse.BooleanOptionalAction,
-        default=default,
-        help=f"cut each text into sentences, or keep it whole (default: {'cut' if default else 'whole'})",
-    )
-
-
-def _add_columns(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--text-column", required=True, metavar="NAME")
-    parser.add_argument("--user-column", required=True, metavar="NAME", help="whose text it is")
-    parser.add_argument("--entities-column", metavar="NAME", help="gold entities: a list of {start, end, label}")
-    parser.add_argument("--target-column", metavar="NAME", help="the row's class")
-    parser.add_argument("--document-column", metavar="NAME", help="the text that the row is part of (default: the row)")
-    parser.add_argument("--id-column", metavar="NAME", help="a row whose id came before is dropped and counted")
-    parser.add_argument("--split-column", metavar="NAME", help="train, validation, test, ... of each row")
-    _add_held_out(parser, "users")
-    _add_split_sentences(parser, True)
-
-
-def _table_options(args: argparse.Namespace) -> TableOptions:
-    from fl_sim.data_prep.readers.tables import TableOptions
-
-    settings: dict[str, Any] = {name: getattr(args, name) for name in TableOptions.__dataclass_fields__}
-    return TableOptions(**settings)
-
-
-KINDS = {
-    "conll2003": Kind("the shared task's folder: documents are users", _conll2003_arguments, _conll2003),
-    "ag-news": Kind("AG's news with classes; users are drawn, N(15, 2²) rows each", _ag_news_arguments, _ag_news),
-    "sec-standin": Kind("clauses of contracts, companies as users", _sec_standin_arguments, _sec_standin),
-    "shakespeare": Kind("speeches, speakers as users", _shakespeare_arguments, _shakespeare),
-    "iob": Kind("any tagged file with a token a line (CoNLL, IOB1, IOB2, IOBES)", _iob_arguments, _iob),
-    "jsonl": Kind("a file of JSON objects, one a line (.xz and .gz too)", _table_arguments, _table),
-    "csv": Kind("a CSV file with a header (.tsv for tabs; .xz and .gz too)", _table_arguments, _table),
-    "tsv": Kind("tab-separated values with a header, no quoting (.xz and .gz too)", _table_arguments, _table),
-    "parquet": Kind("a Parquet file", _table_arguments, _table),
-    "hf": Kind("a dataset of Hugging Face's, by name or from a folder (needs the hf extra)", _hf_arguments, _hf),
-    "synthetic": Kind(
-        "made-up users who write about their lives (needs the generate extra)", _synthetic_arguments, _synthetic
-    ),
-}
-"""What follows ``fl-sim prepare``."""
-
-MADE = frozenset({"synthetic"})
-"""Kinds that read no text of anybody's, so there is nothing in it to find or to clean."""
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is in the folder already (docs/corpora-scale.md)")
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--overwrite", action="store_true", help="replace another corpus there, once this is finished")
+    either.add_argument("--append", action="store_true", help="add to the corpus there; ids and files of it stay")
+    group.add_argument("--joined-at", type=int, metavar="ROUND", help="with --append: the round it takes part from")

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.taggers.tagger_registry import Marking
+    from fl_sim.data_prep.taggers.tagger import Marking
 
 
 def add_tagger(parser: argparse.ArgumentParser) -> None:

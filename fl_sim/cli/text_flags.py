@@ -26,10 +26,16 @@ def add_preprocessing(parser: argparse.ArgumentParser) -> None:
 
 
 def cleaning_of(args: argparse.Namespace) -> Cleaning:
-    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for values that are not allowed."""
+    """Return how to treat bad text; the defaults for a kind without these flags.
+
+    Raises:
+        CorpusError: a value is not allowed.
+    """
     from fl_sim.data_prep.readers.cleaning import Cleaning
 
     plain = Cleaning()
+    if "max_characters" not in args:
+        return plain
     limit = plain.max_characters if args.max_characters is None else args.max_characters
     return Cleaning(limit, args.bad_bytes or plain.bad_bytes)
 

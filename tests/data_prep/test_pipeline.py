@@ -25,7 +25,8 @@ from fl_sim.data_prep.store import tagged_store
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.tagged_store import TaggedStore
-from fl_sim.data_prep.taggers.tagger_registry import Marking, make_marking
+from fl_sim.data_prep.taggers.tagger import Marking
+from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
 GOLD = TableOptions(entities_column="ents", split_sentences=False, test_fraction=0.0)
 BARE = replace(GOLD, entities_column=None)
@@ -254,7 +255,7 @@ from fl_sim.data_prep.readers.raw_corpora import table
 from fl_sim.data_prep.pipeline import prepare
 from fl_sim.data_prep.readers.tables import TableOptions
 from fl_sim.data_prep.records import Mention
-from fl_sim.data_prep.taggers.tagger_registry import Marking
+from fl_sim.data_prep.taggers.tagger import Marking
 
 tagged_store._SENTENCES_PER_BATCH = 5
 

@@ -8,13 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_sim.cli.corpus_kinds import KINDS, MADE, raw_corpus
-from fl_sim.cli.identity_flags import add_identity, identity_of
-from fl_sim.cli.tagger_flags import add_tagger, marking_of
-from fl_sim.cli.text_flags import add_cleaning, add_preprocessing
+from fl_sim.cli.corpus_kinds import KindParsers, raw_corpus
+from fl_sim.cli.identity_flags import identity_of
+from fl_sim.cli.tagger_flags import marking_of
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.pipeline import Prepared
@@ -26,18 +24,7 @@ _TICKS_OF_RATE = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for name, kind in KINDS.items():
-        kind_parser = kinds.add_parser(name, help=kind.help, description=kind.help)
-        kind.add_arguments(kind_parser)
-        kind_parser.add_argument("--out", type=Path, required=True, help="the corpus's folder")
-        kind_parser.add_argument("--json", action="store_true", help="print one JSON object")
-        _add_place(kind_parser)
-        add_identity(kind_parser)
-        add_preprocessing(kind_parser)
-        if name not in MADE:
-            add_cleaning(kind_parser)
-            add_tagger(kind_parser)
+    parser.add_subparsers(dest="kind", metavar="KIND", required=True, action=KindParsers)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.append != (args.joined_at is not None):
         raise CorpusError("--append and --joined-at go together: what is appended joins in a round")
     raw = raw_corpus(args)
-    marking = None if args.kind in MADE else marking_of(args, raw.has_gold)
+    marking = marking_of(args, raw.has_gold) if "tagger" in args else None
     with _progress(raw) as watch:
         how: dict[str, Any] = {"marking": marking, "identity": identity_of(args), "watch": watch}
         if args.append:
@@ -56,14 +43,6 @@ def run(args: argparse.Namespace) -> int:
             made = prepare(raw, args.out, overwrite=args.overwrite, **how)
     _report(made, as_json=args.json)
     return 0
-
-
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is in the folder already (docs/corpora-scale.md)")
-    either = group.add_mutually_exclusive_group()
-    either.add_argument("--overwrite", action="store_true", help="replace another corpus there, once this is finished")
-    either.add_argument("--append", action="store_true", help="add to the corpus there; ids and files of it stay")
-    group.add_argument("--joined-at", type=int, metavar="ROUND", help="with --append: the round it takes part from")
 
 
 @contextmanager

@@ -28,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     stats = corpus.stats()
     tables = [importlib.import_module(name).table_of(corpus) for name in TABLES]
     if args.json:
-        print(json.dumps(stats | {table.key: table.plain() for table in tables}, ensure_ascii=False))
+        note = stats.pop("note")
+        plain = {table.key: table.plain() for table in tables}
+        print(json.dumps(stats | plain | {"note": note}, ensure_ascii=False))
         return 0
     console = Console()
     for table in tables:

@@ -27,7 +27,7 @@ class CorpusSource(_Strict):
     """A corpus as ``fl-sim prepare`` makes it, from a folder below ``--data``; or the one that ships.
 
     Attributes:
-        kind: of :data:`fl_sim.cli.corpus_kinds.KINDS`, or ``bundled``.
+        kind: a ``KIND`` of ``fl-sim prepare``, or ``bundled``.
         source: the folder below ``--data``.
         flags: further flags of ``fl-sim prepare KIND``, by name without dashes in front; ``true`` for one that takes no
             value.

@@ -27,9 +27,8 @@ from fl_sim.data_prep.taggers import spacy_tagger
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
 from fl_sim.data_prep.taggers.spacy_tagger import SpacyTagger
+from fl_sim.data_prep.taggers.tagger import Marking, Tagger
 from fl_sim.data_prep.taggers.tagger_registry import (
-    Marking,
-    Tagger,
     UnitedTagger,
     default_tagger,
     make_marking,
@@ -404,7 +403,7 @@ def test_a_transformer_gets_one_text_at_a_time(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("regex", "'regex' must be gold, rules, patterns, spacy:NAME_OR_PATH or stanza"),
+        ("regex", "'regex' must be gold, rules, patterns, spacy:NAME_OR_PATH, stanza"),
         ("rules+regex", r"'rules\+regex' must be"),
         ("rules:x", "must be"),
         ("spacy:", "must be"),

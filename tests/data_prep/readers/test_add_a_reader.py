@@ -1,0 +1,148 @@
+"""The code of docs/extending/add_a_reader.md, run as the page says, and readers that are refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.store.corpus import Corpus
+from tests.data_prep.plug_ins import imports_restored, install, write_page_code
+
+NAME = "my_reader:LettersReader"
+LETTERS = {
+    "ann": "Ada Byron left Leeds. She is well.\n\nWrite to me.\n",
+    "bob": "Greetings from York.\n",
+    "cy": "Nobody is in Leeds.\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the page's module and a folder of letters."""
+    write_page_code("add_a_reader.md", tmp_path)
+    (tmp_path / "letters").mkdir()
+    for writer, text in LETTERS.items():
+        (tmp_path / "letters" / f"{writer}.txt").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with imports_restored("my_reader", "bad", "broken"):
+        yield tmp_path
+
+
+def prepare(kind: str, *more: str) -> int:
+    return main(["prepare", kind, "--source", "letters", "--tagger", "rules", "--out", "corpus", *more])
+
+
+def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(NAME, "--held-out", "cy") == 0
+    corpus = Corpus.open("corpus")
+    assert corpus.texts("train").to_pylist() == [
+        "Ada Byron left Leeds.",
+        "She is well.",
+        "Write to me.",
+        "Greetings from York.",
+    ]
+    assert list(corpus.users("train")["user"]) == ["ann", "bob"]
+    assert list(corpus.users("test")["user"]) == ["cy"]
+    manifest = corpus.manifest
+    checksum = hashlib.sha256((folder / "my_reader.py").read_bytes()).hexdigest()
+    assert set(manifest.sources) == {"ann.txt", "bob.txt", "cy.txt"}
+    assert manifest.notes == {"blank_texts": 1}
+    assert (manifest.name, manifest.settings["kind"], manifest.settings["held_out"]) == ("letters", "letters", "cy")
+    assert manifest.settings["reader"] == {"path": NAME, "module_sha256": checksum}
+    assert main(["stats", "corpus"]) == 0
+    assert "corpus letters" in capsys.readouterr().out
+    assert prepare(NAME, "--held-out", "cy") == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_flags_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(NAME, "--lower-case", "--max-characters", "100", "--identity", "case", "--json") == 0
+    assert Corpus.open("corpus").texts("train").to_pylist()[0] == "ada byron left leeds."
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", NAME, "--help"])
+    assert "--held-out WRITER" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["prepare", NAME, "--out", "corpus"])
+    assert capsys.readouterr().err.startswith(f"fl-sim prepare {NAME}: the following arguments are required: --source")
+    assert main(["prepare", NAME, "--source", "nowhere", "--out", "other"]) == 2
+    assert capsys.readouterr().err == "fl-sim prepare: nowhere: no .txt file in this folder\n"
+
+
+def test_an_installed_reader(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "letter-reader", "fl_sim.readers", "letters", NAME)
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", "--help"])
+    assert "\n    letters    a plug-in\n" in capsys.readouterr().out.replace(" " * 8, " " * 4)
+    assert prepare("letters") == 0
+    record = Corpus.open("corpus").manifest.settings["reader"]
+    assert (record["path"], record["distribution"], record["version"]) == (NAME, "letter-reader", "1.2")
+
+
+BAD = """
+from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+class Good:
+    help = "good"
+    def add_arguments(self, parser): parser.add_argument("--source")
+    def read(self, args, cleaning): return RawCorpus("good", lambda: iter(["text"]), True)
+class NeedsMore(Good):
+    def __init__(self, path): pass
+class NoHelp:
+    add_arguments = read = Good.read
+class Nothing(Good):
+    def read(self, args, cleaning): return None
+class Settings(Good):
+    def read(self, args, cleaning): return RawCorpus("good", lambda: iter(()), True, settings={"x": {1}})
+class TakenFlag(Good):
+    def add_arguments(self, parser): parser.add_argument("--source"), parser.add_argument("--out")
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("nowhere:Reader", "reader 'nowhere:Reader' cannot be imported (No module named 'nowhere')"),
+        ("bad:Absent", "reader 'bad:Absent' cannot be imported (module 'bad' has no attribute 'Absent')"),
+        ("broken:Reader", "reader 'broken:Reader' cannot be imported (division by zero)"),
+        ("bad:number", "is 3; allowed: a class with help, add_arguments(parser) and read(args, cleaning)"),
+        ("bad:NeedsMore", "reader 'bad:NeedsMore' cannot be made ("),
+        ("bad:NoHelp", "allowed: a class with help, add_arguments(parser) and read(args, cleaning)"),
+        ("bad:TakenFlag", "conflicting option string: --out"),
+        ("bad:Nothing", "reader 'bad:Nothing' returns None; allowed: a RawCorpus"),
+        ("bad:Settings", "reader 'bad:Settings' has settings that are not JSON"),
+        ("bad:Good", "reader 'bad:Good' yields 'text'; allowed: Sentence"),
+        ("twice", "reader 'twice' is claimed by bad:Good and bad:Nothing; allowed: one of them"),
+        ("conll2003", "reader 'conll2003' is claimed by bad:Good and fl_sim.data_prep.readers.built_in_readers:Conll"),
+        ("unheard", "argument KIND: invalid choice: 'unheard' (choose from "),
+    ],
+)
+def test_bad_readers(
+    kind: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.py").write_text(BAD, encoding="utf-8")
+    (folder / "broken.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "first", "fl_sim.readers", "twice", "bad:Good")
+    install(folder, "second", "fl_sim.readers", "twice", "bad:Nothing")
+    install(folder, "third", "fl_sim.readers", "conll2003", "bad:Good")
+    try:
+        code = prepare(kind)
+    except SystemExit as error:  # where the command line itself is bad
+        code = int(str(error.code))
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fl-sim prepare")
+    assert message in line
+    assert not Path("corpus").exists()
+
+
+def test_a_broken_plug_in_stops_no_other_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "broken-reader", "fl_sim.readers", "broken", "nowhere:Reader")
+    assert prepare(NAME) == 0

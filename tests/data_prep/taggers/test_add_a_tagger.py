@@ -1,0 +1,159 @@
+"""The code of docs/extending/add_a_tagger.md, run as the page says, and taggers that are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers.tagger_registry import make_tagger, parse_names
+from tests.data_prep.plug_ins import imports_restored, install, write_page_code
+
+NAME = "my_tagger:WordListTagger"
+POSTS = [("ann", "Ada lives in Leeds."), ("bob", "York is far."), ("cy", "Nothing here."), ("dee", "Write to b@x.org.")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the page's module and a corpus to tag."""
+    write_page_code("add_a_tagger.md", tmp_path)
+    rows = [json.dumps({"author": author, "text": text}) for author, text in POSTS]
+    (tmp_path / "posts.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with imports_restored("my_tagger", "bad", "broken"):
+        yield tmp_path
+
+
+def prepare(*more: str) -> int:
+    columns = ["--text-column", "text", "--user-column", "author", "--test-fraction", "0", "--out", "corpus"]
+    return main(["prepare", "jsonl", "--source", "posts.jsonl", *columns, *more])
+
+
+def mentioned() -> dict[str, list[str]]:
+    entities = Corpus.open("corpus").entities("train")
+    return dict(zip(entities["entity"], (list(labels) for labels in entities["labels"]), strict=True))
+
+
+def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare("--tagger", NAME) == 0
+    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"]}
+    checksum = hashlib.sha256((folder / "my_tagger.py").read_bytes()).hexdigest()
+    assert Corpus.open("corpus").manifest.tagger == {
+        "tagger": NAME,
+        "words": "3",
+        "path": NAME,
+        "module_sha256": checksum,
+        "entities": "all",
+    }
+    assert main(["stats", "corpus"]) == 0
+    assert "with GPE" in capsys.readouterr().out
+    assert prepare("--tagger", NAME) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_another_version_of_the_file_is_another_tagger(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare("--tagger", NAME) == 0
+    module = folder / "my_tagger.py"
+    module.write_text(module.read_text().replace('"York": "GPE", ', ""), encoding="utf-8")
+    assert prepare("--tagger", NAME) == 2
+    assert "holds another corpus (tagger module_sha256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["--tagger", f"{NAME}+rules"], ["--tagger", "rules", "--tagger", NAME]])
+def test_united_with_others_and_selected(names: list[str]) -> None:
+    assert prepare(*names, "--entities", "gpe,date") == 0
+    assert {"leeds", "york"} <= set(mentioned())
+    assert "b@x.org" not in mentioned()
+    tagger = Corpus.open("corpus").manifest.tagger
+    number = 1 if names[1].startswith("my") else 2
+    assert (tagger[f"{number}.path"], tagger[f"{number}.words"]) == (NAME, "3")
+
+
+def test_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ner", "evaluate", NAME, "--gold", "bundled", "--resamples", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tagger"]["path"] == NAME
+
+
+@pytest.mark.slow
+def test_in_two_processes() -> None:
+    assert prepare("--tagger", NAME, "--processes", "2") == 0
+    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"]}
+
+
+def test_an_installed_tagger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "word-lists", "fl_sim.taggers", "words", NAME)
+    assert parse_names("rules+words+gold") == ("rules", "words", "gold")
+    described = make_tagger("words").describe()
+    assert described["tagger"] == "words"
+    assert (described["path"], described["distribution"], described["version"]) == (NAME, "word-lists", "1.2")
+
+
+def test_forms_of_names() -> None:
+    assert parse_names("a.b:C+rules+x:Y.Z") == ("a.b:C", "rules", "x:Y.Z")
+    assert parse_names("spacy:models/en+de+rules") == ("spacy:models/en+de", "rules")
+    assert parse_names("spacy:en_core_web_sm+stanza") == ("spacy:en_core_web_sm", "stanza")
+
+
+BAD = """
+from fl_sim.data_prep.records import Mention
+class Good:
+    labels = frozenset()
+    def describe(self): return {}
+    def tag(self, texts): return ((Mention(0, 1, "X"),) for text in texts)
+class NeedsMore(Good):
+    def __init__(self, path): pass
+class NoLabels:
+    tag = describe = Good.tag
+class BadDescription(Good):
+    def describe(self): return {"version": 3}
+class Pairs(Good):
+    def tag(self, texts): return (((0, 1),) for text in texts)
+class TooFew(Good):
+    def tag(self, texts): return [()]
+class TooMany(Good):
+    def tag(self, texts): return [() for text in texts] + [()]
+class Outside(Good):
+    def tag(self, texts): return ((Mention(0, 1000, "X"),) for text in texts)
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:Tagger", "tagger 'nowhere:Tagger' cannot be imported (No module named 'nowhere')"),
+        ("bad:Absent", "tagger 'bad:Absent' cannot be imported (module 'bad' has no attribute 'Absent')"),
+        ("broken:Tagger", "tagger 'broken:Tagger' cannot be imported (division by zero)"),
+        ("bad:number", "tagger 'bad:number' is 3; allowed: a class that is made without arguments"),
+        ("bad:NeedsMore", "tagger 'bad:NeedsMore' cannot be made ("),
+        ("bad:NoLabels", "allowed: a class that is made without arguments and has labels, tag(texts) and describe()"),
+        ("bad:BadDescription", "is described by {'version': 3}; allowed: texts by name"),
+        ("bad:Pairs", "tagger 'bad:Pairs' yields ((0, 1),); allowed: a tuple of Mention a text"),
+        ("bad:TooFew", "yields mentions of 1 texts; allowed: of every text, once"),
+        ("bad:TooMany", "yields mentions of 5 texts; allowed: of every text, once"),
+        ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
+        ("twice", "tagger 'twice' is claimed by bad:Good and bad:TooFew; allowed: one of them"),
+        ("rules", "tagger 'rules' is claimed by bad:Good and fl_sim.data_prep.taggers.rule_tagger:RuleTagger"),
+        ("unheard", "tagger 'unheard' must be gold, rules, patterns, spacy:NAME_OR_PATH, stanza[:LANGUAGE], "),
+    ],
+)
+def test_bad_taggers(
+    name: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.py").write_text(BAD, encoding="utf-8")
+    (folder / "broken.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "first", "fl_sim.taggers", "twice", "bad:Good")
+    install(folder, "second", "fl_sim.taggers", "twice", "bad:TooFew")
+    install(folder, "third", "fl_sim.taggers", "rules", "bad:Good")
+    assert prepare("--tagger", name) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fl-sim prepare: ")
+    assert message in line
+    assert not Path("corpus").exists()
