@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fl_sim.research.project_roots import project_roots
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
@@ -259,7 +260,7 @@ def read_records(folder: Path) -> list[Record]:
 
 def find_record(name: str) -> Record | None:
     """The record of a figure in results/, of the working folder or else of the sources; None if there is none."""
-    for root in (Path.cwd(), Path(__file__).parents[3]):
+    for root in project_roots():
         path = root / RESULTS / f"{name}.json"
         if path.is_file():
             return read_record(path)

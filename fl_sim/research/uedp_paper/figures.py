@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
+from fl_sim.research.project_roots import project_roots
 
 FOLDER = Path("conf") / "figures"
 
@@ -287,7 +288,7 @@ def find_figures() -> dict[str, Path]:
     Raises:
         ConfigError: there are none.
     """
-    for root in (Path.cwd(), Path(__file__).parents[3]):
+    for root in project_roots():
         found = {path.stem: path for path in sorted((root / FOLDER).glob("*.toml"))}
         if found:
             return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
+from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import adult_study, ag_study, dpnr_ag
 from fl_sim.research.representations.studies.study_tables import Options, Say
@@ -94,7 +95,7 @@ def write_document(folder: Path) -> list[Path]:
 def find_table(name: str) -> dict[str, Any] | None:
     """The table that is kept in results/representations, of the working folder or else of the sources; None if there
     is none."""
-    for root in (Path.cwd(), Path(__file__).parents[4]):
+    for root in project_roots():
         path = root / "results" / FOLDER / f"{name}.json"
         if path.is_file():
             return _read(path)

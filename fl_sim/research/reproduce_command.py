@@ -114,7 +114,7 @@ def _make(args: argparse.Namespace) -> int:
 def _make_table(args: argparse.Namespace) -> int:
     """A table of private representations, as `fl-sim represent reproduce` makes it."""
     from fl_sim.config import ConfigError
-    from fl_sim.research.representations.represent_command import make_table
+    from fl_sim.research.represent_command import make_table
     from fl_sim.research.representations.studies.reproductions import FOLDER, REPRODUCTIONS
 
     if args.panel:
