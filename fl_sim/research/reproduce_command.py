@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
-    from fl_sim.research.uedp_paper.make_figure import Made
+    from fl_sim.research.uedp_paper.make_figure import FigureResult
     from fl_sim.search.batch import Ending
 
 NAME = "reproduce"
@@ -136,7 +136,7 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
     from fl_sim.cli.main import EXIT_INTERRUPTED
     from fl_sim.search.batch import FAILED
 
-    made = _followed(args, name, path)
+    made = _make_with_progress(args, name, path)
     for what, reason in made.skipped.items():
         print(f"left out: {what}: {reason}", file=sys.stderr)
     if made.interrupted:
@@ -155,13 +155,13 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
     return 1 if any(ending.status == FAILED for ending in made.endings) else 0
 
 
-def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
+def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> FigureResult:
     """Make the figure under a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fl_sim.research.uedp_paper.figures import load_figure
-    from fl_sim.research.uedp_paper.make_figure import Making, make_figure
+    from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
     from fl_sim.search.batch import INTERRUPTED
 
     console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
@@ -173,7 +173,7 @@ def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
             progress.update(task, advance=ending.status != INTERRUPTED, description=ending.name)
 
         return make_figure(
-            Making(
+            FigureJob(
                 name=name,
                 figure=load_figure(path),
                 full=args.full,

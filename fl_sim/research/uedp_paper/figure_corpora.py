@@ -62,13 +62,15 @@ class CorpusStore:
         whole = key if deidentified is None else f"{key}-trains-{deidentified}"
         if whole not in self._opened:
             try:
-                path = BUNDLED if source.kind == BUNDLED else str(self._made(key, source))
-                self._opened[whole] = path if deidentified is None else str(self._without(path, whole, deidentified))
+                path = BUNDLED if source.kind == BUNDLED else str(self._prepare(key, source))
+                self._opened[whole] = (
+                    path if deidentified is None else str(self._deidentified_copy(path, whole, deidentified))
+                )
             except (CorpusError, FileNotFoundError) as error:
                 raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
         return self._opened[whole]
 
-    def _made(self, key: str, source: CorpusSource) -> Path:
+    def _prepare(self, key: str, source: CorpusSource) -> Path:
         from fl_sim.cli.corpus_kinds import raw_corpus
         from fl_sim.cli.identity_flags import identity_of
         from fl_sim.cli.tagger_flags import marking_of
@@ -86,7 +88,7 @@ class CorpusStore:
         marking = marking_of(arguments, raw.has_gold)
         return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
 
-    def _without(self, path: str, key: str, mode: str) -> Path:
+    def _deidentified_copy(self, path: str, key: str, mode: str) -> Path:
         """The corpus with its entities taken out of what trains; what is held out stays as it was, because utility is
         to be measured on the same text for all curves."""
         corpus = Corpus.open(path)

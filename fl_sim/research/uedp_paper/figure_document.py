@@ -94,7 +94,7 @@ def document(records: Sequence[Record]) -> str:
 
 def section(record: Record, source: str = "", picture: str = "") -> str:
     """One figure: what the paper shows, ours beside published, and what was found."""
-    shows, finding = _words(record)
+    shows, finding = _figure_texts(record)
     lines = [f"## {record.title}", "", shows]
     if finding:
         lines += ["", f"**What came of it.** {finding}"]
@@ -107,11 +107,11 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
     lines += ["", *body]
     if picture and not isinstance(record, TableRecord):
         lines += ["", f"![{record.title}]({picture})"]
-    lines = [*_without_tail(lines), "", *_skipped(record.skipped), _origin(record, source)]
+    lines = [*_strip_blank_tail(lines), "", *_skipped_lines(record.skipped), _origin_line(record, source)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _words(record: Record) -> tuple[str, str]:
+def _figure_texts(record: Record) -> tuple[str, str]:
     """What the figure shows, and the finding: from its file as it is now, else as it was recorded."""
     try:
         figure = load_figure(find_figures()[record.figure])
@@ -142,10 +142,10 @@ def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     lines += [
         "",
         *(f"Target: {target.words}: {show_utility(record.metric, target.value)}.  " for target in panel.targets),
-        *_printed(record, printed),
+        *_published_line(record, printed),
         *(f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()),
     ]
-    return [*_without_tail(lines), ""]
+    return [*_strip_blank_tail(lines), ""]
 
 
 def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:
@@ -161,7 +161,7 @@ def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -
     return cells + ["–" if value is None else format_epsilon(value) for value in ours]
 
 
-def _printed(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
+def _published_line(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
     """The paper's own numbers, a line."""
     if not printed and record.figure.startswith("ours"):
         return []
@@ -184,7 +184,7 @@ def _epsilon(record: EpsilonRecord) -> list[str]:
     rows = []
     for panel in record.panels:
         for curve in panel.curves:
-            for number in _rows_of(curve):
+            for number in _table_rounds(curve):
                 place = curve.rounds.index(number)
                 printed = curve.printed.get(str(number))
                 rows.append(
@@ -202,7 +202,7 @@ def _epsilon(record: EpsilonRecord) -> list[str]:
     return _markdown(names, rows)
 
 
-def _rows_of(curve: EpsilonCurveRecord) -> list[int]:
+def _table_rounds(curve: EpsilonCurveRecord) -> list[int]:
     """The rounds that the table shows: those that the paper prints, and the last."""
     return sorted({*(int(number) for number in curve.printed), curve.rounds[-1]})
 
@@ -213,7 +213,7 @@ def _table_two(record: TableRecord) -> list[str]:
         names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
         lines += _markdown(names, [_published_row(corpus), _our_row(corpus)])
         lines += ["", corpus.difference, ""]
-    return _without_tail(lines)
+    return _strip_blank_tail(lines)
 
 
 def _published_row(corpus: TableCorpusRecord) -> list[str]:
@@ -230,11 +230,11 @@ def _our_row(corpus: TableCorpusRecord) -> list[str]:
     return [f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)]
 
 
-def _skipped(skipped: Mapping[str, str]) -> list[str]:
+def _skipped_lines(skipped: Mapping[str, str]) -> list[str]:
     return [f"Left out: {name}: {reason}  " for name, reason in skipped.items()]
 
 
-def _origin(record: Record, source: str) -> str:
+def _origin_line(record: Record, source: str) -> str:
     """Where the figures come from, in a line."""
     parts = [f"[{source}]({source})"] if source else []
     if isinstance(record, TrainingRecord):
@@ -258,7 +258,7 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _without_tail(lines: list[str]) -> list[str]:
+def _strip_blank_tail(lines: list[str]) -> list[str]:
     while lines and not lines[-1]:
         lines = lines[:-1]
     return lines

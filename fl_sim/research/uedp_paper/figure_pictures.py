@@ -89,11 +89,11 @@ def _draw_ends(record: TrainingRecord) -> Figure:
     figure = Figure(figsize=(9.6, (1.2 + 0.28 * most) * len(record.panels)), layout="constrained")
     grid: Any = figure.subplots(len(record.panels), 1, squeeze=False)
     for panel, axes in zip(record.panels, grid[:, 0], strict=True):
-        _draw_ends_of(record, panel, axes)
+        _draw_ends_panel(record, panel, axes)
     return figure
 
 
-def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
+def _draw_ends_panel(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     curves = sorted(panel.curves, key=lambda curve: curve.points[-1].utility.mean, reverse=True)
     colour, _ = next(iter(styles()))
     for row, curve in enumerate(curves):
@@ -101,7 +101,7 @@ def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> Non
         if curve.points[-1].epsilon.claimed is None:
             axes.axvline(end.mean, color=GREY, linestyle="--", linewidth=1.2)
         axes.errorbar(end.mean, row, xerr=end.std or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
-    words = [f"{curve.label} ({_promised(curve)})" for curve in curves]
+    words = [f"{curve.label} ({_guarantee_words(curve)})" for curve in curves]
     axes.set_yticks(range(len(curves)), words, fontsize="small")
     axes.set_xlabel(METRIC_WORDS[record.metric])
     if record.metric == "error":
@@ -110,7 +110,7 @@ def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> Non
     _unframe(axes)
 
 
-def _promised(curve: CurveRecord) -> str:
+def _guarantee_words(curve: CurveRecord) -> str:
     end = curve.points[-1]
     return "no guarantee" if end.epsilon.claimed is None else f"ε {format_epsilon(proven(end))}"
 
@@ -141,20 +141,20 @@ def _draw_panel(
 
 
 def _handle(record: TrainingRecord, curve: CurveRecord, look: _Style) -> Line2D:
-    label = f"{curve.label}: {_ends(record, curve)}; {_promises(curve)}"
+    label = f"{curve.label}: {_utility_range(record, curve)}; {_epsilon_words(curve)}"
     line = Line2D([], [], color=look.colour, linewidth=1.8, label=label)
     line.set(linestyle=look.dash)
     return line
 
 
-def _ends(record: TrainingRecord, curve: CurveRecord) -> str:
+def _utility_range(record: TrainingRecord, curve: CurveRecord) -> str:
     if len(curve.points) == 1:
         return show_spread(record.metric, curve.points[0])
     means = [point.utility.mean for point in curve.points]
     return f"{show_utility(record.metric, min(means))} to {show_utility(record.metric, max(means))}"
 
 
-def _promises(curve: CurveRecord) -> str:
+def _epsilon_words(curve: CurveRecord) -> str:
     """ε claimed and proven, for the legend."""
     claimed = [point.epsilon.claimed for point in curve.points]
     if all(value is None for value in claimed):

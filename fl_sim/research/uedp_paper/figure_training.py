@@ -106,7 +106,7 @@ def check_settings(figure: TrainingFigure) -> None:
         for curve in curves_of(figure, panel):
             for point in points_of(curve):
                 try:
-                    RunConfig.from_mapping({**_given(figure, panel, curve, point), "corpus.path": "bundled"})
+                    RunConfig.from_mapping({**_merged_settings(figure, panel, curve, point), "corpus.path": "bundled"})
                 except ConfigError as error:
                     raise ConfigError(f"panel {panel.name}, curve {curve.name}: {error}") from error
 
@@ -149,7 +149,7 @@ def _runs(
     runs = []
     for curve in curves_of(figure, panel):
         for number, point in enumerate(points_of(curve)):
-            given = _given(figure, panel, curve, point)
+            given = _merged_settings(figure, panel, curve, point)
             own = {"corpus.path": paths[curve.name]}
             if given.get("task") == "classification" and given.get("model.tune") == "head":
                 own["corpus.feature_cache"] = str(features)
@@ -162,7 +162,9 @@ def _runs(
     return runs
 
 
-def _given(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, point: PointSettings) -> Settings:
+def _merged_settings(
+    figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, point: PointSettings
+) -> Settings:
     """The settings of a run: the figure's, the panel's, the curve's, the point's, later ones over earlier ones.
 
     A later way to choose the noise takes the place of an earlier one.
@@ -192,7 +194,7 @@ def _panel_record(
         ]
         strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
         curves.append(CurveRecord(name=curve.name, label=curve.label, strategy=strategy, points=tuple(points)))
-    curves = _with_gaps(plan.figure, curves)
+    curves = _add_gaps(plan.figure, curves)
     return PanelRecord(
         name=panel.name,
         title=panel.title,
@@ -263,7 +265,7 @@ def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders:
     )
 
 
-def _with_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
+def _add_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
     """The curves with the share of the way to the baseline that each of their points closes."""
     baseline = next((curve.points[-1].utility.mean for curve in curves if curve.name == figure.baseline), None)
     if baseline is None:

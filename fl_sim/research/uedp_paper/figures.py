@@ -169,22 +169,22 @@ class TrainingFigure(_Figure):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingFigure:
-        _distinct("seeds", self.seeds)
-        panels = _distinct("panels", [panel.name for panel in self.panels])
-        curves = _distinct("curves", [curve.name for curve in self.curves])
+        _check_distinct("seeds", self.seeds)
+        panels = _check_distinct("panels", [panel.name for panel in self.panels])
+        curves = _check_distinct("curves", [curve.name for curve in self.curves])
         for panel in self.panels:
-            _known("panels.corpus", panel.corpus, self.corpora)
+            _check_known("panels.corpus", panel.corpus, self.corpora)
         for curve in self.curves:
             for name in curve.panels:
-                _known(f"curves.{curve.name}.panels", name, panels)
+                _check_known(f"curves.{curve.name}.panels", name, panels)
             if self.x == "value" and not (curve.points and all(point.x is not None for point in curve.points)):
                 raise ValueError(f"curves.{curve.name} has no points with x; allowed with x = 'value': one at least")
         for number in self.published:
-            _known("published.panel", number.panel, panels)
+            _check_known("published.panel", number.panel, panels)
         for target in self.targets:
-            _known("targets.panel", target.panel, [None, *panels])
-            _known("targets.of", target.of, [None, *curves])
-        _known("baseline", self.baseline, [None, *curves])
+            _check_known("targets.panel", target.panel, [None, *panels])
+            _check_known("targets.of", target.of, [None, *curves])
+        _check_known("baseline", self.baseline, [None, *curves])
         for settings in _all_settings(self):
             for key in settings:
                 if key in _OWN_KEYS:
@@ -279,7 +279,7 @@ def load_figure(path: Path) -> Figure:
     try:
         return _KINDS[kind].model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_told(error)}") from error
+        raise ConfigError(f"{path}: {_describe_errors(error)}") from error
 
 
 def find_figures() -> dict[str, Path]:
@@ -310,7 +310,7 @@ def find_figure(name: str) -> dict[str, Path]:
     return found
 
 
-def _told(error: ValidationError) -> str:
+def _describe_errors(error: ValidationError) -> str:
     lines = []
     for mistake in error.errors():
         where = ".".join(str(part) for part in mistake["loc"])
@@ -322,13 +322,13 @@ def _told(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-def _distinct(key: str, values: Sequence[Any]) -> Sequence[Any]:
+def _check_distinct(key: str, values: Sequence[Any]) -> Sequence[Any]:
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{key} is {list(values)}; allowed: different ones, at least one")
     return values
 
 
-def _known(key: str, value: Any, allowed: Any) -> None:
+def _check_known(key: str, value: Any, allowed: Any) -> None:
     if value not in allowed:
         names = ", ".join(str(name) for name in allowed if name is not None)
         raise ValueError(f"{key} is '{value}'; allowed: {names}")

@@ -23,7 +23,7 @@ from fl_sim.storage.run_folder import RunFolder, replace_file
 
 
 @dataclass(frozen=True)
-class Making:
+class FigureJob:
     """What is to be made.
 
     Attributes:
@@ -62,7 +62,7 @@ class Making:
 
 
 @dataclass(frozen=True)
-class Made:
+class FigureResult:
     """What came of it. record: None where nothing could be made, or it was interrupted."""
 
     record: Record | None
@@ -76,7 +76,7 @@ class Made:
         return any(ending.status == INTERRUPTED for ending in self.endings)
 
 
-def make_figure(making: Making) -> Made:
+def make_figure(making: FigureJob) -> FigureResult:
     """Make the figure and write its record, table and picture into its folder.
 
     Raises:
@@ -88,42 +88,42 @@ def make_figure(making: Making) -> Made:
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
-        return _kept(making, epsilon_record(making.name, figure))
+        return _write_results(making, epsilon_record(making.name, figure))
     return _make_table(making, figure)
 
 
 def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
     """An ε figure, claimed and proven; nothing is trained, read or written."""
     return EpsilonRecord(
-        **_common(name, figure, {}, [environment.describe()]),
+        **_common_fields(name, figure, {}, [environment.describe()]),
         delta=figure.delta,
         entity_users=figure.entity_users,
         panels=figure_numbers.epsilon_panels(figure),
     )
 
 
-def _make_table(making: Making, figure: TableFigure) -> Made:
+def _make_table(making: FigureJob, figure: TableFigure) -> FigureResult:
     corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
     rows, skipped = figure_numbers.table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
     if not rows:
-        return Made(None, skipped)
-    common = _common(making.name, figure, skipped, [environment.describe()], making.full)
-    return _kept(making, TableRecord(**common, corpora=rows))
+        return FigureResult(None, skipped)
+    common = _common_fields(making.name, figure, skipped, [environment.describe()], making.full)
+    return _write_results(making, TableRecord(**common, corpora=rows))
 
 
-def _make_training(making: Making, figure: TrainingFigure) -> Made:
+def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
     skipped = dict(plan.skipped)
     making.begin(len(plan.runs))
     endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
     if any(ending.status == INTERRUPTED for ending in endings):
-        return Made(None, skipped, endings)
+        return FigureResult(None, skipped, endings)
     panels = figure_training.panel_records(plan, endings)
     if not panels:
-        return Made(None, skipped, endings)
+        return FigureResult(None, skipped, endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
-        **_common(making.name, figure, skipped, _environments(plan), making.full),
+        **_common_fields(making.name, figure, skipped, _environments(plan), making.full),
         seeds=figure.seeds,
         x=figure.x,
         x_words=figure.x_words,
@@ -133,7 +133,7 @@ def _make_training(making: Making, figure: TrainingFigure) -> Made:
         panels=tuple(panels),
         published=tuple(number for number in figure.published if number.panel in shown),
     )
-    return _kept(making, record, endings)
+    return _write_results(making, record, endings)
 
 
 def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
     return [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
 
 
-def _common(
+def _common_fields(
     name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
 ) -> dict[str, Any]:
     """What every record says of itself."""
@@ -162,7 +162,7 @@ def _common(
     }
 
 
-def _kept(making: Making, record: Record, endings: tuple[Ending, ...] = ()) -> Made:
+def _write_results(making: FigureJob, record: Record, endings: tuple[Ending, ...] = ()) -> FigureResult:
     """Write record, words and picture."""
     folder = making.folder
     files = [folder / "record.json", folder / "table.md"]
@@ -171,4 +171,4 @@ def _kept(making: Making, record: Record, endings: tuple[Ending, ...] = ()) -> M
     picture = draw(record)
     if picture is not None:
         files.append(plots.save(picture, folder / f"{making.name}.png"))
-    return Made(record, dict(record.skipped), endings, tuple(files))
+    return FigureResult(record, dict(record.skipped), endings, tuple(files))
