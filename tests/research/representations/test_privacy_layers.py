@@ -112,7 +112,7 @@ def test_a_bag_is_the_mean_of_its_words_and_empty_texts_are_zero() -> None:
 def test_weights_follow_the_seed_and_leave_torch_s_generator_alone() -> None:
     before = torch.random.get_rng_state()
     spec = EncoderSpec(kind="mlp", width=4)
-    first, again, other = (build_encoder(spec, 3, seed).linears[0].weight for seed in (0, 0, 1))
+    first, again, other = (build_encoder(spec, 3, seed).network.linears[0].weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())

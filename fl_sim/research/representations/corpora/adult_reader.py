@@ -105,7 +105,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
                 )
         for column in _NUMBERS["code"]:
             if not row[column].isdigit():
-                raise CorpusError(f"{path}, line {number}: {column} is {row[column][:30]!r}, must be a whole number")
+                raise CorpusError(f"{path}, line {number}: {column} is {row[column][:30]!r}, must be an integer")
         if _MISSING not in row.values():
             yield row
 
