@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fl_sim.clients.batches import batch_tokens
 from fl_sim.clients.examples import Example
-from fl_sim.clients.models.language_model import LanguageModel, sentence_losses
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.messages import LocalRule

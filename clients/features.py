@@ -103,9 +103,9 @@ def _groups(examples: Sequence[Example], max_batch_tokens: int) -> Iterable[list
 
 
 def _frozen_classifier(model: LanguageModel) -> Classifier:
-    if not isinstance(model.module, Classifier) or not model.reads_features:
+    if model.classifier is None or not model.reads_features:
         raise ModelError(f"model {model.spec.name!r} has no frozen body; allowed: model.tune = 'head', classification")
-    return model.module
+    return model.classifier
 
 
 def _key(model: LanguageModel, encoded: EncodedSplit) -> str:

@@ -15,7 +15,8 @@ import torch
 from fl_sim.clients.examples import Example
 from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.gradients.user_sums import UserSums, user_sums
-from fl_sim.clients.models.language_model import LanguageModel, sentence_losses
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.strategies.messages import LocalRule
 from fl_sim.strategies.primitives import streams
 

@@ -48,7 +48,9 @@ class Task(ABC):
 
     name: ClassVar[TaskName]
     needs_targets: ClassVar[bool]
-    """Whether an example must say its class."""
+    """Whether an example must have a class."""
+    classes: tuple[str, ...] = ()
+    """The classes to choose from; empty for the next word."""
 
     @abstractmethod
     def size(self, example: Example) -> int:

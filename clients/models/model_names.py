@@ -1,4 +1,4 @@
-"""Names that a configuration may say without torch being loaded: of tasks, and of models that need no folder."""
+"""Names of tasks, poolings and the models that ship; a configuration reads them without torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Literal
 SMALL_GPT2 = "small-gpt2"
 SMALL_GPT2_PUBLIC = "small-gpt2-public"
 AWD_LSTM = "awd-lstm"
-BUILT = (SMALL_GPT2, AWD_LSTM)
-"""Those that are built from sizes, with random initial weights."""
+MINILM = "minilm"
 
 TaskName = Literal["next-word", "classification"]
-"""What a model is to tell of a sentence (`fl_sim.clients.tasks`)."""
+"""What a model predicts (`fl_sim.clients.tasks`)."""
 
 Pooling = Literal["mean", "cls", "last"]
-"""Which state of an encoder a classification head reads."""
+"""The state of a sentence that a classification head reads."""

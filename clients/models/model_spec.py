@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fl_sim.clients.models.model_names import AWD_LSTM, BUILT, SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
-from fl_sim.clients.models.tokenizers import BUNDLED
+from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
 
 class ModelSpec(BaseModel):
@@ -85,18 +84,3 @@ class ModelSpec(BaseModel):
                 "adapters are a way of tuning"
             )
         return self
-
-    @property
-    def tokenizer_name(self) -> str:
-        """The tokenizer that ``tokenizer=None`` stands for."""
-        return self.tokenizer or (BUNDLED if self.name in (*BUILT, SMALL_GPT2_PUBLIC) else self.name)
-
-    @property
-    def hidden_size(self) -> int:
-        """``hidden``, with its default for the model that is built."""
-        return self.hidden if self.hidden is not None else (1150 if self.name == AWD_LSTM else 128)
-
-    @property
-    def num_layers(self) -> int:
-        """``layers``, with its default for the model that is built."""
-        return self.layers if self.layers is not None else (3 if self.name == AWD_LSTM else 2)

@@ -6,6 +6,7 @@ The vocabulary must be public (docs/privacy.md): the bundled tokenizer was train
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,32 @@ from fl_sim.clients.models.hub import describe_failure, locate
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "assets" / "tokenizer"
+
+
+class Vocabulary:
+    """The tokens that a model reads; the tokenizer is loaded when it is first needed.
+
+    Args:
+        name: of the tokenizer, as for :func:`load_tokenizer`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer; ModelError if it cannot be loaded."""
+        return load_tokenizer(self.name)
+
+    @property
+    def size(self) -> int:
+        """The number of token ids."""
+        return len(self.tokenizer)
+
+    @property
+    def boundaries(self) -> tuple[int, int]:
+        """The (bos, eos) ids of every sentence."""
+        return boundary_ids(self.tokenizer)
 
 
 def load_tokenizer(name: str) -> Any:

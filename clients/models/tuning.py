@@ -44,26 +44,34 @@ def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> 
         parameter.requires_grad_(id(parameter) in biases | kept)
 
 
-def with_adapters(module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
-    """A transformers model, frozen, with trainable low-rank adapters (Hu et al. 2022).
-
-    Raises:
-        ModelError: if peft is not installed, or knows no layer of the model that it could adapt.
-    """
+def check_peft(spec: ModelSpec) -> None:
+    """Raise ModelError if peft is not installed."""
     try:
-        from peft import LoraConfig, get_peft_model
+        import peft  # noqa: F401
     except ImportError as error:
         raise ModelError(f"lora_rank is {spec.lora_rank}, which needs peft: pip install 'fl-sim[lora]'") from error
-    from transformers import PreTrainedModel
+
+
+def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None, *, output_layer: bool) -> nn.Module:
+    """Freeze a transformers model and add trainable low-rank adapters (Hu et al. 2022).
+
+    Args:
+        module: the model.
+        spec: rank and scale of the adapters.
+        targets: names of the layers to adapt, or what peft takes for them.
+        output_layer: whether the model predicts the next word.
+
+    Raises:
+        ModelError: if peft finds no such layer.
+    """
+    from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
-    if not isinstance(module, PreTrainedModel):
-        raise ModelError(f"model.lora_rank is {spec.lora_rank}; allowed for {spec.name!r}: 0, it is no transformer")
     config = LoraConfig(
         task_type="CAUSAL_LM" if output_layer else "FEATURE_EXTRACTION",
         r=spec.lora_rank,
         lora_alpha=spec.lora_alpha or 2 * spec.lora_rank,
-        target_modules=_lora_targets(module, spec),
+        target_modules=targets,
         lora_dropout=0.0,
         fan_in_fan_out=any(isinstance(m, Conv1D) for m in module.modules()),
     )
@@ -73,12 +81,3 @@ def with_adapters(module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> 
         raise ModelError(
             f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} ({first_line(error)})"
         ) from error
-
-
-def _lora_targets(module: Any, spec: ModelSpec) -> list[str] | str | None:
-    """The layers asked for, else peft's choice for the architecture (``None``), else all linear layers."""
-    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
-
-    if spec.lora_targets:
-        return list(spec.lora_targets)
-    return None if module.config.model_type in KNOWN else "all-linear"

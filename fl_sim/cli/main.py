@@ -38,8 +38,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "audit": (_PRIVACY, "attack a mechanism: a lower bound on ε, beside what is claimed"),
     },
     "research": {
-        "reproduce": ("research.uedp_paper", "make a figure or table of the UeDP paper, or one of ours"),
-        "represent": ("research.representations", "classify perturbed representations, and attack them"),
+        "reproduce": ("research", "make a figure or table of the UeDP paper, or one of ours"),
+        "represent": ("research", "classify perturbed representations, and attack them"),
     },
 }
 """The verbs by group: the package of the verb's module, named because the command line imports none before it is

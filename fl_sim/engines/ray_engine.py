@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import telemetry
 
-import fl_sim
+from fl_sim import plugins
 from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
@@ -215,10 +215,11 @@ def _stay_local() -> None:
 
 
 def _worker_environment() -> dict[str, str]:
-    """What workers need of this process: its settings, and our packages from where it has them."""
-    packages = str(Path(fl_sim.__file__).resolve().parents[1])
+    """Return what workers need of this process: its settings, our packages' place, and the folders of plug-ins."""
+    packages = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
-    return {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()} | {"PYTHONPATH": path}
+    settings = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+    return settings | plugins.worker_environment() | {"PYTHONPATH": path}
 
 
 @contextmanager

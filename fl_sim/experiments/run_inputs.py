@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fl_sim.clients.models.hub import MINILM
-from fl_sim.clients.models.language_model import SMALL_GPT2, SMALL_GPT2_PUBLIC, LanguageModel, ModelError, load_model
-from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.clients.tasks import Task, make_task
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
-
-_BUILT_IN = (SMALL_GPT2, SMALL_GPT2_PUBLIC, AWD_LSTM, MINILM, BUNDLED_TOKENIZER)
-"""Names that mean what ships, whatever folder is called the same."""
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
@@ -76,7 +73,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _is_folder(name: str) -> bool:
-    return name not in _BUILT_IN and _absolute(name).is_dir()
+    """Return whether a model's or tokenizer's name means a folder; one that ships or is installed never does."""
+    return name != BUNDLED_TOKENIZER and not is_registered(name) and _absolute(name).is_dir()
 
 
 def _absolute(path: str) -> Path:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from fl_sim.clients.models.model_names import AWD_LSTM, BUILT, SMALL_GPT2
+from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.config import RunConfig
 
 _STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
+_SIZES = ("hidden", "layers", "heads", "embedding")
 _DROPOUT = ("drop_embedding", "drop_input", "drop_hidden", "drop_output", "drop_weight")
 _RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
 
@@ -44,12 +45,9 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "averaging", ("tail",), f"averaging.kind is {config.averaging.kind}"
     if config.privacy.clip_quantile is None:
         yield "privacy", ("clip_learning_rate", "clip_count_noise"), "privacy.clip_quantile is not given"
-    if config.model.name not in BUILT:
-        yield "model", ("hidden", "layers", "heads", "embedding"), "model.name has sizes of its own"
-    if config.model.name == SMALL_GPT2:
-        yield "model", ("embedding",), "model.name is small-gpt2"
-    if config.model.name == AWD_LSTM:
-        yield "model", ("heads",), "model.name is awd-lstm"
+    read = source_of(config.model.name).settings
+    unread = tuple(name for name in _SIZES if name not in read)
+    yield "model", unread, f"model.name is {config.model.name}" if read else "model.name has sizes of its own"
     if config.model.dropout == 0:
         yield "model", _DROPOUT, "model.dropout is 0"
     if config.task == "next-word":

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fl_sim.clients.examples import Examples
-from fl_sim.clients.models.language_model import LanguageModel, load_model, sentence_losses
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum

@@ -1,1 +1,1 @@
-"""The server's side of private representations: classifiers, adversaries, attacks (docs/representations.md)."""
+"""Private text representations: corpora, clients, server, evaluation and studies (docs/representations.md)."""

@@ -1,7 +1,11 @@
-"""An experiment's configuration: typed, complete, checked before anything starts.
+"""An experiment's configuration, checked before anything starts.
 
-A TOML file with the keys of :class:`ExperimentConfig`; unknown keys and impossible values are
-:class:`~fl_sim.config.ConfigError`\\ s that name the key, the value and what is allowed.
+It is a TOML file with the keys of :class:`ExperimentConfig`. An unknown key or impossible value raises a
+:class:`~fl_sim.config.ConfigError` that names the key, the value and the allowed values.
+
+>>> config = load_mapping({"method": "federate", "privacy.epsilon": 12})
+>>> config.layer, config.mechanism(width=64).proven_epsilon
+('l1', 12.0)
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ MethodName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a method is made of.
+    """The parts of a method.
 
     Attributes:
-        trains: whether there is a model at all.
-        layer: the privacy layer that it has unless the configuration names one.
+        trains: whether it has a model.
+        layer: its privacy layer, unless the configuration names one.
         noise: of that layer in training.
         style: of the adversaries.
-        projects: whether INLP follows.
+        projects: whether INLP follows the training.
     """
 
     trains: bool = True
@@ -64,8 +68,8 @@ METHODS: dict[MethodName, Method] = {
     "declustering": Method(style="declustering"),
     "inlp": Method(projects=True),
 }
-"""The systems of the papers by name. DPNR is ``robust``, its NON-PRIV is ``unconstrained``, its ADV ``coavoux``;
-``adversarial`` and ``li`` are one (FEDERATE names the former after the latter)."""
+"""The systems of the papers by name. DPNR is ``robust``, its NON-PRIV ``unconstrained``, its ADV ``coavoux``;
+``adversarial`` and ``li`` are the same (FEDERATE names the former after the latter)."""
 
 
 class _Section(BaseModel):
@@ -73,11 +77,10 @@ class _Section(BaseModel):
 
 
 class EncoderSection(EncoderSpec):
-    """The encoder; all keys of `fl_sim.research.representations.client.encoders.EncoderSpec`, and a run that trained
-    it."""
+    """The encoder: all keys of `fl_sim.research.representations.client.encoders.EncoderSpec`, and its run."""
 
     run: str | None = Field(
-        None, min_length=1, description="the folder of a finished `fl-sim run`, whose model is the encoder"
+        None, min_length=1, description="the folder of a finished `fl-sim run` whose model is the encoder"
     )
 
 
@@ -88,28 +91,28 @@ class ServerSection(_Section):
     adversary: tuple[int, ...] = Field((64, 64), description="widths of an adversary's hidden layers")
     dropout: float = Field(0.1, ge=0, lt=1, description="between their layers, while training")
     adversary_dropout: float | None = Field(None, ge=0, lt=1, description="an adversary's; default: dropout")
-    weight: float = Field(1.0, ge=0, le=1000, description="λ, what the adversaries' loss counts at the end")
+    weight: float = Field(1.0, ge=0, le=1000, description="λ, the final weight of the adversaries' loss")
     weighed: Weighed = Field(
         "gradient",
-        description="what λ multiplies where gradients are reversed: the gradient (FEDERATE's paper), or the "
-        "adversaries' loss (its published code)",
+        description="the factor of λ with reversed gradients: the gradient (FEDERATE's paper), or the adversaries' "
+        "loss (its published code)",
     )
     orthogonal: float = Field(0.5, ge=0, le=1000, description="λ_ort of adversarial-multiple")
 
     @property
     def dropout_of_adversaries(self) -> float:
-        """As configured, else that of the classifier."""
+        """Return the adversaries' dropout: as configured, else the classifier's."""
         return self.dropout if self.adversary_dropout is None else self.adversary_dropout
 
 
 class TrainingSection(_Section):
-    """How long, and with which steps."""
+    """Length and steps of the training."""
 
-    epochs: int = Field(20, ge=1, le=100_000, description="that the schedule of λ counts with")
-    stop_after: int | None = Field(None, ge=1, description="epochs that are trained; default: all")
+    epochs: int = Field(20, ge=1, le=100_000, description="length of the schedule of λ")
+    stop_after: int | None = Field(None, ge=1, description="trained epochs; default: all")
     batch_size: int = Field(2000, ge=1, le=10**7, description="examples of a step")
     adaptive: AdaptiveName = Field("10/n", description="adaptive: ε_n of epoch n")
-    inlp_rounds: int = Field(4, ge=1, le=10_000, description="inlp: classifiers whose directions are removed")
+    inlp_rounds: int = Field(4, ge=1, le=10_000, description="inlp: number of classifiers whose directions are removed")
 
 
 class PrivacySection(_Section):
@@ -120,32 +123,30 @@ class PrivacySection(_Section):
     word_dropout: float = Field(0.0, ge=0, le=1, description="μ, the probability that a word is dropped")
     sensitive: tuple[str, ...] = Field((), description="words that are always dropped")
     entities_of: str | None = Field(
-        None, min_length=1, description="a corpus made by `fl-sim prepare`: the words of its entities are, too"
+        None, min_length=1, description="a corpus from `fl-sim prepare`: the words of its entities are dropped, too"
     )
     dropout_in_training: bool = Field(False, description="whether training texts lose words, too")
-    secure_noise: bool = Field(
-        False, description="noise of what is released from the operating system: nobody can repeat it"
-    )
+    secure_noise: bool = Field(False, description="noise of releases from the operating system: nobody can repeat it")
 
 
 class ReleaseSection(_Section):
-    """Another release of the test texts by the trained system, beside that of the privacy section."""
+    """Another release of the test texts by the trained system, besides that of the privacy section."""
 
     epsilon: float = Field(gt=0, description="the layer's parameter ε")
     word_dropout: float = Field(0.0, ge=0, le=1, description="μ")
 
 
 class AttackSection(_Section):
-    """Which attacks are made on what is released."""
+    """The attacks on the released vectors."""
 
     leakage: bool = Field(True, description="accuracy of scikit-learn's MLPClassifier, trained on validation")
     mdl: bool = Field(True, description="minimum description length by online coding")
     attacker: bool = Field(False, description="DPNR's attacker: 512 hidden units, trained on training texts")
-    attacker_epochs: int = Field(20, ge=1, le=100_000, description="how long it is trained")
+    attacker_epochs: int = Field(20, ge=1, le=100_000, description="epochs of its training")
 
 
 class ExperimentConfig(_Section):
-    """One system on one corpus with one seed: one grid point."""
+    """One system on one corpus with one seed: a grid point."""
 
     method: MethodName = Field("federate", description="the system (docs/representations.md)")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of splits, weights, batches, masks and noise")
@@ -159,7 +160,7 @@ class ExperimentConfig(_Section):
     optimizer: OptimizerSpec = OptimizerSpec()
     attacks: AttackSection = AttackSection()
     releases: tuple[ReleaseSection, ...] = Field(
-        (), description="with which other ε and μ the trained system's test texts are sent and classified"
+        (), description="other ε and μ with which the trained system's test texts are sent and classified"
     )
 
     @model_validator(mode="after")
@@ -193,17 +194,17 @@ class ExperimentConfig(_Section):
 
     @property
     def system(self) -> Method:
-        """What the method is made of."""
+        """Return the parts of the method."""
         return METHODS[self.method]
 
     @property
     def layer(self) -> LayerName:
-        """The privacy layer: as configured, else the method's."""
+        """Return the privacy layer: as configured, else the method's."""
         return self.system.layer if self.privacy.layer is None else self.privacy.layer
 
     @property
     def client(self) -> ClientSpec:
-        """The clients' side."""
+        """Return the spec of the clients."""
         return ClientSpec(
             data=self.data,
             encoder=self._encoder,
@@ -219,18 +220,18 @@ class ExperimentConfig(_Section):
 
     @property
     def _encoder(self) -> EncoderSpec:
-        """The encoder as clients know it: a run's model is a folder like any other."""
+        """Return the encoder as clients know it: a run's model is a folder like any other."""
         values = self.encoder.model_dump(exclude={"run"})
         if self.encoder.run is not None:
             values["model"] = str(Path(self.encoder.run).expanduser() / MODEL_FOLDER)
         return EncoderSpec(**values)
 
     def mechanism(self, width: int) -> Mechanism | None:
-        """The privacy layer's maths for vectors of ``width``."""
+        """Return the privacy layer's mechanism for vectors of ``width`` numbers; None without a layer."""
         return build_mechanism(self.layer, width, self.privacy.epsilon)
 
     def plan(self, width: int) -> TrainingPlan:
-        """How to train."""
+        """Return the training plan for vectors of ``width`` numbers."""
         mechanism = self.mechanism(width)
         return TrainingPlan(
             epochs=self.training.epochs,
@@ -246,13 +247,16 @@ class ExperimentConfig(_Section):
         )
 
     def with_values(self, values: Mapping[str, Any]) -> ExperimentConfig:
-        """The same configuration with these values by full name (``server.weight``)."""
+        """Return a checked copy with ``values`` by full name (``server.weight``)."""
         return load_mapping(merged(self.model_dump(mode="json"), nested(values)))
 
 
 def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
-    """A checked configuration of nested or dotted keys; ConfigError names the first key at fault, its value and what
-    is allowed."""
+    """Return the checked configuration of nested or dotted keys.
+
+    Raises:
+        ConfigError: for the first wrong key; names it, its value and the allowed values.
+    """
     try:
         return ExperimentConfig.model_validate(nested(values))
     except ValidationError as error:
@@ -260,11 +264,12 @@ def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def load_file(path: Path) -> ExperimentConfig:
-    """The configuration of a TOML file."""
+    """Return the checked configuration of a TOML file."""
     return load_mapping(read_toml(path))
 
 
 def _first_problem(error: ValidationError) -> str:
+    """Return the first problem of a configuration in one line."""
     problem = error.errors()[0]
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -275,7 +280,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _keys(sections: tuple[int | str, ...]) -> list[str]:
-    """The keys of a section, or of an item of a list of them."""
+    """Return the keys of a section, or of an item of a list of sections."""
     model: Any = ExperimentConfig
     for section in sections:
         if isinstance(section, str):

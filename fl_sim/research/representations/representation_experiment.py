@@ -1,4 +1,4 @@
-"""One experiment: one system, one corpus, one seed → a record with ε, utility, fairness and what attackers read."""
+"""One experiment: one system, one corpus and one seed to a record with ε, utility, fairness and attacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fl_sim.research.representations.server.group_metrics import accuracy, grms,
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.research.representations.server.inlp import null_space_projection
 from fl_sim.research.representations.server.parties import Clients, LocalClients
-from fl_sim.research.representations.server.solvers import unfinished_is_fine
+from fl_sim.research.representations.server.solvers import fit_quietly
 from fl_sim.research.representations.trained_run import guarantee_of_run
 from fl_sim.storage import environment as environment_module
 from fl_sim.strategies.primitives import streams
@@ -37,15 +37,15 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A system that is done.
+class TrainedSystem:
+    """A trained system and its releases.
 
     Attributes:
-        epochs: what validation said after each.
-        sent: what clients send of each split, (n, k) each.
-        released: what attackers read of each split: what is sent, or what INLP leaves of it.
-        predict: from what is sent to classes.
-        releases: what else was sent of the test split, in the configuration's order, and what that promises.
+        epochs: validation metrics after each epoch.
+        sent: the clients' vectors by split, float32 (n, k) each.
+        released: the attackers' input by split, float32 (n, h) each: the sent vectors, or their projection by INLP.
+        predict: sent vectors, float32 (n, k), to classes, int64 (n,).
+        releases: vectors and guarantee of each other release of the test split, in the configuration's order.
     """
 
     epochs: list[EpochRow]
@@ -61,17 +61,17 @@ def run(
     *,
     environment: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The record of an experiment, JSON-ready but for infinities (`fl_sim.storage.run_folder.encode`).
+    """Run an experiment and return its record, JSON-ready but for infinities (`fl_sim.storage.run_folder.encode`).
 
     Args:
-        config: checked.
-        observe: called after every epoch.
+        config: a checked configuration.
+        observe: called with the row of every epoch.
         environment: of :func:`describe_environment`; None leaves it out (a grid describes it once).
     """
     started, used = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)
-    # First, for a run whose ledger does not say what it released is no encoder.
-    covered = None if config.encoder.run is None else guarantee_of_run(Path(config.encoder.run).expanduser())
+    # First: a run without a valid ledger cannot be an encoder.
+    training_guarantee = None if config.encoder.run is None else guarantee_of_run(Path(config.encoder.run).expanduser())
     data = open_data(config.data, config.seed)
     record: dict[str, Any] = {
         "format": RECORD_FORMAT,
@@ -85,8 +85,8 @@ def run(
         trained, width = _train(config, data, observe)
         record["dimensions"] = width
         record["privacy"] = _privacy(config, width)
-        if covered is not None:
-            record["privacy_of_training"] = covered
+        if training_guarantee is not None:
+            record["privacy_of_training"] = training_guarantee
         record["epochs"] = [asdict(row) for row in trained.epochs]
         record["metrics"] = _figures(config, data, trained)
         if config.releases:
@@ -101,40 +101,42 @@ def run(
 
 
 def describe_environment() -> dict[str, Any]:
-    """What an experiment runs on: that of a run, with the libraries that attack."""
+    """Return the environment of a run, with the versions of the attackers' libraries."""
     return environment_module.describe(("scikit-learn", "gensim"))
 
 
-def released_by(config: ExperimentConfig) -> Trained:
-    """Train the system and return what is sent, for pictures and attacks of one's own."""
+def train_and_release(config: ExperimentConfig) -> TrainedSystem:
+    """Train the system and return it with its releases, for pictures and further attacks."""
     return _train(config, open_data(config.data, config.seed), lambda row: None)[0]
 
 
-def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> tuple[Trained, int]:
-    """The trained system and k; as a Flower run where the configuration has nodes."""
+def _train(
+    config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]
+) -> tuple[TrainedSystem, int]:
+    """Return the trained system and k; trained as a Flower run if the configuration has nodes."""
     if config.nodes == 0:
         workspace = Workspace(config.client)
         trained, width = _train_with(LocalClients(workspace, config.optimizer), config, data, observe)
         seed = None if config.privacy.secure_noise else config.seed
-        others = [workspace.released_otherwise(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
+        others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
         return replace(trained, releases=tuple(others)), width
     from fl_sim.engines.engine import run_inline
     from fl_sim.research.representations.client.representation_app import app
     from fl_sim.research.representations.server.federated import make_server_app
 
-    found: list[tuple[Trained, int]] = []
+    results: list[tuple[TrainedSystem, int]] = []
     server = make_server_app(
         config.client,
         config.optimizer,
-        lambda clients: found.append(_train_with(clients, config, data, observe)),
+        lambda clients: results.append(_train_with(clients, config, data, observe)),
     )
     run_inline(server, app, config.nodes)
-    return found[0]
+    return results[0]
 
 
 def _train_with(
     clients: Clients, config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]
-) -> tuple[Trained, int]:
+) -> tuple[TrainedSystem, int]:
     server = Server(
         clients.width,
         len(data.classes),
@@ -149,54 +151,57 @@ def _train_with(
     )
     epochs = train(clients, server, config.optimizer, data.train, data.validation, config.plan(clients.width), observe)
     seed = None if config.privacy.secure_noise else config.seed
-    wanted = [VALIDATION, TEST]
+    splits = [VALIDATION, TEST]
     if config.attacks.attacker or config.system.projects:
-        wanted.append(TRAIN)
-    sent = {split: clients.released(split, seed) for split in wanted}
+        splits.append(TRAIN)
+    sent = {split: clients.release(split, seed) for split in splits}
     server.eval()
     if config.system.projects:
-        return _projected(config, data, server, epochs, sent), clients.width
-    return Trained(epochs, sent, sent, lambda z: server.predictions(torch.from_numpy(z)).numpy()), clients.width
+        return _project(config, data, server, epochs, sent), clients.width
+    return TrainedSystem(epochs, sent, sent, lambda z: server.predictions(torch.from_numpy(z)).numpy()), clients.width
 
 
-def _projected(
+def _project(
     config: ExperimentConfig, data: LabelledData, server: Server, epochs: list[EpochRow], sent: dict[str, Floats]
-) -> Trained:
-    """INLP: what the classifier's last layer reads is projected, and a linear classifier learns anew from it."""
+) -> TrainedSystem:
+    """Return the system after INLP: a new linear classifier on the projected inputs of the last layer."""
     from sklearn.linear_model import LogisticRegression
 
-    def read(vectors: Floats) -> Floats:
+    def hidden(vectors: Floats) -> Floats:
         return server.last_hidden(torch.from_numpy(vectors)).numpy()
 
-    seen = read(sent[TRAIN]).astype(np.float64)
-    projection = np.eye(seen.shape[1])
+    states = hidden(sent[TRAIN]).astype(np.float64)
+    projection = np.eye(states.shape[1])
     for number, column in enumerate(data.train.private.T):
         rng = streams.generator(config.seed, "inlp", number)
-        found, _ = null_space_projection(seen @ projection, column, config.training.inlp_rounds, rng)
-        projection = projection @ found
+        null_space, _ = null_space_projection(states @ projection, column, config.training.inlp_rounds, rng)
+        projection = projection @ null_space
 
-    def left(vectors: Floats) -> Floats:
-        return np.asarray(read(vectors) @ projection, dtype=np.float32)
+    def project(vectors: Floats) -> Floats:
+        return np.asarray(hidden(vectors) @ projection, dtype=np.float32)
 
-    released = {split: left(vectors) for split, vectors in sent.items()}
-    with unfinished_is_fine():
-        model = LogisticRegression(max_iter=500).fit(released[TRAIN], data.train.labels)
-    return Trained(epochs, sent, released, lambda vectors: np.asarray(model.predict(left(vectors)), dtype=np.int64))
+    released = {split: project(vectors) for split, vectors in sent.items()}
+    model = fit_quietly(LogisticRegression(max_iter=500), released[TRAIN], data.train.labels)
+
+    def predict(vectors: Floats) -> Integers:
+        return np.asarray(model.predict(project(vectors)), dtype=np.int64)
+
+    return TrainedSystem(epochs, sent, released, predict)
 
 
 def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
     mechanism = config.mechanism(width)
-    promise = guarantee_of(mechanism, config.client.dropout if mechanism else NO_DROPOUT)
+    guarantee = guarantee_of(mechanism, config.client.dropout if mechanism else NO_DROPOUT)
     return {
         "layer": config.layer,
-        **_promised(promise),
+        **_guarantee_row(guarantee),
         "sensitivity_l1": math.inf if mechanism is None else mechanism.sensitivity,
         "noise_scale": 0.0 if mechanism is None else mechanism.noise_scale,
         "grid_width": 0.0 if mechanism is None else mechanism.grid_width,
     }
 
 
-def _figures(config: ExperimentConfig, data: LabelledData, trained: Trained) -> dict[str, Any]:
+def _figures(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for split in (VALIDATION, TEST):
         truth = data.splits[split]
@@ -206,21 +211,21 @@ def _figures(config: ExperimentConfig, data: LabelledData, trained: Trained) -> 
     return figures
 
 
-def _releases(config: ExperimentConfig, data: LabelledData, trained: Trained) -> list[dict[str, Any]]:
-    """What the classifier makes of each other release; ε as claimed and as proven."""
+def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[dict[str, Any]]:
+    """Return the classifier's utility on each other release, with its ε as claimed and as proven."""
     rows = []
-    for asked, (sent, promise) in zip(config.releases, trained.releases, strict=True):
+    for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True):
         utility = _utility(trained.predict(sent), data.test.labels, data.test.private, data.attributes)
-        rows.append({"word_dropout": asked.word_dropout, "privacy": _promised(promise), "test": utility})
+        rows.append({"word_dropout": section.word_dropout, "privacy": _guarantee_row(guarantee), "test": utility})
     return rows
 
 
-def _promised(promise: LocalGuarantee) -> dict[str, float]:
+def _guarantee_row(guarantee: LocalGuarantee) -> dict[str, float]:
     return {
-        "epsilon": promise.parameter,
-        "epsilon_claimed": promise.claimed,
-        "epsilon_corrected": promise.one_word,
-        "epsilon_any_text": promise.any_text,
+        "epsilon": guarantee.parameter,
+        "epsilon_claimed": guarantee.claimed,
+        "epsilon_corrected": guarantee.one_word,
+        "epsilon_any_text": guarantee.any_text,
     }
 
 
@@ -237,7 +242,7 @@ def _utility(predicted: Integers, labels: Integers, private: Integers, attribute
 
 
 def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for number, name in enumerate(data.attributes):
         seed = short_seed(config.seed, "attacks", number)
         validation, test = (data.splits[split].private[:, number] for split in (VALIDATION, TEST))
@@ -247,7 +252,7 @@ def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, F
         if config.attacks.mdl:
             both = np.vstack([released[VALIDATION], released[TEST]])
             row["mdl"] = asdict(attacks.description_length(both, np.concatenate([validation, test]), seed))
-        found[name] = row
+        rows[name] = row
     if config.attacks.attacker and data.attributes:
         result = attacks.attack(
             released[TRAIN],
@@ -257,8 +262,8 @@ def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, F
             config.seed,
             config.attacks.attacker_epochs,
         )
-        found["attacker"] = _attacker_row(result)
-    return found
+        rows["attacker"] = _attacker_row(result)
+    return rows
 
 
 def _attacker_row(result: attacks.Attack) -> dict[str, Any]:
@@ -266,7 +271,7 @@ def _attacker_row(result: attacks.Attack) -> dict[str, Any]:
 
 
 def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
-    """Random and majority: no text is read, so an attacker has nothing but the attribute's frequency."""
+    """Return the metrics of random and majority; an attacker knows the attributes' frequencies alone."""
     figures: dict[str, Any] = {}
     for number, split in enumerate((VALIDATION, TEST)):
         truth = data.splits[split]
@@ -287,7 +292,7 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
             .astype(np.float32)
             for number, split in enumerate((VALIDATION, TEST))
         }
-        # What an attacker reads from vectors that have nothing to do with the text: the most that can be.
+        # Vectors that are independent of the text: the largest possible description length.
         for name, row in _attacks(config.with_values({"attacks.attacker": False}), data, noise).items():
             figures["attacks"][name] = row
     return figures

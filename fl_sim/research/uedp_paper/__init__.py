@@ -1,1 +1,1 @@
-"""The experiments of the UeDP paper and ours: what each figure needs, how it is made, recorded, drawn and told."""
+"""Figures and tables of the UeDP paper and ours: configuration, runs, records, pictures and text."""

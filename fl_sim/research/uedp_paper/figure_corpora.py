@@ -1,4 +1,4 @@
-"""The corpora of a figure: prepared once, in a folder that all figures share, or left out with the reason."""
+"""The corpora of figures: prepared once, in a folder that all figures share, or left out with the reason."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TRAIN = "train"
 
 
 class MissingCorpusError(ValueError):
-    """A corpus that cannot be had here; the message says why in one line."""
+    """A corpus that cannot be prepared on this machine; the message is one line with the reason."""
 
 
 @dataclass(frozen=True)
 class CorpusStore:
-    """Prepared corpora by what they are made from.
+    """Prepared corpora, by source and settings.
 
     Attributes:
         data: the folder with the raw corpora.
-        folder: where prepared ones are kept.
-        say: told of what takes a while.
+        folder: of the prepared corpora.
+        say: called with a line before a slow step.
     """
 
     data: Path
@@ -44,31 +44,34 @@ class CorpusStore:
     def prepared(
         self, name: str, source: CorpusSource, entities: str | None = None, deidentified: str | None = None
     ) -> str:
-        """The path of the corpus for a run's ``corpus.path``; made if it is not there yet.
+        """Return the path of a corpus for a run's ``corpus.path``; prepare the corpus if it is missing.
 
         Args:
-            name: what the figure calls it.
-            source: what it is made from.
-            entities: the kinds that are sensitive, in place of those of the source's flags.
-            deidentified: the mode in which its entities are taken out of the training split.
+            name: of the corpus in the figure.
+            source: raw corpus and flags.
+            entities: the sensitive kinds, instead of those of the source's flags.
+            deidentified: the mode in which entities are removed from the training split; None keeps them.
 
         Raises:
-            MissingCorpusError: it cannot be prepared here.
-            ConfigError: the source has flags that ``fl-sim prepare`` does not take.
+            MissingCorpusError: the corpus cannot be prepared on this machine.
+            ConfigError: the source has flags that ``fl-sim prepare`` lacks.
         """
         if entities is not None:
             source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
         key = f"{name}-{_digest(source)}"
-        whole = key if deidentified is None else f"{key}-trains-{deidentified}"
-        if whole not in self._opened:
+        full_key = key if deidentified is None else f"{key}-trains-{deidentified}"
+        if full_key not in self._opened:
             try:
-                path = BUNDLED if source.kind == BUNDLED else str(self._made(key, source))
-                self._opened[whole] = path if deidentified is None else str(self._without(path, whole, deidentified))
+                path = BUNDLED if source.kind == BUNDLED else str(self._prepare(key, source))
+                self._opened[full_key] = (
+                    path if deidentified is None else str(self._deidentified_copy(path, full_key, deidentified))
+                )
             except (CorpusError, FileNotFoundError) as error:
                 raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
-        return self._opened[whole]
+        return self._opened[full_key]
 
-    def _made(self, key: str, source: CorpusSource) -> Path:
+    def _prepare(self, key: str, source: CorpusSource) -> Path:
+        """Return the folder of the prepared corpus; prepare it if it is missing."""
         from fl_sim.cli.corpus_kinds import raw_corpus
         from fl_sim.cli.identity_flags import identity_of
         from fl_sim.cli.tagger_flags import marking_of
@@ -86,26 +89,28 @@ class CorpusStore:
         marking = marking_of(arguments, raw.has_gold)
         return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
 
-    def _without(self, path: str, key: str, mode: str) -> Path:
-        """The corpus with its entities taken out of what trains; what is held out stays as it was, because utility is
-        to be measured on the same text for all curves."""
+    def _deidentified_copy(self, path: str, key: str, mode: str) -> Path:
+        """Return the folder of the corpus with a de-identified training split.
+
+        The held-out splits stay unchanged, because all curves measure utility on the same text.
+        """
         corpus = Corpus.open(path)
         out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
         if not out.exists():
-            self.say(f"taking the entities out of {Path(path).name}")
+            self.say(f"de-identifying {Path(path).name}")
             out.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=out.parent) as scratch:
-                made, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
-                _write_mixed(made, corpus, out)
+                deidentified, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
+                _write_mixed(deidentified, corpus, out)
         return Corpus.open(out).path
 
 
-def _write_mixed(trains: Corpus, held_out: Corpus, out: Path) -> None:
-    """The training split of one corpus with the other splits of another."""
-    manifest = trains.manifest
+def _write_mixed(training: Corpus, held_out: Corpus, out: Path) -> None:
+    """Write the training split of one corpus with the other splits of another."""
+    manifest = training.manifest
     write_corpus(
         itertools.chain(
-            (sentence for sentence in sentences_of(trains) if sentence.split == _TRAIN),
+            (sentence for sentence in sentences_of(training) if sentence.split == _TRAIN),
             (sentence for sentence in sentences_of(held_out) if sentence.split != _TRAIN),
         ),
         out,
@@ -127,7 +132,7 @@ class _Flags(argparse.ArgumentParser):
 
 
 def _arguments(source: CorpusSource, raw_folder: Path, out: Path) -> argparse.Namespace:
-    """What ``fl-sim prepare`` would be told."""
+    """Return the arguments of ``fl-sim prepare``."""
     from fl_sim.cli.corpus_commands import prepare_command
 
     parser = _Flags(add_help=False, allow_abbrev=False)

@@ -1,6 +1,6 @@
-"""Records in words: a table per figure, and results/README.md with all of them.
+"""Records as Markdown: a section per figure, and results/README.md with all of them.
 
-Figures come from the records alone; what a figure shows and what was found come from its file in conf/figures.
+Numbers come from the records alone; the description and the finding of a figure come from its file in conf/figures.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ rely on the entity having been detected. Utility is the mean over the seeds ± i
 
 
 def write_document(folder: Path) -> list[Path]:
-    """Write README.md of a folder of records, and the pictures that it shows.
+    """Write README.md and the pictures of a folder of records; return their paths.
 
     Raises:
-        ResultsError: the folder has no record, or a file there is none.
+        ResultsError: the folder has no record, or a JSON file is not a record.
     """
     records = ordered(read_records(folder))
     files = []
@@ -73,18 +73,18 @@ def write_document(folder: Path) -> list[Path]:
 
 
 def ordered(records: Iterable[Record]) -> list[Record]:
-    """The paper's table and figures first, then ours by name."""
-    place = {name: number for number, name in enumerate(_ORDER)}
-    return sorted(records, key=lambda record: (place.get(record.figure, len(place)), file_name(record)))
+    """Return the paper's table and figures first, then ours by name."""
+    rank = {name: number for number, name in enumerate(_ORDER)}
+    return sorted(records, key=lambda record: (rank.get(record.figure, len(rank)), file_name(record)))
 
 
 def picture_name(record: Record) -> str:
-    """The picture beside a record."""
+    """Return the file name of a record's picture."""
     return file_name(record).removesuffix(".json") + ".png"
 
 
 def document(records: Sequence[Record]) -> str:
-    """The text of README.md."""
+    """Return the text of README.md."""
     contents = [f"* [{record.title}](#{_anchor(record.title)})" for record in records]
     parts = [_HEAD, "\n".join(contents) + "\n"]
     for record in records:
@@ -93,8 +93,14 @@ def document(records: Sequence[Record]) -> str:
 
 
 def section(record: Record, source: str = "", picture: str = "") -> str:
-    """One figure: what the paper shows, ours beside published, and what was found."""
-    shows, finding = _words(record)
+    """Return a figure's section: description, finding, and measured beside published numbers.
+
+    Args:
+        record: of the figure.
+        source: file name of the record, for a link; empty for none.
+        picture: file name of the picture, for a link; empty for none.
+    """
+    shows, finding = _figure_texts(record)
     lines = [f"## {record.title}", "", shows]
     if finding:
         lines += ["", f"**What came of it.** {finding}"]
@@ -107,12 +113,12 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
     lines += ["", *body]
     if picture and not isinstance(record, TableRecord):
         lines += ["", f"![{record.title}]({picture})"]
-    lines = [*_without_tail(lines), "", *_skipped(record.skipped), _origin(record, source)]
+    lines = [*_strip_blank_tail(lines), "", *_skipped_lines(record.skipped), _origin_line(record, source)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _words(record: Record) -> tuple[str, str]:
-    """What the figure shows, and the finding: from its file as it is now, else as it was recorded."""
+def _figure_texts(record: Record) -> tuple[str, str]:
+    """Return the description and the finding, from the figure's current file, else from the record."""
     try:
         figure = load_figure(find_figures()[record.figure])
         return figure.shows.strip(), figure.finding.strip()
@@ -142,10 +148,10 @@ def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     lines += [
         "",
         *(f"Target: {target.words}: {show_utility(record.metric, target.value)}.  " for target in panel.targets),
-        *_printed(record, printed),
+        *_published_line(record, printed),
         *(f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()),
     ]
-    return [*_without_tail(lines), ""]
+    return [*_strip_blank_tail(lines), ""]
 
 
 def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:
@@ -161,17 +167,17 @@ def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -
     return cells + ["–" if value is None else format_epsilon(value) for value in ours]
 
 
-def _printed(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
-    """The paper's own numbers, a line."""
+def _published_line(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
+    """Return the line of the paper's own numbers."""
     if not printed and record.figure.startswith("ours"):
         return []
     if not printed:
         return ["The paper prints no number of this picture."]
     words = []
     for number in printed:
-        place = "" if number.epsilon is None else f" at ε {number.epsilon:g}"
-        place += "" if number.x is None else f" at {record.x_words} {number.x:g}"
-        words.append(f"{number.curve} {show_utility(record.metric, number.value)}{place}")
+        where = "" if number.epsilon is None else f" at ε {number.epsilon:g}"
+        where += "" if number.x is None else f" at {record.x_words} {number.x:g}"
+        words.append(f"{number.curve} {show_utility(record.metric, number.value)}{where}")
     sections = ", ".join(dict.fromkeys(number.section for number in printed))
     return [f"Printed in the paper (section {sections}): {'; '.join(words)}."]
 
@@ -184,8 +190,8 @@ def _epsilon(record: EpsilonRecord) -> list[str]:
     rows = []
     for panel in record.panels:
         for curve in panel.curves:
-            for number in _rows_of(curve):
-                place = curve.rounds.index(number)
+            for number in _table_rounds(curve):
+                index = curve.rounds.index(number)
                 printed = curve.printed.get(str(number))
                 rows.append(
                     [
@@ -193,17 +199,17 @@ def _epsilon(record: EpsilonRecord) -> list[str]:
                         curve.label,
                         f"{number:,}",
                         "–" if printed is None else f"{printed:g}",
-                        f"{curve.as_published[place]:.3f}",
-                        format_epsilon(curve.proven_user[place]),
-                        format_epsilon(curve.proven_user_entity[place]),
+                        f"{curve.as_published[index]:.3f}",
+                        format_epsilon(curve.proven_user[index]),
+                        format_epsilon(curve.proven_user_entity[index]),
                         format_epsilon(curve.proven_everywhere) if number == curve.rounds[-1] else "",
                     ]
                 )
     return _markdown(names, rows)
 
 
-def _rows_of(curve: EpsilonCurveRecord) -> list[int]:
-    """The rounds that the table shows: those that the paper prints, and the last."""
+def _table_rounds(curve: EpsilonCurveRecord) -> list[int]:
+    """Return the rounds of the table: those that the paper prints, and the last."""
     return sorted({*(int(number) for number in curve.printed), curve.rounds[-1]})
 
 
@@ -213,7 +219,7 @@ def _table_two(record: TableRecord) -> list[str]:
         names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
         lines += _markdown(names, [_published_row(corpus), _our_row(corpus)])
         lines += ["", corpus.difference, ""]
-    return _without_tail(lines)
+    return _strip_blank_tail(lines)
 
 
 def _published_row(corpus: TableCorpusRecord) -> list[str]:
@@ -230,12 +236,12 @@ def _our_row(corpus: TableCorpusRecord) -> list[str]:
     return [f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)]
 
 
-def _skipped(skipped: Mapping[str, str]) -> list[str]:
+def _skipped_lines(skipped: Mapping[str, str]) -> list[str]:
     return [f"Left out: {name}: {reason}  " for name, reason in skipped.items()]
 
 
-def _origin(record: Record, source: str) -> str:
-    """Where the figures come from, in a line."""
+def _origin_line(record: Record, source: str) -> str:
+    """Return the line of the record's origin: file, seeds, time, size, date and commit."""
     parts = [f"[{source}]({source})"] if source else []
     if isinstance(record, TrainingRecord):
         parts.append(f"seeds {', '.join(map(str, record.seeds))}")
@@ -258,13 +264,13 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _without_tail(lines: list[str]) -> list[str]:
+def _strip_blank_tail(lines: list[str]) -> list[str]:
     while lines and not lines[-1]:
         lines = lines[:-1]
     return lines
 
 
 def _anchor(title: str) -> str:
-    """How GitHub names a heading."""
+    """Return GitHub's anchor of a heading."""
     kept = (c for c in title.lower() if c.isalnum() or c in " -_")
     return "".join(kept).replace(" ", "-")

@@ -1,4 +1,4 @@
-"""What needs no training: ε of a mechanism by the paper's accountant and by ours, and the counts of Table II."""
+"""Figures without training: ε of a mechanism by the paper's accountant and by ours, and the counts of Table II."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = 25  # points of a curve
 
 
 def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
-    """Every curve of an ε figure, claimed and proven."""
+    """Return the claimed and proven ε of every curve of a figure."""
     return tuple(
         EpsilonPanelRecord(
             name=panel.name,
@@ -31,7 +31,7 @@ def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
 
 
 def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
-    """The numbers of a corpus's training split that the paper's accountant reads, a curve for every kind of entity.
+    """Return the inputs of the paper's accountant from a corpus's training split, a curve per kind of entity.
 
     Args:
         corpus: with entities.
@@ -56,7 +56,7 @@ def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
 
 
 def settings_of(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> PublishedSettings:
-    """A curve's training as the paper's accountant reads it."""
+    """Return a curve's training as inputs of the paper's accountant."""
     return PublishedSettings(
         estimator=curve.estimator,
         users=panel.users,
@@ -73,16 +73,16 @@ def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> E
     event = proven_event(settings)
     grid = {round(1 + step * (figure.rounds - 1) / _STEPS) for step in range(_STEPS + 1)}
     rounds = sorted(grid | {int(number) for number in curve.published if int(number) <= figure.rounds})
-    known_by_some = Adjacency(entity_bound=ContributionBound(figure.entity_users, 1))
-    known_by_all = Adjacency(entity_bound=ContributionBound(panel.users, 1))
+    bounded_entity = Adjacency(entity_bound=ContributionBound(figure.entity_users, 1))
+    unbounded_entity = Adjacency(entity_bound=ContributionBound(panel.users, 1))
     return EpsilonCurveRecord(
         name=curve.name,
         label=curve.label,
         rounds=tuple(rounds),
         as_published=tuple(curve_as_published(settings, rounds, figure.delta).tolist()),
         proven_user=tuple(epsilon_curve(event, Adjacency(), rounds, figure.delta).tolist()),
-        proven_user_entity=tuple(epsilon_curve(event, known_by_some, rounds, figure.delta).tolist()),
-        proven_everywhere=epsilon(event, known_by_all, figure.rounds, figure.delta),
+        proven_user_entity=tuple(epsilon_curve(event, bounded_entity, rounds, figure.delta).tolist()),
+        proven_everywhere=epsilon(event, unbounded_entity, figure.rounds, figure.delta),
         printed=curve.published,
         at_printed={number: epsilon_as_published(settings, int(number), figure.delta) for number in curve.published},
         section=curve.section,
@@ -90,7 +90,7 @@ def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> E
 
 
 def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableCorpusRecord, ...], dict[str, str]]:
-    """The rows of Table II that can be made here, and why the others cannot."""
+    """Return the rows of Table II, and the reason for each corpus that is missing."""
     rows: list[TableCorpusRecord] = []
     skipped: dict[str, str] = {}
     for name, source in figure.corpora.items():

@@ -1,4 +1,4 @@
-"""A figure's record as a picture: utility beside ε claimed and proven, or ε against rounds."""
+"""A figure's record as a picture: utility against claimed and proven ε, or ε against rounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METRIC_WORDS = {
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
 _LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": 4.0}
-_WIDE = 300  # an axis of ε that spans less has ticks between the powers of ten, too
+_WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Style:
 
 
 def draw(record: Record) -> Figure | None:
-    """The picture of a record; None for a table, which is text."""
+    """Return the picture of a record; None for a table."""
     if isinstance(record, TrainingRecord):
         return _draw_ends(record) if record.x == "curve" else _draw_training(record)
     if isinstance(record, EpsilonRecord):
@@ -52,12 +52,12 @@ def draw(record: Record) -> Figure | None:
 
 
 def show_utility(metric: str, value: float) -> str:
-    """A utility for people."""
+    """Return a utility as text."""
     return f"{value:.1%}" if metric == "error" else f"{value:,.1f}"
 
 
 def show_spread(metric: str, point: PointRecord) -> str:
-    """Mean and standard deviation of a point's utility, for people."""
+    """Return mean and standard deviation of a point's utility as text."""
     mean, std = point.utility.mean, point.utility.std
     if metric == "error":
         return f"{mean:.1%}" + ("" if std is None else f" ± {100 * std:.1f}")
@@ -65,9 +65,9 @@ def show_spread(metric: str, point: PointRecord) -> str:
 
 
 def proven(point: PointRecord) -> float:
-    """The proven ε that a picture shows: of a user and an entity (95th percentile), else of a user."""
-    found = point.epsilon.user_entity_p95
-    return point.epsilon.user if found is None else found
+    """Return the proven ε of a point: of a user and an entity (95th percentile), else of a user."""
+    with_entity = point.epsilon.user_entity_p95
+    return point.epsilon.user if with_entity is None else with_entity
 
 
 def _draw_training(record: TrainingRecord) -> Figure:
@@ -84,16 +84,16 @@ def _draw_training(record: TrainingRecord) -> Figure:
 
 
 def _draw_ends(record: TrainingRecord) -> Figure:
-    """A row for the end of every curve, the best on top; what has no guarantee is a line down to the axis."""
+    """Return rows of the curves' ends, the best on top; curves without a guarantee have a vertical line."""
     most = max(len(panel.curves) for panel in record.panels)
     figure = Figure(figsize=(9.6, (1.2 + 0.28 * most) * len(record.panels)), layout="constrained")
     grid: Any = figure.subplots(len(record.panels), 1, squeeze=False)
     for panel, axes in zip(record.panels, grid[:, 0], strict=True):
-        _draw_ends_of(record, panel, axes)
+        _draw_ends_panel(record, panel, axes)
     return figure
 
 
-def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
+def _draw_ends_panel(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     curves = sorted(panel.curves, key=lambda curve: curve.points[-1].utility.mean, reverse=True)
     colour, _ = next(iter(styles()))
     for row, curve in enumerate(curves):
@@ -101,7 +101,7 @@ def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> Non
         if curve.points[-1].epsilon.claimed is None:
             axes.axvline(end.mean, color=GREY, linestyle="--", linewidth=1.2)
         axes.errorbar(end.mean, row, xerr=end.std or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
-    words = [f"{curve.label} ({_promised(curve)})" for curve in curves]
+    words = [f"{curve.label} ({_guarantee_words(curve)})" for curve in curves]
     axes.set_yticks(range(len(curves)), words, fontsize="small")
     axes.set_xlabel(METRIC_WORDS[record.metric])
     if record.metric == "error":
@@ -110,7 +110,7 @@ def _draw_ends_of(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> Non
     _unframe(axes)
 
 
-def _promised(curve: CurveRecord) -> str:
+def _guarantee_words(curve: CurveRecord) -> str:
     end = curve.points[-1]
     return "no guarantee" if end.epsilon.claimed is None else f"ε {format_epsilon(proven(end))}"
 
@@ -141,21 +141,21 @@ def _draw_panel(
 
 
 def _handle(record: TrainingRecord, curve: CurveRecord, look: _Style) -> Line2D:
-    label = f"{curve.label}: {_ends(record, curve)}; {_promises(curve)}"
+    label = f"{curve.label}: {_utility_range(record, curve)}; {_epsilon_words(curve)}"
     line = Line2D([], [], color=look.colour, linewidth=1.8, label=label)
     line.set(linestyle=look.dash)
     return line
 
 
-def _ends(record: TrainingRecord, curve: CurveRecord) -> str:
+def _utility_range(record: TrainingRecord, curve: CurveRecord) -> str:
     if len(curve.points) == 1:
         return show_spread(record.metric, curve.points[0])
     means = [point.utility.mean for point in curve.points]
     return f"{show_utility(record.metric, min(means))} to {show_utility(record.metric, max(means))}"
 
 
-def _promises(curve: CurveRecord) -> str:
-    """ε claimed and proven, for the legend."""
+def _epsilon_words(curve: CurveRecord) -> str:
+    """Return claimed and proven ε for the legend."""
     claimed = [point.epsilon.claimed for point in curve.points]
     if all(value is None for value in claimed):
         return "no guarantee"
@@ -170,31 +170,31 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _draw_curve(record: TrainingRecord, axes: Axes, curve: CurveRecord, look: _Style, column: str) -> None:
-    places, means, spreads = _line(record, curve, column)
+    positions, means, spreads = _line(record, curve, column)
     style: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.6}
-    if places is None:  # nothing is promised, or nothing of entities: a level line at its end
+    if positions is None:  # no guarantee, or none for entities: a horizontal line at its end
         axes.axhline(means[-1], **(style | {"linestyle": "--"}))
         return
-    drawn = np.isfinite(places)
-    x, y, deviation = places[drawn], means[drawn], spreads[drawn]
+    finite = np.isfinite(positions)
+    x, y, deviation = positions[finite], means[finite], spreads[finite]
     axes.plot(x, y, marker="o", markersize=3, **style)
     axes.fill_between(x, y - deviation, y + deviation, color=look.colour, alpha=0.15, linewidth=0)
 
 
 def _line(record: TrainingRecord, curve: CurveRecord, column: str) -> tuple[Any, Any, Any]:
-    """Where a curve goes: places (None for no ε of the column's kind), means, deviations."""
+    """Return a curve's x positions (None without ε of the column's kind), means and deviations."""
     trace = curve.points[0].trace
-    promised = curve.points[0].epsilon
-    none = promised.claimed is None or (column == _PROVEN and promised.user_entity_p95 is None)
+    epsilon = curve.points[0].epsilon
+    none = epsilon.claimed is None or (column == _PROVEN and epsilon.user_entity_p95 is None)
     if trace is not None:
         means, spreads = np.array(trace.mean), _numbers(trace.std)
         if record.x == "rounds":
             return np.array(trace.rounds, dtype=float), means, spreads
         if none or trace.claimed is None:
             return None, means, spreads
-        # before the first round nothing was released: ε is 0, which a logarithm cannot show
-        places = np.array(trace.claimed if column == _CLAIMED else trace.proven)
-        return np.where(places > 0, places, np.nan), means, spreads
+        # ε is 0 before the first round, which a log axis cannot show
+        positions = np.array(trace.claimed if column == _CLAIMED else trace.proven)
+        return np.where(positions > 0, positions, np.nan), means, spreads
     means = np.array([point.utility.mean for point in curve.points])
     spreads = _numbers([point.utility.std for point in curve.points])
     if record.x == "value":
@@ -210,12 +210,12 @@ def _numbers(values: Sequence[float | None]) -> Any:
 
 
 def _draw_printed(axes: Axes, printed: Sequence[PublishedNumber], x: str) -> bool:
-    """The paper's own numbers; whether there were any that this picture can show."""
-    places = [(n.epsilon if x == "epsilon" else n.x, n.value) for n in printed]
-    known = [(place, value) for place, value in places if place is not None]
+    """Draw the paper's own numbers; return whether there are any for this axis."""
+    points = [(n.epsilon if x == "epsilon" else n.x, n.value) for n in printed]
+    known = [(position, value) for position, value in points if position is not None]
     if known:
         axes.plot(
-            [place for place, _ in known], [value for _, value in known],
+            [position for position, _ in known], [value for _, value in known],
             color=GREY, marker="D", fillstyle="none", linestyle="none", markersize=5,
         )  # fmt: skip
     return bool(known)
@@ -256,7 +256,7 @@ def _set_y(record: TrainingRecord, axes: Axes, panel: PanelRecord) -> None:
 
 
 def _unframe(axes: Axes) -> None:
-    """A faint grid behind the lines, and two sides of the frame."""
+    """Draw a faint grid behind the lines, and two sides of the frame."""
     axes.grid(color="#E3E3E3", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,9 @@
-"""The record of a figure: the figures that were measured and stated, with what they were made by. Versioned JSON.
+"""The record of a figure: measured and published numbers with their configuration and environment, as versioned JSON.
 
-Written to results/ and read to draw and to tell; a run folder is not needed for either.
+Pictures and text need the records in results/ alone, not a run folder.
+
+>>> spread([0.5, 0.7]).mean
+0.6
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fl_sim.research.project_roots import project_roots
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 
 FORMAT: Final = 1
-"""Version of the records; raised when a reader of an older one would be misled."""
+"""Version of the records; raised when a reader of an older version would misread them."""
 
 RESULTS = Path("results")
-"""Where the project keeps its records."""
+"""The project's folder of records."""
 
 _LEAST_SEEDS = 3
 
@@ -34,12 +38,14 @@ class Epsilons(_Strict):
     """ε at the end of a run.
 
     Attributes:
-        claimed: what the strategy says of itself: the paper's figure for ``published``, a user's under user-level DP, a
-            user's and an entity's (95th percentile of reach) under ``uedp``; None for what claims nothing.
+        claimed: the strategy's own claim: the paper's figure for ``published``, a user's under user-level DP, a user's
+            and an entity's (95th percentile of contribution bounds) under ``uedp``; None for a strategy without one.
         user: proven for a user.
-        user_entity_median, user_entity_p95, user_entity_max: proven for a user and an entity of that reach; None where
-            the corpus has no entities any more.
-        robust_p95: the same without relying on detection.
+        user_entity_median: proven for a user and an entity of the median contribution bound; None if the corpus is
+            de-identified.
+        user_entity_p95: the same at the 95th percentile.
+        user_entity_max: the same at the largest bound.
+        robust_p95: the same as ``user_entity_p95`` without relying on detection.
     """
 
     claimed: float | None
@@ -51,7 +57,7 @@ class Epsilons(_Strict):
 
 
 class Spread(_Strict):
-    """A figure over the seeds: its values, their mean, and their standard deviation (None for one value)."""
+    """Values over the seeds, their mean, and their standard deviation (None for one value)."""
 
     values: tuple[float, ...] = Field(min_length=1)
     mean: float
@@ -59,7 +65,7 @@ class Spread(_Strict):
 
 
 class Trace(_Strict):
-    """A curve round by round: means and deviations over the seeds, and ε so far (None where there is none)."""
+    """A curve round by round: means and deviations over the seeds, and ε so far (None without a guarantee)."""
 
     rounds: tuple[int, ...]
     mean: tuple[float, ...]
@@ -72,15 +78,15 @@ class PointRecord(_Strict):
     """The runs of one setting.
 
     Attributes:
-        x: where it is drawn, if the figure has values.
-        settings: what was set for it, all layers of the configuration together.
-        noise_multiplier: z, given or found.
+        x: its position, if the figure has values.
+        settings: of its runs, all layers of the configuration merged.
+        noise_multiplier: z, configured or calibrated.
         utility: at the end, over the seeds.
         initial: of the starting model, over the seeds.
         gap_closed: the share of the way from the starting model to the baseline that it closes.
         epsilon: claimed and proven.
         trace: round by round, of a curve without points.
-        seconds: that all its runs took together.
+        seconds: of all its runs together.
     """
 
     x: float | None
@@ -102,7 +108,7 @@ class CurveRecord(_Strict):
 
 
 class CorpusRecord(_Strict):
-    """A corpus as it was trained on; fingerprint: its checksum."""
+    """The training corpus; ``fingerprint`` is its checksum."""
 
     name: str
     users: int
@@ -118,7 +124,17 @@ class TargetRecord(_Strict):
 
 
 class PanelRecord(_Strict):
-    """One picture. references: what one gets without a model, by its words. failed: runs that failed, and why."""
+    """One picture of a training figure.
+
+    Attributes:
+        name: of the panel.
+        title: for people.
+        corpus: the training corpus.
+        curves: with their points.
+        references: utility without a model, by description.
+        targets: horizontal lines.
+        failed: reason of each failed run.
+    """
 
     name: Name
     title: str
@@ -130,16 +146,16 @@ class PanelRecord(_Strict):
 
 
 class _Record(_Strict):
-    """What every record says of itself.
+    """Common fields of all records.
 
     Attributes:
         figure: its name.
         size: ``default`` or ``full``.
-        commit: of the sources that made it, with ``dirty`` if they had changes.
-        config: the figure's file at that size, as it was read.
+        commit: of the sources, with ``dirty`` if they had changes.
+        config: the figure's configuration at that size.
         versions: of fl_sim, python and the libraries that can change a figure.
-        when: its end, UTC.
-        skipped: corpora that could not be had, with the reason.
+        when: time of its end, UTC.
+        skipped: reason of each missing corpus.
     """
 
     format: Literal[1] = FORMAT
@@ -166,10 +182,19 @@ class TrainingRecord(_Record):
 
 
 class EpsilonCurveRecord(_Strict):
-    """ε of one mechanism at ``rounds``: as published (a claim), and proven for a user and for a user with an entity.
+    """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
-    proven_everywhere: for a user and an entity that all users mention, after the last round. printed: the paper's own
-    figures, by rounds. at_printed: ours by the paper's accountant at the same rounds.
+    Attributes:
+        name: of the curve.
+        label: for people.
+        rounds: of the three columns that follow.
+        as_published: by the paper's accountant, a claim.
+        proven_user: proven for a user.
+        proven_user_entity: proven for a user and an entity.
+        proven_everywhere: for a user and an entity that all users mention, after the last round.
+        printed: the paper's own figures, by rounds.
+        at_printed: by the paper's accountant, at the same rounds.
+        section: of the paper.
     """
 
     name: Name
@@ -199,7 +224,7 @@ class EpsilonRecord(_Record):
 
 
 class TableCorpusRecord(_Strict):
-    """A corpus's row, ours and published, with how its entities were found and why the two differ."""
+    """A corpus's row, ours and published, with the tagger of its entities and the reason of the difference."""
 
     title: str
     tagger: str
@@ -222,25 +247,25 @@ class _Any(_Strict):
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Put a record at ``path``, whole or not at all."""
+    """Write a record to ``path``, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(encode(record.model_dump(mode="python")), ensure_ascii=False, indent=1)
     replace_file(path, text.encode() + b"\n")
 
 
 def read_record(path: Path) -> Record:
-    """The record at ``path``.
+    """Return the record at ``path``.
 
     Raises:
-        ResultsError: it is no record of this version.
+        ResultsError: the file is not a record of this version.
     """
     try:
         values = decode(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: cannot be read as JSON ({error})") from error
-    found = values.get("format") if isinstance(values, dict) else None
-    if found != FORMAT:
-        raise ResultsError(f"{path}: format is {found!r}; allowed: {FORMAT}, a record of fl-sim reproduce")
+    version = values.get("format") if isinstance(values, dict) else None
+    if version != FORMAT:
+        raise ResultsError(f"{path}: format is {version!r}; allowed: {FORMAT}, a record of fl-sim reproduce")
     try:
         return _Any.model_validate({"record": values}).record
     except ValidationError as error:
@@ -250,7 +275,7 @@ def read_record(path: Path) -> Record:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of a folder, by name; :class:`ResultsError` if there is none."""
+    """Return all records of a folder, by name; :class:`ResultsError` if there is none."""
     records = [read_record(path) for path in sorted(folder.glob("*.json"))]
     if not records:
         raise ResultsError(f"{folder}: has no record; fl-sim reproduce NAME --record {folder} makes one")
@@ -258,8 +283,8 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def find_record(name: str) -> Record | None:
-    """The record of a figure in results/, of the working folder or else of the sources; None if there is none."""
-    for root in (Path.cwd(), Path(__file__).parents[3]):
+    """Return a figure's record in results/, of the working directory or else of the sources; None if absent."""
+    for root in project_roots():
         path = root / RESULTS / f"{name}.json"
         if path.is_file():
             return read_record(path)
@@ -267,23 +292,23 @@ def find_record(name: str) -> Record | None:
 
 
 def check_publishable(record: Record) -> None:
-    """Refuse what results/ does not take: fewer than three seeds, or nothing at all."""
+    """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
     if isinstance(record, TrainingRecord) and len(record.seeds) < _LEAST_SEEDS:
         raise ResultsError(
             f"{record.figure}: seeds is {list(record.seeds)}; allowed for --record: at least {_LEAST_SEEDS}, because a "
-            "figure without its spread is none"
+            "figure needs its spread"
         )
     if isinstance(record, TrainingRecord) and any(panel.failed for panel in record.panels):
-        raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure all of whose runs ended")
+        raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure without failed runs")
 
 
 def file_name(record: Record) -> str:
-    """What a record is called in results/."""
+    """Return the file name of a record in results/."""
     return f"{record.figure}{'-full' if record.size == 'full' else ''}.json"
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of what the seeds gave."""
+    """Return mean and standard deviation of the seeds' values."""
     return Spread(
         values=tuple(values),
         mean=statistics.fmean(values),

@@ -1,4 +1,4 @@
-"""A training figure: its settings as runs, the runs as a batch, what they measured as a record."""
+"""Training figures: settings to runs, runs as a batch, measurements to a record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,17 @@ _WAYS_TO_NOISE = {"privacy.noise_multiplier", "privacy.target_epsilon"}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a figure. name: its folder. given: its settings but for the figure's own."""
+    """One run of a figure.
+
+    Attributes:
+        panel: its panel.
+        curve: its curve.
+        point: its point of the curve.
+        seed: of the figure's seeds.
+        name: of its folder.
+        given: its settings, without those that the figure decides.
+        config: its full configuration.
+    """
 
     panel: PanelSettings
     curve: CurveSettings
@@ -54,7 +64,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a figure, and the panels that have none, with the reason."""
+    """All runs of a figure, and the reason for each panel without runs."""
 
     figure: TrainingFigure
     corpora: Mapping[str, str]
@@ -63,13 +73,13 @@ class Plan:
 
 
 def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: Sequence[str] = ()) -> Plan:
-    """Prepare the corpora and check every run's configuration.
+    """Prepare the corpora, check every run's configuration and return the plan.
 
     Args:
-        figure: at the size wanted.
+        figure: at the requested size.
         out: the figure's folder; runs go to ``out/runs``.
-        store: gives the corpora.
-        panels: only these; empty means all.
+        store: of the corpora.
+        panels: names of the panels to run; empty means all.
 
     Raises:
         ConfigError: a setting is impossible, or a panel unknown.
@@ -101,28 +111,28 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
 
 
 def check_settings(figure: TrainingFigure) -> None:
-    """See that every run's settings are possible; :class:`ConfigError` names the curve."""
+    """Check every run's settings; :class:`ConfigError` names the panel and the curve."""
     for panel in figure.panels:
         for curve in curves_of(figure, panel):
             for point in points_of(curve):
                 try:
-                    RunConfig.from_mapping({**_given(figure, panel, curve, point), "corpus.path": "bundled"})
+                    RunConfig.from_mapping({**_merged_settings(figure, panel, curve, point), "corpus.path": "bundled"})
                 except ConfigError as error:
                     raise ConfigError(f"panel {panel.name}, curve {curve.name}: {error}") from error
 
 
 def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSettings]:
-    """The curves that a panel shows."""
+    """Return the curves of a panel."""
     return [curve for curve in figure.curves if not curve.panels or panel.name in curve.panels]
 
 
 def points_of(curve: CurveSettings) -> tuple[PointSettings, ...]:
-    """The points of a curve; one that is drawn round by round has one."""
+    """Return the points of a curve; a single one if it is drawn round by round."""
     return curve.points or (PointSettings(),)
 
 
 def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda _: None) -> list[Ending]:
-    """Run what is not done yet; :func:`fl_sim.search.batch.run_batch` says how."""
+    """Run the unfinished runs and return how each ended (:func:`fl_sim.search.batch.run_batch`)."""
     endings = []
     for ending in run_batch({run.name: run.config for run in plan.runs}, jobs):
         observe(ending)
@@ -131,7 +141,7 @@ def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda
 
 
 def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
-    """What the finished runs measured, panel by panel."""
+    """Return the records of the panels with finished runs."""
     ended = {ending.name: ending for ending in endings}
     records = []
     for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
@@ -149,7 +159,7 @@ def _runs(
     runs = []
     for curve in curves_of(figure, panel):
         for number, point in enumerate(points_of(curve)):
-            given = _given(figure, panel, curve, point)
+            given = _merged_settings(figure, panel, curve, point)
             own = {"corpus.path": paths[curve.name]}
             if given.get("task") == "classification" and given.get("model.tune") == "head":
                 own["corpus.feature_cache"] = str(features)
@@ -162,10 +172,12 @@ def _runs(
     return runs
 
 
-def _given(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, point: PointSettings) -> Settings:
-    """The settings of a run: the figure's, the panel's, the curve's, the point's, later ones over earlier ones.
+def _merged_settings(
+    figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, point: PointSettings
+) -> Settings:
+    """Return the settings of a run: the figure's, the panel's, the curve's and the point's, later over earlier ones.
 
-    A later way to choose the noise takes the place of an earlier one.
+    A later choice of the noise replaces an earlier one.
     """
     merged: Settings = {"engine.name": "inline"}
     for layer in (figure.set, panel.set, curve.set, point.set):
@@ -176,7 +188,7 @@ def _given(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, p
 
 
 def _digest(settings: Settings) -> str:
-    """So that runs with other settings get other folders, and a changed figure runs only what changed."""
+    """Return a short hash of a run's settings, so that a changed figure runs only its changed curves."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
@@ -192,7 +204,7 @@ def _panel_record(
         ]
         strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
         curves.append(CurveRecord(name=curve.name, label=curve.label, strategy=strategy, points=tuple(points)))
-    curves = _with_gaps(plan.figure, curves)
+    curves = _add_gaps(plan.figure, curves)
     return PanelRecord(
         name=panel.name,
         title=panel.title,
@@ -239,7 +251,7 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Ep
 
 
 def _claim_column(curve: CurveSettings, strategy: str) -> str | None:
-    """The metric by which a strategy speaks of itself."""
+    """Return the metric of a strategy's own claim; None without one."""
     if strategy == "noiseless":
         return None
     if strategy == "published":
@@ -263,8 +275,8 @@ def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders:
     )
 
 
-def _with_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
-    """The curves with the share of the way to the baseline that each of their points closes."""
+def _add_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
+    """Return the curves with each point's share of the gap between starting model and baseline."""
     baseline = next((curve.points[-1].utility.mean for curve in curves if curve.name == figure.baseline), None)
     if baseline is None:
         return list(curves)
@@ -299,8 +311,10 @@ def _target_value(target: TargetLine, ends: Mapping[str, PointRecord]) -> float 
 
 
 def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> dict[str, float]:
-    """What one gets without a model, from the panel's own training text; the mean over the runs, whose held-out samples
-    differ by their seeds."""
+    """Return the utility without a model, from the panel's own training text: the mean over the runs.
+
+    The runs' held-out samples differ by their seeds.
+    """
     own = [folder for run, folder in runs if run.curve.deidentified is None] or [folder for _, folder in runs]
     utility = utility_of(own[0])
     key = utility.reference + figure.metric.removeprefix(utility.column)  # per token or per word

@@ -1,4 +1,8 @@
-"""What a figure or table is made from: a file of conf/figures (its README.md describes the format), checked."""
+"""The configuration of a figure or table: a checked file of conf/figures, whose README.md describes the format.
+
+>>> TargetLine(words="a goal", of="noiseless", gap=0.6).gap
+0.6
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
+from fl_sim.research.project_roots import project_roots
 
 FOLDER = Path("conf") / "figures"
 
@@ -16,7 +21,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, Field(min_length=1)]
 Settings = dict[str, Any]
 
-_OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # what the figure itself decides
+_OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure decides these
 
 
 class _Strict(BaseModel):
@@ -24,12 +29,12 @@ class _Strict(BaseModel):
 
 
 class CorpusSource(_Strict):
-    """A corpus as ``fl-sim prepare`` makes it, from a folder below ``--data``; or the one that ships.
+    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare``, or the bundled corpus.
 
     Attributes:
         kind: a ``KIND`` of ``fl-sim prepare``, or ``bundled``.
         source: the folder below ``--data``.
-        flags: further flags of ``fl-sim prepare KIND``, by name without dashes in front; ``true`` for one that takes no
+        flags: further flags of ``fl-sim prepare KIND``, by name without leading dashes; ``true`` for a flag without a
             value.
     """
 
@@ -45,7 +50,7 @@ class CorpusSource(_Strict):
 
 
 class PointSettings(_Strict):
-    """One point of a curve: where it is drawn if x is ``value``, and the settings that make it."""
+    """One point of a curve: its position if x is ``value``, and its settings."""
 
     x: float | None = None
     set: Settings = {}
@@ -58,13 +63,12 @@ class CurveSettings(_Strict):
         name: short, for folders and records.
         label: for people.
         set: settings of ``fl-sim run`` on top of the figure's and the panel's.
-        deidentified: train on the panel's corpus without its entities (a mode of ``fl-sim deidentify``); what is held
-            out stays as it was.
-        entities: only these kinds of entities are sensitive (``fl-sim prepare --entities``).
-        points: a run per point and seed, and the figure shows their ends; without them a single run per seed, and the
-            figure shows it round by round.
-        panels: only in these; empty means all.
         full_only: only with ``--full``.
+        deidentified: the mode of ``fl-sim deidentify`` for the training split; held-out text stays unchanged.
+        entities: the sensitive kinds of entities (``fl-sim prepare --entities``).
+        points: a run per point and seed, of which the figure shows the ends; without points, a run per seed, which the
+            figure shows round by round.
+        panels: names of its panels; empty means all.
     """
 
     name: Name
@@ -78,7 +82,7 @@ class CurveSettings(_Strict):
 
 
 class PanelSettings(_Strict):
-    """One picture of a figure: a corpus, and what is set for all of its curves."""
+    """One picture of a figure: a corpus, and settings of all of its curves."""
 
     name: Name
     title: Words
@@ -87,7 +91,7 @@ class PanelSettings(_Strict):
 
 
 class PublishedNumber(_Strict):
-    """A number that the paper quotes: ``value`` of ``curve``, at ε ``epsilon`` (as the paper counts it) or at ``x``."""
+    """A number of the paper: ``value`` of ``curve``, at ``epsilon`` (by the paper's accountant) or at ``x``."""
 
     panel: str
     curve: Words
@@ -98,8 +102,11 @@ class PublishedNumber(_Strict):
 
 
 class TargetLine(_Strict):
-    """A figure to reach, drawn as a line: a ``value``; or what lies ``above`` the end of the curve ``of``; or what
-    closes the share ``gap`` of the way from the starting model to that end."""
+    """A target, drawn as a horizontal line.
+
+    It is a ``value``; or the end of the curve ``of`` plus ``above``; or the point at the share ``gap`` of the way from
+    the starting model to that end.
+    """
 
     words: Words
     panel: str | None = None
@@ -117,7 +124,7 @@ class TargetLine(_Strict):
 
 
 class FullSize(_Strict):
-    """What ``--full`` puts in place."""
+    """Replacements of ``--full``."""
 
     set: Settings = {}
     seeds: tuple[int, ...] | None = None
@@ -125,12 +132,12 @@ class FullSize(_Strict):
 
 
 class _Figure(_Strict):
-    """What every figure says of itself.
+    """Common fields of all figures.
 
     Attributes:
         title: for people.
-        shows: what the paper's figure shows and claims, in our words.
-        finding: what came of it here, in plain words; written once it has been run.
+        shows: content and claims of the paper's figure, in our words.
+        finding: our result in plain words, written after the run.
     """
 
     title: Words
@@ -142,13 +149,13 @@ class TrainingFigure(_Figure):
     """Runs over seeds, drawn as utility against ε, rounds, or a value that the points vary.
 
     Attributes:
-        x: ``epsilon``, ``rounds`` or ``value``; or ``curve``, a line of its own for the end of each, where all make the
-            same promise.
-        x_words: of ``value``, what varies.
-        seeds: every curve runs once with each.
-        metric: the figure of result.json that the curves show, the less the better.
-        baseline: the curve without a guarantee that the others are measured against: the table then has the share of
-            the way from the starting model to it that each closes.
+        x: ``epsilon``, ``rounds`` or ``value``; or ``curve``: a row for the end of each curve, for curves of the same
+            guarantee.
+        x_words: the quantity of ``value``.
+        seeds: every curve runs once per seed.
+        metric: the figure of result.json that the curves show; lower is better.
+        baseline: a curve without a guarantee; the table then has each curve's share of the way from the starting model
+            to it.
         set: settings of all runs.
     """
 
@@ -168,22 +175,22 @@ class TrainingFigure(_Figure):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingFigure:
-        _distinct("seeds", self.seeds)
-        panels = _distinct("panels", [panel.name for panel in self.panels])
-        curves = _distinct("curves", [curve.name for curve in self.curves])
+        _check_distinct("seeds", self.seeds)
+        panels = _check_distinct("panels", [panel.name for panel in self.panels])
+        curves = _check_distinct("curves", [curve.name for curve in self.curves])
         for panel in self.panels:
-            _known("panels.corpus", panel.corpus, self.corpora)
+            _check_known("panels.corpus", panel.corpus, self.corpora)
         for curve in self.curves:
             for name in curve.panels:
-                _known(f"curves.{curve.name}.panels", name, panels)
+                _check_known(f"curves.{curve.name}.panels", name, panels)
             if self.x == "value" and not (curve.points and all(point.x is not None for point in curve.points)):
                 raise ValueError(f"curves.{curve.name} has no points with x; allowed with x = 'value': one at least")
         for number in self.published:
-            _known("published.panel", number.panel, panels)
+            _check_known("published.panel", number.panel, panels)
         for target in self.targets:
-            _known("targets.panel", target.panel, [None, *panels])
-            _known("targets.of", target.of, [None, *curves])
-        _known("baseline", self.baseline, [None, *curves])
+            _check_known("targets.panel", target.panel, [None, *panels])
+            _check_known("targets.of", target.of, [None, *curves])
+        _check_known("baseline", self.baseline, [None, *curves])
         for settings in _all_settings(self):
             for key in settings:
                 if key in _OWN_KEYS:
@@ -191,7 +198,7 @@ class TrainingFigure(_Figure):
         return self
 
     def sized(self, full: bool) -> TrainingFigure:
-        """The figure at the size of the paper, or at its own."""
+        """Return the figure at the paper's size if ``full``, else at the default size."""
         if not full:
             return self.model_copy(update={"curves": tuple(curve for curve in self.curves if not curve.full_only)})
         changes = {
@@ -203,13 +210,15 @@ class TrainingFigure(_Figure):
 
 
 class EpsilonCurve(_Strict):
-    """A mechanism whose ε the paper states, by what its accountant reads.
+    """A mechanism whose ε the paper states, by the inputs of its accountant.
 
     Attributes:
+        name: short, for records.
+        label: for people.
         estimator: ``f_e``, ``f_e_plus`` or ``user_level``.
-        sensitive_sentences: those with an entity of the category.
-        published: what the paper prints, by the number of rounds.
-        section: of the paper, where it prints them.
+        sensitive_sentences: sentences with an entity of the category.
+        published: the paper's ε, by the number of rounds.
+        section: of the paper that prints them.
     """
 
     name: Name
@@ -221,7 +230,7 @@ class EpsilonCurve(_Strict):
 
 
 class EpsilonPanel(_Strict):
-    """A corpus by the numbers that ε needs."""
+    """A corpus, by the numbers that determine ε."""
 
     name: Name
     title: Words
@@ -232,11 +241,11 @@ class EpsilonPanel(_Strict):
 
 
 class EpsilonFigure(_Figure):
-    """ε against rounds, from numbers alone: as published, and what is proven for the same mechanism.
+    """ε against rounds, from numbers alone: as published, and proven for the same mechanism.
 
     Attributes:
-        entity_users: the reach at which the proven ε of a user and an entity is stated: users who mention it, a
-            sentence of each.
+        entity_users: the contribution bound of the entity in the proven ε of a user and an entity: its users, with one
+            sentence each.
     """
 
     kind: Literal["epsilon"]
@@ -249,7 +258,7 @@ class EpsilonFigure(_Figure):
 
 
 class TableFigure(_Figure):
-    """The figures of the paper's Table II of corpora, beside the published ones."""
+    """The counts of the paper's Table II of corpora, beside the published ones."""
 
     kind: Literal["table_two"]
     corpora: dict[Name, CorpusSource] = Field(min_length=1)
@@ -266,10 +275,10 @@ _KINDS: dict[str, type[TrainingFigure] | type[EpsilonFigure] | type[TableFigure]
 
 
 def load_figure(path: Path) -> Figure:
-    """Read and check a figure's file.
+    """Return the checked figure of a file.
 
     Raises:
-        ConfigError: names the file and what is wrong in it.
+        ConfigError: the file is invalid; names the file and the wrong keys.
     """
     values = read_toml(path)
     kind = values.get("kind", "training")
@@ -278,24 +287,27 @@ def load_figure(path: Path) -> Figure:
     try:
         return _KINDS[kind].model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_told(error)}") from error
+        raise ConfigError(f"{path}: {_describe_errors(error)}") from error
 
 
 def find_figures() -> dict[str, Path]:
-    """The files of conf/figures by their names: those of the working folder, else of the sources.
+    """Return the files of conf/figures by name, of the working directory or else of the sources.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there is no such file.
     """
-    for root in (Path.cwd(), Path(__file__).parents[3]):
-        found = {path.stem: path for path in sorted((root / FOLDER).glob("*.toml"))}
-        if found:
-            return found
+    for root in project_roots():
+        files = {path.stem: path for path in sorted((root / FOLDER).glob("*.toml"))}
+        if files:
+            return files
     raise ConfigError(f"{FOLDER} is not here; allowed: the folder with the sources of fl_sim, or a figure's own file")
 
 
 def find_figure(name: str) -> dict[str, Path]:
-    """The file of a figure by its name, or of all its parts (``fig3`` is fig3a and fig3b); or a file as it is given.
+    """Return the file of a figure, or of all its parts (``fig3``: fig3a and fig3b), by name.
+
+    Args:
+        name: of a figure, or the path of a .toml file.
 
     Raises:
         ConfigError: there is no such figure.
@@ -303,13 +315,14 @@ def find_figure(name: str) -> dict[str, Path]:
     if name.endswith(".toml"):
         return {Path(name).stem: Path(name)}
     known = find_figures()
-    found = {part: path for part, path in known.items() if part == name or (part[:-1] == name and part[-1].isalpha())}
-    if not found:
+    parts = {part: path for part, path in known.items() if part == name or (part[:-1] == name and part[-1].isalpha())}
+    if not parts:
         raise ConfigError(f"figure is '{name}'; allowed: {', '.join(known)}, or a .toml file")
-    return found
+    return parts
 
 
-def _told(error: ValidationError) -> str:
+def _describe_errors(error: ValidationError) -> str:
+    """Return all errors of a figure's file in one line."""
     lines = []
     for mistake in error.errors():
         where = ".".join(str(part) for part in mistake["loc"])
@@ -321,13 +334,13 @@ def _told(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-def _distinct(key: str, values: Sequence[Any]) -> Sequence[Any]:
+def _check_distinct(key: str, values: Sequence[Any]) -> Sequence[Any]:
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{key} is {list(values)}; allowed: different ones, at least one")
     return values
 
 
-def _known(key: str, value: Any, allowed: Any) -> None:
+def _check_known(key: str, value: Any, allowed: Any) -> None:
     if value not in allowed:
         names = ", ".join(str(name) for name in allowed if name is not None)
         raise ValueError(f"{key} is '{value}'; allowed: {names}")

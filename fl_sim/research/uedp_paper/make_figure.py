@@ -1,4 +1,4 @@
-"""Making one figure from its file to its record, its picture and its words."""
+"""Make a figure: from its file to its record, picture and table."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fl_sim.storage.run_folder import RunFolder, replace_file
 
 
 @dataclass(frozen=True)
-class Making:
-    """What is to be made.
+class FigureJob:
+    """A figure to make, and how.
 
     Attributes:
-        name: the figure's.
-        figure: as its file says.
-        full: at the paper's size.
+        name: of the figure.
+        figure: its configuration.
+        full: whether at the paper's size.
         panels: of a training figure; empty means all.
         data: the folder with the raw corpora.
-        out: prepared corpora, and a folder for the figure.
+        out: the folder for prepared corpora and the figure's own folder.
         jobs: runs at once.
-        say: told of what takes a while.
-        begin: told the number of runs before the first.
-        observe: told the end of every run.
+        say: called with a line before a slow step.
+        begin: called with the number of runs before the first.
+        observe: called with the end of every run.
     """
 
     name: str
@@ -52,18 +52,25 @@ class Making:
 
     @property
     def folder(self) -> Path:
-        """Where the figure's own things go."""
+        """Return the figure's own folder."""
         return self.out / (f"{self.name}-full" if self.full else self.name)
 
     @property
     def store(self) -> CorpusStore:
-        """Where corpora come from."""
+        """Return the store of prepared corpora."""
         return CorpusStore(self.data, self.out / "corpora", self.say)
 
 
 @dataclass(frozen=True)
-class Made:
-    """What came of it. record: None where nothing could be made, or it was interrupted."""
+class FigureResult:
+    """The result of a job.
+
+    Attributes:
+        record: None if nothing could be made, or the job was interrupted.
+        skipped: reason of each missing panel or corpus.
+        endings: how each run ended.
+        files: written files.
+    """
 
     record: Record | None
     skipped: dict[str, str] = field(default_factory=dict)
@@ -72,15 +79,15 @@ class Made:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the same has to be asked for again."""
+        """Return whether a run was interrupted, so that the same job resumes."""
         return any(ending.status == INTERRUPTED for ending in self.endings)
 
 
-def make_figure(making: Making) -> Made:
-    """Make the figure and write its record, table and picture into its folder.
+def make_figure(making: FigureJob) -> FigureResult:
+    """Make a figure and write its record, table and picture to its folder.
 
     Raises:
-        ConfigError: a setting is impossible, or panels are asked of a figure that has none to choose.
+        ConfigError: a setting is impossible, or panels are named for a figure without panels to choose.
     """
     figure = making.figure
     if isinstance(figure, TrainingFigure):
@@ -88,42 +95,42 @@ def make_figure(making: Making) -> Made:
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
-        return _kept(making, epsilon_record(making.name, figure))
+        return _write_results(making, epsilon_record(making.name, figure))
     return _make_table(making, figure)
 
 
 def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
-    """An ε figure, claimed and proven; nothing is trained, read or written."""
+    """Return the record of an ε figure, claimed and proven; nothing is trained, read or written."""
     return EpsilonRecord(
-        **_common(name, figure, {}, [environment.describe()]),
+        **_common_fields(name, figure, {}, [environment.describe()]),
         delta=figure.delta,
         entity_users=figure.entity_users,
         panels=figure_numbers.epsilon_panels(figure),
     )
 
 
-def _make_table(making: Making, figure: TableFigure) -> Made:
+def _make_table(making: FigureJob, figure: TableFigure) -> FigureResult:
     corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
     rows, skipped = figure_numbers.table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
     if not rows:
-        return Made(None, skipped)
-    common = _common(making.name, figure, skipped, [environment.describe()], making.full)
-    return _kept(making, TableRecord(**common, corpora=rows))
+        return FigureResult(None, skipped)
+    common = _common_fields(making.name, figure, skipped, [environment.describe()], making.full)
+    return _write_results(making, TableRecord(**common, corpora=rows))
 
 
-def _make_training(making: Making, figure: TrainingFigure) -> Made:
+def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
     skipped = dict(plan.skipped)
     making.begin(len(plan.runs))
     endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
     if any(ending.status == INTERRUPTED for ending in endings):
-        return Made(None, skipped, endings)
+        return FigureResult(None, skipped, endings)
     panels = figure_training.panel_records(plan, endings)
     if not panels:
-        return Made(None, skipped, endings)
+        return FigureResult(None, skipped, endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
-        **_common(making.name, figure, skipped, _environments(plan), making.full),
+        **_common_fields(making.name, figure, skipped, _environments(plan), making.full),
         seeds=figure.seeds,
         x=figure.x,
         x_words=figure.x_words,
@@ -133,37 +140,37 @@ def _make_training(making: Making, figure: TrainingFigure) -> Made:
         panels=tuple(panels),
         published=tuple(number for number in figure.published if number.panel in shown),
     )
-    return _kept(making, record, endings)
+    return _write_results(making, record, endings)
 
 
 def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
-    """What the runs ran on, which may have been another day's sources than those that draw them."""
+    """Return the environments of the runs, which may differ from the current one."""
     folders = [Path(str(run.config.out)) for run in plan.runs]
     return [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
 
 
-def _common(
+def _common_fields(
     name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
 ) -> dict[str, Any]:
-    """What every record says of itself."""
-    found = list(environments)
-    states = [one.get("git") or {} for one in found]
+    """Return the common fields of all records."""
+    described = list(environments)
+    states = [environment.get("git") or {} for environment in described]
     commits = dict.fromkeys(f"{git.get('commit', 'unknown')}{' dirty' if git.get('dirty') else ''}" for git in states)
-    versions = {"fl_sim": found[0].get("fl_sim"), "python": found[0].get("python", platform.python_version())}
+    versions = {"fl_sim": described[0].get("fl_sim"), "python": described[0].get("python", platform.python_version())}
     return {
         "figure": name,
         "title": figure.title,
         "size": "full" if full else "default",
         "commit": ", ".join(commits),
         "config": figure.model_dump(mode="json"),
-        "versions": versions | found[0].get("libraries", {}),
+        "versions": versions | described[0].get("libraries", {}),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "skipped": skipped,
     }
 
 
-def _kept(making: Making, record: Record, endings: tuple[Ending, ...] = ()) -> Made:
-    """Write record, words and picture."""
+def _write_results(making: FigureJob, record: Record, endings: tuple[Ending, ...] = ()) -> FigureResult:
+    """Write record, table and picture; return the result."""
     folder = making.folder
     files = [folder / "record.json", folder / "table.md"]
     write_record(record, files[0])
@@ -171,4 +178,4 @@ def _kept(making: Making, record: Record, endings: tuple[Ending, ...] = ()) -> M
     picture = draw(record)
     if picture is not None:
         files.append(plots.save(picture, folder / f"{making.name}.png"))
-    return Made(record, dict(record.skipped), endings, tuple(files))
+    return FigureResult(record, dict(record.skipped), endings, tuple(files))

@@ -1,7 +1,10 @@
-"""Table II of the UeDP paper: its rows as published, and the same figures of a prepared corpus.
+"""Table II of the UeDP paper: its published rows, and the same figures of a prepared corpus.
 
 Lai, Phan, Sun, Jain, Dernoncourt, Gu and Barmpalios (2022), "User-Entity Differential Privacy in Learning Natural
 Language Models", IEEE BigData: |V|, sentences, users, and sentences with an entity of each kind.
+
+>>> vocabulary(pa.chunked_array([["a b a", "b  c"]]))
+3
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ ALL = "All"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A corpus's row as printed. sensitive: sentences by column, ``All`` among them. difference: why ours differs."""
+    """A corpus's row as published.
+
+    Attributes:
+        name: of the corpus.
+        vocabulary: |V|, different words.
+        sentences: number of sentences.
+        users: number of users.
+        sensitive: sentences with an entity of the kind, by column, ``All`` among them.
+        difference: the reason why ours differs.
+    """
 
     name: str
     vocabulary: int
@@ -72,12 +84,12 @@ PUBLISHED: Mapping[str, PublishedRow] = {
         "tagger, an unnamed spaCy pipeline.",
     ),
 }
-"""The three rows by the kind of raw corpus that stands for them."""
+"""The three rows, by the kind of the raw corpus that corresponds to them."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The same figures of one split of ours."""
+    """The same figures of a split of a prepared corpus."""
 
     vocabulary: int
     sentences: int
@@ -87,7 +99,13 @@ class Row:
 
 @dataclass(frozen=True)
 class TableTwo:
-    """columns: kinds of entities, ``All`` last. ours: a row per split. published: the paper's, if it has the corpus."""
+    """The table of one corpus.
+
+    Attributes:
+        columns: kinds of entities, ``All`` last.
+        ours: a row per split.
+        published: the paper's row; None if the paper lacks the corpus.
+    """
 
     columns: tuple[str, ...]
     ours: dict[str, Row] = field(default_factory=dict)
@@ -95,28 +113,28 @@ class TableTwo:
     key: ClassVar[str] = "table_two"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-ready values; the published row with its source."""
+        """Return JSON-ready values, the published row with its source."""
         published = None if self.published is None else {**asdict(self.published), "source": SOURCE}
         return {**asdict(self), "columns": list(self.columns), "published": published}
 
     def shown(self, name: str) -> Table:
-        """The figures as a table for people, turned on its side to fit a terminal, the published ones first."""
-        made = Table(title=f"{name}: the figures of the paper's Table II")
+        """Return the table for a terminal: a column per row of the paper's table, the published one first."""
+        table = Table(title=f"{name}: the figures of the paper's Table II")
         rows: dict[str, PublishedRow | Row] = dict(self.ours)
         if self.published is not None:
             rows = {"published": self.published, **rows}
-        made.add_column("", no_wrap=True)
+        table.add_column("", no_wrap=True)
         for title in rows:
-            made.add_column(title, justify="right", no_wrap=True)
-        made.add_row("different words", *(f"{row.vocabulary:,}" for row in rows.values()))
-        made.add_row("sentences", *(f"{row.sentences:,}" for row in rows.values()))
-        made.add_row("users", *(f"{row.users:,}" for row in rows.values()))
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_row("different words", *(f"{row.vocabulary:,}" for row in rows.values()))
+        table.add_row("sentences", *(f"{row.sentences:,}" for row in rows.values()))
+        table.add_row("users", *(f"{row.users:,}" for row in rows.values()))
         for column in self.columns:
-            made.add_row(f"sensitive: {column}", *(f"{row.sensitive[column]:,}" for row in rows.values()))
-        return made
+            table.add_row(f"sensitive: {column}", *(f"{row.sensitive[column]:,}" for row in rows.values()))
+        return table
 
     def explained(self) -> str:
-        """What the figures count, and where the published ones come from and why they differ; a line each."""
+        """Return lines that say what the figures count, and the source and differences of the published ones."""
         lines = [
             "Sensitive: sentences with an entity that may be of the kind; a label that leaves it open counts under all."
         ]
@@ -130,10 +148,10 @@ class TableTwo:
 
 
 def table_of(corpus: Corpus) -> TableTwo:
-    """The figures of ``corpus``, with those that the paper has of the same corpus.
+    """Return the figures of ``corpus``, with the published ones of the same corpus.
 
-    A sentence counts as sensitive under a column if a mention of it may be of that kind, as ``fl-sim prepare
-    --entities`` decides: one whose label leaves the kind open ("NAME" of the rules) counts under every kind.
+    A sentence is sensitive under a column if one of its mentions may be of that kind, by the rule of ``fl-sim prepare
+    --entities``: a label that leaves the kind open ("NAME" of the rules) counts under every kind.
     """
     published = PUBLISHED.get(str(corpus.manifest.settings.get("kind", corpus.manifest.name)))
     kinds = tuple(GROUPS) if published is None else tuple(column for column in published.sensitive if column != ALL)
@@ -154,14 +172,14 @@ def _row(corpus: Corpus, split: str, kinds: Iterable[str]) -> Row:
 
 
 def _label_codes(corpus: Corpus, split: str) -> tuple[NDArray[np.int64], NDArray[np.int32], list[str]]:
-    """Each mention's sentence and its label's position among the split's labels."""
+    """Return each mention's sentence, its label's index, and the split's labels."""
     mentions = corpus.mentions(split)
     encoded = mentions.column("label").combine_chunks().dictionary_encode()
     return mentions.column("sentence").to_numpy(), encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def vocabulary(texts: pa.ChunkedArray) -> int:
-    """How many different words, between white space, the texts have."""
+    """Return the number of different words, split at white space, of all texts."""
     words: set[str] = set()
     for chunk in texts.chunks:
         words.update(pc.list_flatten(pc.utf8_split_whitespace(chunk)).unique().to_pylist())

@@ -22,7 +22,7 @@ from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
 from fl_sim.clients.gradients.user_sums import user_sums
-from fl_sim.clients.models.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
+from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
 from fl_sim.clients.models.language_model import LanguageModel, ModelError
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, COVERED, NOT_COVERED, examples

@@ -6,20 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fl_sim.clients.gradients.ghost_norms import (
-    EmbeddingLayer,
-    LinearLayer,
-    Lookup,
-    MaskedProduct,
-    NotCovered,
-    PerSentence,
-    Product,
-    Record,
-    ScaleLayer,
-    TiedLayer,
-    TiedTable,
-)
+from fl_sim.clients.ghost_norms.layer_gradients import Lookup, NotCovered, PerSentence, Product, Record, TiedTable
+from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, LinearLayer, TiedLayer, handler_of
 from fl_sim.clients.gradients.ghost_pass import Tape
+from fl_sim.clients.models.architectures.awd_lstm_gradients import MaskedProduct
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -66,7 +56,7 @@ def test_a_norm_never_falls_short_where_tokens_cancel(seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 100, 1 << 18])
 def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_sim.clients.gradients.ghost_norms._MASKED_LIMIT", limit)
+    monkeypatch.setattr("fl_sim.clients.models.architectures.awd_lstm_gradients._MASKED_LIMIT", limit)
     inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
     scale = (normal(24, 10, seed=2) > 0).float() * 2
     masked = MaskedProduct("w", inputs, grad, scale)
@@ -152,7 +142,8 @@ class OffsetRMSNorm(nn.Module):
 @pytest.mark.parametrize("module", [nn.LayerNorm(6), nn.RMSNorm(6), OffsetRMSNorm()], ids=lambda m: type(m).__name__)
 def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
     inputs, grad = normal(2, 4, 6), normal(2, 4, 6, seed=1)
-    layer = ScaleLayer(module, {name: name for name, _ in module.named_parameters()})
+    names = {name: name for name, _ in module.named_parameters()}
+    layer = handler_of(module, names, {})(module, names)
     with Tape([module]) as tape:
         output = module(inputs)
         tape.outputs()

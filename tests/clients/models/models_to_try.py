@@ -11,10 +11,11 @@ import transformers
 
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models import tuning
+from fl_sim.clients.models.architectures.pretrained import without_pooler
+from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.models.pretrained import without_pooler
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification, NextWord, Task
 
@@ -113,8 +114,8 @@ def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageMo
         torch.default_generator.manual_seed(1)
         module: Any = without_pooler(transformers.AutoModel.from_config(config))
         if spec.lora_rank:
-            module = tuning.with_adapters(module, spec, output_layer=False)
-        module = Classifier(module, len(CLASSES.classes), spec)
+            module = PRETRAINED.with_adapters(module, spec, output_layer=False)
+        module = Classifier(PRETRAINED, module, len(CLASSES.classes), spec)
     if spec.tune == "head":
         tuning.train_head_only(module, module.head, spec)
     if spec.tune == "bias":

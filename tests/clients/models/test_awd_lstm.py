@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.models.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
+from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
 from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from fl_sim.clients.models import hub
-from fl_sim.clients.models.language_model import LanguageModel, ModelError, held_out, load_model, sentence_losses
+from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
+from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import SMALL, examples

@@ -4,7 +4,10 @@ import hashlib
 import json
 import math
 
-from fl_sim.clients.models.language_model import PUBLIC_FOLDER, SMALL_GPT2, SMALL_GPT2_PUBLIC, held_out, load_model
+from fl_sim.clients.models.architectures.pretrained import PUBLIC_FOLDER
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import BUNDLED_FOLDER
 

@@ -60,7 +60,7 @@ def test_whatever_fails_leaves_everything_as_it_was(
     if part.endswith("encode_split"):  # once into a folder that is there
         out.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(f"fl_sim.run.{part}", breaks)
+    monkeypatch.setattr(f"fl_sim.experiments.{part}", breaks)
     with pytest.raises(Broken):
         Experiment.create(configured(corpus, out))
     assert sorted(tmp_path.rglob("*")) == before

@@ -55,5 +55,5 @@ def test_the_worst_pair_is_as_bad_as_what_is_proven(kind: type[Mechanism]) -> No
 
 
 def test_a_shared_noise_has_no_ratio() -> None:
-    with pytest.raises(PrivacyError, match="noise of its own"):
+    with pytest.raises(PrivacyError, match="independent noise on each coordinate"):
         largest_log_ratio(MinMaxShared(3, 1.0), np.eye(3))

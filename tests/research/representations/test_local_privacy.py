@@ -58,7 +58,7 @@ def worst_log_ratio(mechanism: Mechanism, vectors: Floats) -> float:
 @pytest.mark.parametrize("dimensions", [2, 3, 4])
 def test_the_stated_sensitivity_is_the_largest_distance(kind: type[Mechanism], dimensions: int) -> None:
     mechanism = kind(dimensions, 1.0)
-    found = mechanism.normalised(corners(dimensions))
+    found = mechanism.normalise(corners(dimensions))
     distances = np.abs(found[:, None] - found[None]).sum(axis=2)
     assert distances.max() == pytest.approx(mechanism.sensitivity, abs=1e-12)
 
@@ -90,21 +90,21 @@ def test_one_noise_for_all_coordinates_hides_nothing() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 5))
     sent = mechanism.release(rows, np.random.default_rng(1))
     least = sent.min(axis=1, keepdims=True)
-    np.testing.assert_allclose(sent - least, mechanism.normalised(rows), atol=2 * mechanism.grid_width)
+    np.testing.assert_allclose(sent - least, mechanism.normalise(rows), atol=2 * mechanism.grid_width)
     assert np.abs(least).mean() > 10  # Laplace of scale 20
     promise = mechanism.guarantee(WordDropout(0.5))
     assert promise.claimed == pytest.approx(math.log(0.5 * math.exp(0.05) + 0.5))
     assert promise.one_word == promise.any_text == math.inf
     # DPNR as its paper has it: subtracting the least coordinate leaves noise
     sent = MinMax(5, 0.05).release(rows, np.random.default_rng(1))
-    assert np.abs(sent - sent.min(axis=1, keepdims=True) - mechanism.normalised(rows)).mean() > 10
+    assert np.abs(sent - sent.min(axis=1, keepdims=True) - mechanism.normalise(rows)).mean() > 10
 
 
 class _NoNormalisation(UnitL1):
-    def normalised(self, vectors: Floats) -> Floats:
+    def normalise(self, vectors: Floats) -> Floats:
         return np.nan_to_num(np.clip(vectors, -1, 1))
 
-    def _within(self, steps: Floats) -> Floats:
+    def _in_ball(self, steps: Floats) -> Floats:
         return np.ones(len(steps), dtype=bool)
 
 
@@ -127,7 +127,7 @@ class _RoundedUp(UnitL1):
     """Rounding away from zero leaves the ball."""
 
     def on_grid(self, vectors: Floats) -> Floats:
-        exact = self.normalised(vectors) * self.steps
+        exact = self.normalise(vectors) * self.steps
         return (np.sign(exact) * np.ceil(np.abs(exact))).astype(np.int64) * 2
 
 
@@ -161,10 +161,10 @@ def test_any_two_vectors_of_doubles_stay_within_the_sensitivity_in_whole_steps(
 
 def test_normalisations_by_hand() -> None:
     row = np.array([[1.0, -3.0, 0.0]])
-    np.testing.assert_allclose(MinMax(3, 1).normalised(row), [[1.0, 0.0, 0.75]])
-    np.testing.assert_allclose(UnitL1(3, 1).normalised(row), [[0.25, -0.75, 0.0]])
-    np.testing.assert_allclose(UnitL2(3, 1).normalised(row), [[1, -3, 0] / np.sqrt(10)])
-    np.testing.assert_allclose(UnitL1(3, 1).normalised(row * 5e307), [[0.25, -0.75, 0.0]])
+    np.testing.assert_allclose(MinMax(3, 1).normalise(row), [[1.0, 0.0, 0.75]])
+    np.testing.assert_allclose(UnitL1(3, 1).normalise(row), [[0.25, -0.75, 0.0]])
+    np.testing.assert_allclose(UnitL2(3, 1).normalise(row), [[1, -3, 0] / np.sqrt(10)])
+    np.testing.assert_allclose(UnitL1(3, 1).normalise(row * 5e307), [[0.25, -0.75, 0.0]])
 
 
 def pmf(values: Floats, scale: int) -> Floats:
@@ -341,19 +341,19 @@ def test_a_fixed_number_of_dropped_words_is_not_amplified_by_word_level_privacy(
 def test_words_that_are_always_dropped_bring_no_amplification() -> None:
     dropout = WordDropout(0.0, frozenset({"bush"}))
     rng = np.random.default_rng(0)
-    assert dropout.kept(["Bush,", "and", "Kerry", "met", "bush"], rng) == ["and", "Kerry", "met"]
+    assert dropout.filter_words(["Bush,", "and", "Kerry", "met", "bush"], rng) == ["and", "Kerry", "met"]
     # between two listed words nothing shows; between a listed and another word everything does
     both = WordDropout(0.0, frozenset({"bush", "kerry"}))
-    assert both.kept(["kerry", "won"], rng) == both.kept(["bush", "won"], rng)
-    assert dropout.kept(["kerry", "won"], rng) != dropout.kept(["bush", "won"], rng)
+    assert both.filter_words(["kerry", "won"], rng) == both.filter_words(["bush", "won"], rng)
+    assert dropout.filter_words(["kerry", "won"], rng) != dropout.filter_words(["bush", "won"], rng)
     assert dropout.epsilon(3.0) == 3.0
 
 
 def test_words_are_dropped_at_their_rate() -> None:
-    kept = WordDropout(0.3).kept(["w"] * 20_000, np.random.default_rng(0))
+    kept = WordDropout(0.3).filter_words(["w"] * 20_000, np.random.default_rng(0))
     assert len(kept) == pytest.approx(14_000, abs=250)
-    assert WordDropout(1.0).kept(["w"] * 10, np.random.default_rng(0)) == []
-    assert WordDropout(0.0).kept(["w"] * 10, np.random.default_rng(0)) == ["w"] * 10
+    assert WordDropout(1.0).filter_words(["w"] * 10, np.random.default_rng(0)) == []
+    assert WordDropout(0.0).filter_words(["w"] * 10, np.random.default_rng(0)) == ["w"] * 10
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Table, TokenLists, Vocabulary, drop_words, words_of
-from fl_sim.research.representations.client.encoders import EncoderSpec, Mlp, WordBag, build_encoder
+from fl_sim.research.representations.client.encoders import EncoderSpec, MlpEncoder, WordBag, build_encoder
 from fl_sim.research.representations.client.frozen_features import FrozenEncoder
 from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
@@ -26,13 +26,13 @@ def test_the_module_normalises_as_the_maths_does(kind: type[UnitL1]) -> None:
     rows[3] = 0.0
     rows[4] = 2.0
     layer = PrivacyLayer(kind(6, 1.0))
-    np.testing.assert_allclose(layer.normalised(torch.from_numpy(rows)), kind(6, 1.0).normalised(rows), atol=1e-12)
+    np.testing.assert_allclose(layer.normalise(torch.from_numpy(rows)), kind(6, 1.0).normalise(rows), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_flow_and_are_finite_at_zero_vectors(kind: type[UnitL1]) -> None:
     rows = torch.tensor([[0.0, 0, 0], [1, 1, 1], [1, -2, 3]], requires_grad=True)
-    PrivacyLayer(kind(3, 1.0))(rows, Draw.whole(1, 3)).square().sum().backward()
+    PrivacyLayer(kind(3, 1.0))(rows, Draw.full_batch(1, 3)).square().sum().backward()
     assert rows.grad is not None
     assert torch.isfinite(rows.grad).all()
     assert (rows.grad[2] != 0).any()
@@ -45,22 +45,22 @@ def test_l1_gradients_are_those_of_the_quotient() -> None:
 
 
 def test_a_mask_keeps_the_share_and_the_mean() -> None:
-    mask = Draw.whole(1, 4000).kept("m", 25, 0.1)
+    mask = Draw.full_batch(1, 4000).dropout_mask("m", 25, 0.1)
     assert mask.dtype == torch.float32
     assert (mask == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)  # five standard deviations
     assert mask[mask > 0].unique().tolist() == [pytest.approx(1 / 0.9, rel=1e-4)]
-    assert Draw.whole(1, 3).kept("m", 3, 0.0).unique().tolist() == [1.0]
+    assert Draw.full_batch(1, 3).dropout_mask("m", 3, 0.0).unique().tolist() == [1.0]
 
 
 def test_training_noise_is_laplace_of_the_scale_asked_for() -> None:
     layer = PrivacyLayer(UnitL1(8, 4.0))
     rows = torch.ones(5000, 8)
     for scale, expected in ((None, 0.5), (2.0, 2.0), (0.0, 0.0)):
-        noise = layer(rows, Draw.whole(3, 5000), scale) - layer(rows)
+        noise = layer(rows, Draw.full_batch(3, 5000), scale) - layer(rows)
         assert float(noise.abs().mean()) == pytest.approx(expected, rel=0.02)
         # Laplace, and nothing else with that mean: E n² = 2b²
         assert float(noise.square().mean()) == pytest.approx(2 * expected**2, rel=0.05)
-    assert torch.equal(layer(rows), layer.normalised(rows))  # evaluation has none
+    assert torch.equal(layer(rows), layer.normalise(rows))  # evaluation has none
 
 
 def test_what_is_released_is_the_mechanism_s_and_never_bare() -> None:
@@ -69,30 +69,30 @@ def test_what_is_released_is_the_mechanism_s_and_never_bare() -> None:
     sent = PrivacyLayer(mechanism).release(rows, np.random.default_rng(0))
     expected = mechanism.release(rows.double().numpy(), np.random.default_rng(0)).astype(np.float32)
     np.testing.assert_array_equal(sent, expected)
-    assert np.abs(sent - mechanism.normalised(rows.double().numpy())).min() > 0
+    assert np.abs(sent - mechanism.normalise(rows.double().numpy())).min() > 0
     bare = PrivacyLayer(None)
     np.testing.assert_array_equal(bare.release(rows, None), rows.numpy())
     assert bare.guarantee.any_text == float("inf")
 
 
 def test_a_step_s_numbers_do_not_depend_on_who_has_which_rows() -> None:
-    whole = Draw.whole(7, 10)
+    whole = Draw.full_batch(7, 10)
     some = Draw(7, torch.tensor([8, 1]), 10)
     for name in ("a", "b"):
         assert torch.equal(whole.uniform(name, 3)[[8, 1]], some.uniform(name, 3))
         assert torch.equal(whole.laplace(name, 3, 2.0)[[8, 1]], some.laplace(name, 3, 2.0))
-        assert torch.equal(whole.kept(name, 3, 0.5)[[8, 1]], some.kept(name, 3, 0.5))
+        assert torch.equal(whole.dropout_mask(name, 3, 0.5)[[8, 1]], some.dropout_mask(name, 3, 0.5))
     assert not torch.equal(whole.uniform("a", 3), whole.uniform("b", 3))
-    assert not torch.equal(whole.uniform("a", 3), Draw.whole(8, 10).uniform("a", 3))
-    assert torch.equal(whole.uniform("a", 3), Draw.whole(7, 10).uniform("a", 3))
+    assert not torch.equal(whole.uniform("a", 3), Draw.full_batch(8, 10).uniform("a", 3))
+    assert torch.equal(whole.uniform("a", 3), Draw.full_batch(7, 10).uniform("a", 3))
 
 
 def test_the_mlp_drops_at_its_rate_and_not_in_evaluation() -> None:
-    encoder = Mlp(3, 2000, 2, 0.25)
-    hidden = torch.relu(encoder.linears[0](torch.ones(1, 3)))
+    encoder = MlpEncoder(3, 2000, 2, 0.25)
+    hidden = torch.relu(encoder.network.linears[0](torch.ones(1, 3)))
     with torch.no_grad():
-        encoder.linears[1].weight.copy_(torch.eye(2000))
-        kept = encoder(torch.ones(1, 3), Draw.whole(0, 1))
+        encoder.network.linears[1].weight.copy_(torch.eye(2000))
+        kept = encoder(torch.ones(1, 3), Draw.full_batch(0, 1))
         assert torch.allclose(encoder(torch.ones(1, 3)), hidden)
     alive = hidden[0] > 0
     share = float((kept[0][alive] > 0).float().mean())
@@ -112,7 +112,7 @@ def test_a_bag_is_the_mean_of_its_words_and_empty_texts_are_zero() -> None:
 def test_weights_follow_the_seed_and_leave_torch_s_generator_alone() -> None:
     before = torch.random.get_rng_state()
     spec = EncoderSpec(kind="mlp", width=4)
-    first, again, other = (build_encoder(spec, 3, seed).linears[0].weight for seed in (0, 0, 1))
+    first, again, other = (build_encoder(spec, 3, seed).network.linears[0].weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())

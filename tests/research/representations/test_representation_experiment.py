@@ -18,7 +18,7 @@ from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
-from fl_sim.research.representations.representation_experiment import released_by, run
+from fl_sim.research.representations.representation_experiment import run, train_and_release
 from fl_sim.research.representations.server.adversarial_training import TrainingPlan, train
 from fl_sim.research.representations.server.federated import FlowerClients
 from fl_sim.research.representations.server.heads import Server
@@ -85,8 +85,10 @@ def test_the_same_seed_gives_the_same_record_and_another_seed_another(method: st
 
 def test_inlp_hides_from_the_last_layer_s_reader(small_adult: Path) -> None:
     """What attackers read is the last hidden layer, less two directions; without hidden layers what is sent."""
-    deep = released_by(configured(small_adult, "inlp", **{"server.classifier": [7, 5], "training.inlp_rounds": 2}))
-    flat = released_by(configured(small_adult, "inlp", **{"training.inlp_rounds": 2}))
+    deep = train_and_release(
+        configured(small_adult, "inlp", **{"server.classifier": [7, 5], "training.inlp_rounds": 2})
+    )
+    flat = train_and_release(configured(small_adult, "inlp", **{"training.inlp_rounds": 2}))
     assert (deep.sent["test"].shape[1], deep.released["test"].shape[1]) == (8, 5)
     assert flat.released["test"].shape[1] == 8
     for trained, width in ((deep, 5), (flat, 8)):
@@ -154,7 +156,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
         width = 8
 
         def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
-            return workspace.perturbed("train", rows, Draw.whole(seed, len(rows)), scale)
+            return workspace.perturb("train", rows, Draw.full_batch(seed, len(rows)), scale)
 
     from fl_sim.research.representations.server.schedules import adversary_weight
     from fl_sim.strategies.primitives import streams
@@ -168,7 +170,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
                 weight=adversary_weight(plan.weight, epoch, plan.epochs), orthogonal=plan.orthogonal,
-                draw=Draw.whole(seed, len(rows)),
+                draw=Draw.full_batch(seed, len(rows)),
             )  # fmt: skip
             optimizer.zero_grad()
             loss.backward()
@@ -267,14 +269,14 @@ def test_a_bag_s_sparse_steps_are_the_dense_ones(small_persons: Path) -> None:
 def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
     config = configured(small_adult, "noise")
     workspace = Workspace(config.client)
-    assert (workspace.released("test", None) != workspace.released("test", None)).any()
-    np.testing.assert_array_equal(workspace.released("test", 3), workspace.released("test", 3))
+    assert (workspace.release("test", None) != workspace.release("test", None)).any()
+    np.testing.assert_array_equal(workspace.release("test", 3), workspace.release("test", 3))
 
 
 def test_nodes_send_their_own_rows_alone_and_of_the_same_noise(small_adult: Path) -> None:
     workspace = Workspace(configured(small_adult, "noise").client)
-    whole = workspace.released("test", 3)
-    np.testing.assert_array_equal(workspace.released("test", 3, np.array([5, 1])), whole[[5, 1]])
+    whole = workspace.release("test", 3)
+    np.testing.assert_array_equal(workspace.release("test", 3, np.array([5, 1])), whole[[5, 1]])
 
 
 class _OneSilent(Grid):

@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.server.heads import (
-    DIVERSE,
+    NUM_DIVERSE,
     AdversaryStyle,
     Server,
     Weighed,
     declustering,
     orthogonality,
-    reversed_gradient,
+    reverse_gradient,
 )
 from fl_sim.research.representations.server.inlp import null_space_projection, row_space_projection
 from fl_sim.research.representations.server.schedules import ADAPTIVE, adversary_weight
@@ -40,7 +40,7 @@ def batch(attributes: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 def loss(server: Server, z: torch.Tensor, y: torch.Tensor, s: torch.Tensor, **values: float) -> torch.Tensor:
     given = {"weight": 0.0, "orthogonal": 0.0} | values
-    return server.loss(z, y, s, weight=given["weight"], orthogonal=given["orthogonal"], draw=Draw.whole(0, B))
+    return server.loss(z, y, s, weight=given["weight"], orthogonal=given["orthogonal"], draw=Draw.full_batch(0, B))
 
 
 def gradient(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -52,8 +52,8 @@ def gradient(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def test_reversal_is_the_identity_forward_and_minus_lambda_backward(weight: float) -> None:
     x = torch.randn(4, 3, requires_grad=True)
     coefficient = torch.randn(4, 3)
-    assert torch.equal(reversed_gradient(x, weight), x)
-    assert torch.equal(gradient((coefficient * reversed_gradient(x, weight)).sum(), x), -weight * coefficient)
+    assert torch.equal(reverse_gradient(x, weight), x)
+    assert torch.equal(gradient((coefficient * reverse_gradient(x, weight)).sum(), x), -weight * coefficient)
 
 
 def test_the_encoder_follows_the_minimax_objective_and_adversaries_their_own() -> None:
@@ -102,7 +102,7 @@ def test_what_the_last_layer_reads() -> None:
 
 def test_one_adversary_for_each_private_attribute() -> None:
     assert len(make("reversal").adversaries) == 2
-    assert len(make("multiple").adversaries) == 2 * DIVERSE
+    assert len(make("multiple").adversaries) == 2 * NUM_DIVERSE
     assert len(make("none").adversaries) == 0
     assert len(make("coavoux", attributes=5).adversaries) == 5
 

@@ -11,10 +11,10 @@ import pytest
 
 from fl_sim.cli import main
 from fl_sim.reporting.plots import render
+from fl_sim.research import reproduce_command
 from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
 from fl_sim.research.representations.studies import ag_study, dpnr_ag, reproductions
 from fl_sim.research.representations.studies.study_tables import Options
-from fl_sim.research.uedp_paper import reproduce_command
 from tests.research.representations.tiny_bert import save_tiny_bert
 
 TINY_STUDY = ag_study.Grid((4.0,), dimensions=(4,), rows=60, epochs=1)

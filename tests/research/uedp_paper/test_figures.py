@@ -30,7 +30,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     spread,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import _target_value, _with_gaps, check_settings
+from fl_sim.research.uedp_paper.figure_training import _add_gaps, _target_value, check_settings
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
@@ -295,7 +295,7 @@ def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> N
         CurveRecord(name="uedp", label="", strategy="noiseless", points=(point((100.0, 100.0)),)),
         CurveRecord(name="other", label="", strategy="uedp", points=(point((325.0, 325.0)),)),
     ]
-    assert [curve.points[0].gap_closed for curve in _with_gaps(figure, curves)] == [1.0, 0.25]
+    assert [curve.points[0].gap_closed for curve in _add_gaps(figure, curves)] == [1.0, 0.25]
 
 
 @pytest.mark.parametrize(

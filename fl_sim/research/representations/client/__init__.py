@@ -1,1 +1,1 @@
-"""A client's side of private representations: encode, perturb, send (docs/representations.md)."""
+"""The client's side of private representations: encode, perturb, send (docs/representations.md)."""

@@ -1,4 +1,4 @@
-"""What a client has open: its data, its encoder and its privacy layer, from a description that fits a message."""
+"""A client's data, encoder and privacy layer, opened from a description that fits into a message."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.client.draws import Draw, short_seed
@@ -23,6 +24,7 @@ from fl_sim.research.representations.client.encoder_inputs import (
     TokenLists,
     Vocabulary,
     drop_words,
+    token_ids,
     words_of,
 )
 from fl_sim.research.representations.client.encoders import Encoder, EncoderSpec, build_encoder, model_spec
@@ -52,31 +54,36 @@ class _Spec(BaseModel):
 
 
 class DataSpec(_Spec):
-    """Which labelled examples.
+    """A labelled corpus and its splits.
 
     Attributes:
-        name: of the corpus. source: the folder that it lies in.
-        rows: training rows to draw, validation included; left out, all (ag-news, sst2, sentence-polarity).
+        name: of the corpus.
+        source: the folder with the corpus.
+        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity).
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
         split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
     """
 
     name: DataName = "adult"
-    source: str = Field(default="", description="the folder that the corpus lies in")
+    source: str = Field(default="", description="the folder with the corpus")
     rows: int | None = Field(default=None, ge=2)
     columns: AdultColumns = "nine"
     split: AdultSplit = "paper"
 
 
 class ClientSpec(_Spec):
-    """Everything that a client's side depends on.
+    """Everything that the client's side depends on.
 
     Attributes:
-        data, encoder: which.
-        layer, epsilon: the privacy layer and its ε.
-        word_dropout: μ. sensitive: words that are always dropped; entities_of: a prepared corpus, the words of whose
-            entities are, too. dropout_in_training: whether training texts lose words, too.
-        seed: of the split, the weights, the words that are dropped.
+        data: the corpus.
+        encoder: kind and shape of the encoder.
+        layer: the privacy layer.
+        epsilon: the layer's parameter ε.
+        word_dropout: μ, the probability that a word is dropped.
+        sensitive: words that are always dropped.
+        entities_of: a prepared corpus; the words of its entities are always dropped, too.
+        dropout_in_training: whether training texts lose words, too.
+        seed: of splits, weights and dropped words.
         feature_cache: a folder for a frozen encoder's features.
     """
 
@@ -93,9 +100,9 @@ class ClientSpec(_Spec):
 
     @property
     def dropout(self) -> WordDropout:
-        """The words that never reach the encoder."""
+        """Return the dropout of words before the encoder."""
         listed = frozenset(word.lower() for word in self.sensitive)
-        return WordDropout(self.word_dropout, listed | _words_of_entities(self.entities_of))
+        return WordDropout(self.word_dropout, listed | _cached_entity_words(self.entities_of))
 
 
 class Workspace:
@@ -104,66 +111,81 @@ class Workspace:
     def __init__(self, spec: ClientSpec) -> None:
         self.spec = spec
         self.data = open_data(spec.data, spec.seed)
-        self._reader = reader_of(spec, self.data)
-        self._inputs = {name: self._reader.read(name, _dropout_of(spec, name)) for name in SPLITS}
+        self._reader = build_reader(spec, self.data)
+        self._inputs = {name: self._reader.read(name, _dropout_in_split(spec, name)) for name in SPLITS}
         size = self._reader.size
         self.encoder: Encoder = build_encoder(spec.encoder, size, short_seed(spec.seed, "encoder"))
         mechanism = build_mechanism(spec.layer, self.encoder.width, spec.epsilon)
         self.layer = PrivacyLayer(mechanism, spec.dropout)
 
     def rows(self, split: str) -> int:
-        """Examples of a split."""
+        """Return the number of examples of a split."""
         return len(self._inputs[split])
 
-    def perturbed(
+    def perturb(
         self, split: str, rows: NDArray[np.int64], draw: Draw | None, scale: float | None = None
     ) -> torch.Tensor:
-        """Training: the normalised vectors of ``rows`` with continuous noise, in autograd's graph.
+        """Return normalised vectors with continuous training noise, float32 (B, k), in autograd's graph.
 
         Args:
-            draw: randomness of the step for exactly these rows; None is evaluation, without any noise.
-            scale: of the noise where a schedule sets another; 0 for none.
+            split: of the rows.
+            rows: int64 (B,).
+            draw: the step's randomness for exactly these rows; None: evaluation, without noise.
+            scale: of the noise, if a schedule sets another than the layer's; 0 for none.
         """
         self.encoder.train(draw is not None)
         return self.layer(self.encoder(self._inputs[split].batch(rows), draw), draw, scale)
 
-    def encoded(self, split: str, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
-        """The encoder's vectors (n, k) before the privacy layer, in evaluation."""
-        return self._encoded(self._inputs[split], rows)
+    def encode(self, split: str, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
+        """Return the encoder's vectors before the privacy layer, float32 (n, k), in evaluation.
 
-    def _encoded(self, inputs: EncoderInputs, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
-        wanted = np.arange(len(inputs)) if rows is None else rows
+        Args:
+            split: of the rows.
+            rows: int64 (n,); None for all rows of the split.
+        """
+        return self._encode_inputs(self._inputs[split], rows)
+
+    def _encode_inputs(self, inputs: EncoderInputs, rows: NDArray[np.int64] | None = None) -> torch.Tensor:
+        rows = np.arange(len(inputs)) if rows is None else rows
         self.encoder.eval()
         with torch.no_grad():
             parts = [
-                self.encoder(inputs.batch(wanted[start : start + _ROWS_AT_ONCE]))
-                for start in range(0, len(wanted), _ROWS_AT_ONCE)
+                self.encoder(inputs.batch(rows[start : start + _ROWS_AT_ONCE]))
+                for start in range(0, len(rows), _ROWS_AT_ONCE)
             ]
         return torch.cat(parts) if parts else torch.zeros(0, self.encoder.width)
 
-    def released(self, split: str, seed: int | None, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """What is sent of a split, or of some of its rows: (n, k) float32.
+    def release(self, split: str, seed: int | None, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """Return the vectors that the client sends, float32 (n, k).
 
         Args:
-            seed: of the noise, in which every row of the split has its place, whoever asks for it; None draws from
-                the operating system.
+            split: of the rows.
+            seed: of the noise. A row gets the same noise in every request for it. None draws from the operating
+                system.
+            rows: int64 (n,); None for all rows of the split.
         """
         if seed is None:
-            return self.layer.release(self.encoded(split, rows), None)
-        everything = torch.zeros(self.rows(split), self.encoder.width)
-        wanted = np.arange(self.rows(split)) if rows is None else rows
-        everything[torch.from_numpy(wanted)] = self.encoded(split, wanted)
+            return self.layer.release(self.encode(split, rows), None)
+        full_split = torch.zeros(self.rows(split), self.encoder.width)
+        rows = np.arange(self.rows(split)) if rows is None else rows
+        full_split[torch.from_numpy(rows)] = self.encode(split, rows)
         generator = streams.generator(seed, "release", _SPLIT_NUMBER[split])
-        return self.layer.release(everything, generator)[wanted]
+        return self.layer.release(full_split, generator)[rows]
 
-    def released_otherwise(
+    def release_with(
         self, split: str, epsilon: float, word_dropout: float, seed: int | None
     ) -> tuple[NDArray[np.float32], LocalGuarantee]:
-        """What the same encoder sends of a split with another ε and another μ, and what that promises; of noise and
-        coins of its own."""
+        """Return what the same encoder sends of a split at another ε and μ, float32 (n, k), and its guarantee.
+
+        Args:
+            split: all rows of it are sent.
+            epsilon: the layer's parameter ε.
+            word_dropout: μ.
+            seed: of noise and dropped words, independent of other releases; None: the noise is the operating system's.
+        """
         dropout = WordDropout(word_dropout, self.spec.dropout.sensitive)
         layer = PrivacyLayer(build_mechanism(self.spec.layer, self.encoder.width, epsilon), dropout)
-        vectors = self._encoded(self._reader.read(split, dropout))
+        vectors = self._encode_inputs(self._reader.read(split, dropout))
         purpose = f"release {epsilon!r} {word_dropout!r}"
         generator = None if seed is None else streams.generator(seed, purpose, _SPLIT_NUMBER[split])
         return layer.release(vectors, generator), layer.guarantee
@@ -171,9 +193,9 @@ class Workspace:
 
 @functools.lru_cache(maxsize=2)
 def open_data(spec: DataSpec, seed: int) -> LabelledData:
-    """The examples in splits drawn by ``seed``."""
+    """Return the labelled examples in splits drawn by ``seed``."""
     if not spec.source:
-        raise ModelError("data.source is missing; allowed: the folder that the corpus lies in")
+        raise ModelError("data.source is missing; allowed: the folder with the corpus")
     source = Path(spec.source).expanduser()
     if spec.name in TEXT_READERS:
         return TEXT_READERS[spec.name](source, seed, spec.rows)
@@ -184,17 +206,17 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
 
 @functools.lru_cache(maxsize=1)
 def _dpnr_ag(source: Path) -> LabelledData:
-    """One object for all seeds, since its splits are the file's."""
+    """Return DPNR's AG set: one object for all seeds, because its splits are the file's."""
     return read_dpnr_ag(source)
 
 
 @functools.lru_cache(maxsize=2)
-def _words_of_entities(path: str | None) -> frozenset[str]:
+def _cached_entity_words(path: str | None) -> frozenset[str]:
     return frozenset() if path is None else entity_words(Corpus.open(Path(path).expanduser()))
 
 
 class Reader(ABC):
-    """Examples to what an encoder reads.
+    """Converts examples to inputs of an encoder.
 
     Attributes:
         size: numbers of a row, or words of the vocabulary.
@@ -204,10 +226,10 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
-        """The inputs of a split, without the words that the dropout takes."""
+        """Return the inputs of a split, without the words that ``dropout`` removes."""
 
 
-class _Numbers(Reader):
+class _TableReader(Reader):
     def __init__(self, spec: ClientSpec, data: LabelledData) -> None:
         if spec.encoder.kind not in ("table", "mlp"):
             raise ModelError(f"encoder.kind is {spec.encoder.kind!r}; allowed for {data.name}: table, mlp")
@@ -220,8 +242,8 @@ class _Numbers(Reader):
         return Table(self._data.splits[split].table)
 
 
-class _Texts(Reader):
-    """Texts by a function that goes from texts to inputs, which is called once for texts as they are."""
+class _TextReader(Reader):
+    """Encodes texts by a function of them; texts without dropout are encoded once."""
 
     def __init__(
         self, data: LabelledData, seed: int, size: int, encode: Callable[[Sequence[str]], EncoderInputs]
@@ -230,56 +252,52 @@ class _Texts(Reader):
         self.size = size
         self._plain: dict[str, EncoderInputs] = {}
 
-    def of_seed(self, seed: int) -> _Texts:
-        """The same texts with the coins of another seed; what was read stays read."""
-        other = _Texts(self._data, seed, self.size, self._encode)
+    def with_seed(self, seed: int) -> _TextReader:
+        """Return a reader whose dropout has another seed and which shares this one's cache."""
+        other = _TextReader(self._data, seed, self.size, self._encode)
         other._plain = self._plain
         return other
 
     def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
         texts = self._data.splits[split].texts
         if dropout.rate or dropout.sensitive:
-            uniforms = streams.generator(self._seed, "word dropout", _SPLIT_NUMBER[split])
-            return self._encode(drop_words(texts, dropout, uniforms))
+            generator = streams.generator(self._seed, "word dropout", _SPLIT_NUMBER[split])
+            return self._encode(drop_words(texts, dropout, generator))
         if split not in self._plain:
             self._plain[split] = self._encode(texts)
         return self._plain[split]
 
 
-def reader_of(spec: ClientSpec, data: LabelledData) -> Reader:
-    """What reads these examples for that encoder."""
+def build_reader(spec: ClientSpec, data: LabelledData) -> Reader:
+    """Return the reader of ``data`` for the encoder of ``spec``."""
     if isinstance(data.train.inputs, np.ndarray):
-        return _Numbers(spec, data)
-    # Whatever its width, a bag reads the same words.
+        return _TableReader(spec, data)
+    # A bag reads the same words whatever its width.
     encoder = EncoderSpec(kind="bag") if spec.encoder.kind == "bag" else spec.encoder
-    return _texts_of(data, encoder, spec.feature_cache).of_seed(spec.seed)
+    return _build_text_reader(data, encoder, spec.feature_cache).with_seed(spec.seed)
 
 
 @functools.lru_cache(maxsize=2)
-def _texts_of(data: LabelledData, encoder: EncoderSpec, feature_cache: str | None) -> _Texts:
-    """A vocabulary and the tokens, or frozen features, of all texts: experiments on the same examples share them."""
+def _build_text_reader(data: LabelledData, encoder: EncoderSpec, feature_cache: str | None) -> _TextReader:
+    """Return the reader of texts as words, tokens or frozen features; experiments on the same examples share it."""
     if encoder.kind == "bag":
         vocabulary = Vocabulary(data.train.texts)
-        return _Texts(
-            data, 0, len(vocabulary), lambda some: TokenLists([vocabulary.encode(words_of(text)) for text in some])
+        return _TextReader(
+            data, 0, len(vocabulary), lambda texts: TokenLists([vocabulary.encode(words_of(text)) for text in texts])
         )
     if encoder.kind == "transformer":
-        tokens = _tokenizer_of(encoder)
-        return _Texts(data, 0, 0, lambda some: TokenLists(tokens(some)))
+        tokenize = _build_tokenizer(encoder)
+        return _TextReader(data, 0, 0, lambda texts: TokenLists(tokenize(texts)))
     frozen = FrozenEncoder(encoder, None if feature_cache is None else Path(feature_cache).expanduser())
-    return _Texts(data, 0, frozen.width, lambda some: Table(frozen.features(some)))
+    return _TextReader(data, 0, frozen.width, lambda texts: Table(frozen.features(texts)))
 
 
-def _tokenizer_of(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]]]:
-    tokenizer = load_tokenizer(model_spec(spec, "full").tokenizer_name)
-    bos, eos = boundary_ids(tokenizer)
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return [[bos, *ids, eos][: spec.max_tokens] for ids in found]
-
-    return encode
+def _build_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]]]:
+    model = model_spec(spec, "full")
+    tokenizer = load_tokenizer(source_of(model.name).tokenizer_name(model))
+    boundary = boundary_ids(tokenizer)
+    return lambda texts: token_ids(tokenizer, texts, boundary, spec.max_tokens)
 
 
-def _dropout_of(spec: ClientSpec, split: str) -> WordDropout:
+def _dropout_in_split(spec: ClientSpec, split: str) -> WordDropout:
     return NO_DROPOUT if split == TRAIN and not spec.dropout_in_training else spec.dropout

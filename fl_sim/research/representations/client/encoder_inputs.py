@@ -1,4 +1,10 @@
-"""What an encoder reads: rows of numbers, or token ids; a batch is a choice of rows."""
+"""Inputs of encoders: rows of numbers, or token ids; a batch is a selection of rows.
+
+>>> vocabulary = Vocabulary(["red red green"])
+>>> inputs = TokenLists([vocabulary.encode(words_of(text)) for text in ("Red!", "green blue")])
+>>> inputs.batch(np.array([1, 0])).tokens.tolist()  # blue and ! are unknown
+[2, 0, 1, 0]
+"""
 
 from __future__ import annotations
 
@@ -18,15 +24,16 @@ from fl_sim.research.representations.client.local_privacy import WordDropout
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
 UNKNOWN = 0
-"""The id of a word that the vocabulary lacks."""
+"""Id of words outside the vocabulary."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Token ids of B texts in one row.
+    """Token ids of B texts, concatenated.
 
     Attributes:
-        tokens: int64 (total,). offsets: where each text begins, int64 (B,).
+        tokens: int64 (total,).
+        offsets: start of each text, int64 (B,).
     """
 
     tokens: torch.Tensor
@@ -34,14 +41,14 @@ class Ragged:
 
 
 class EncoderInputs(ABC):
-    """n inputs, of which any rows can be had as a batch."""
+    """n inputs; any rows of them form a batch."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def batch(self, rows: NDArray[np.int64]) -> Any:
-        """What the encoder's ``forward`` takes for these rows."""
+        """Return the input of the encoder's ``forward`` for ``rows``, int64 (B,)."""
 
 
 class Table(EncoderInputs):
@@ -75,17 +82,33 @@ class TokenLists(EncoderInputs):
         return Ragged(torch.from_numpy(tokens), torch.from_numpy(ends[:-1].astype(np.int64)))
 
 
+def token_ids(tokenizer: Any, texts: Sequence[str], boundary: tuple[int, int], max_tokens: int) -> list[list[int]]:
+    """Return ``[bos] + tokens + [eos]`` of each text, truncated to ``max_tokens``.
+
+    Args:
+        tokenizer: of Hugging Face.
+        texts: may be empty.
+        boundary: the ids bos and eos.
+        max_tokens: most ids of a text.
+    """
+    if not texts:
+        return []
+    bos, eos = boundary
+    encoded = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return [[bos, *ids, eos][:max_tokens] for ids in encoded]
+
+
 def words_of(text: str) -> list[str]:
-    """Lower-case words and punctuation marks."""
+    """Return the lower-case words and punctuation marks of a text."""
     return _WORD.findall(text.lower())
 
 
 class Vocabulary:
-    """Words to ids, the commonest first; id 0 is every other word.
+    """Ids of words, the most frequent first; id 0 stands for every other word.
 
     Args:
-        texts: public texts that it is made from.
-        least: how often a word has to occur.
+        texts: public texts to count words in.
+        least: occurrences that a word needs.
     """
 
     def __init__(self, texts: Iterable[str], least: int = 1) -> None:
@@ -97,10 +120,10 @@ class Vocabulary:
         return len(self.ids) + 1
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The ids of words."""
+        """Return the ids of ``words``."""
         return [self.ids.get(word, UNKNOWN) for word in words]
 
 
 def drop_words(texts: Sequence[str], dropout: WordDropout, generator: np.random.Generator) -> list[str]:
-    """The texts without the words that the dropout takes, by white space; a text may become empty."""
-    return [" ".join(dropout.kept(text.split(), generator)) for text in texts]
+    """Return the texts without the words that ``dropout`` removes, split at white space; a text may become empty."""
+    return [" ".join(dropout.filter_words(text.split(), generator)) for text in texts]

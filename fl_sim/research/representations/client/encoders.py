@@ -1,4 +1,4 @@
-"""Encoders: what turns a client's text, or its row of numbers, into a vector of k numbers.
+"""Encoders: a client's text, or its row of numbers, to a vector of k numbers.
 
 | kind | reads | trains |
 |---|---|---|
@@ -7,44 +7,49 @@
 | ``bag`` | words of a vocabulary: the mean of their vectors (``nn.EmbeddingBag``; the study of DPNR) | everything |
 | ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything (DPNR fine-tunes) |
 
-A frozen Hugging Face encoder is read once for every text (`fl_sim.research.representations.client.frozen_features`)
-and goes on as ``table`` or ``mlp``.
+A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_features`); its
+features are the input of ``table`` or ``mlp``.
+
+>>> encoder = build_encoder(EncoderSpec(kind="mlp", width=8), inputs=3, seed=0)
+>>> encoder(torch.ones(2, 3)).shape
+torch.Size([2, 8])
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
-from torch.autograd import Function
 
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.classifier import Classifier, width_of
+from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec, Pooling
 from fl_sim.clients.tasks import Classification
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Ragged
+from fl_sim.research.representations.client.feed_forward import FeedForward
 
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 
 
 class EncoderSpec(BaseModel):
-    """Which encoder.
+    """Kind and shape of an encoder.
 
     Attributes:
         kind: see the table above.
-        width: k, of mlp and bag; the others have their own.
-        layers: linear layers of the mlp. first_width: how many units the first of several has; left out, k.
-        dropout: between them, while training.
-        model: a Hugging Face encoder by hub name, folder, or ``minilm``: what ``transformer`` trains, and what makes
-            the features of texts for ``table`` and ``mlp``.
-        max_tokens: longest input of that model. pooling: which of its states; left out, the mean.
+        width: k of mlp and bag; table and transformer have the width of their input or model.
+        layers: linear layers of the mlp.
+        first_width: units of the first of several layers; default: k.
+        dropout: rate between the layers, in training.
+        model: a Hugging Face encoder by hub name, folder, or ``minilm``: the model that ``transformer`` trains, or
+            the source of the features of ``table`` and ``mlp``.
+        max_tokens: longest input of that model.
+        pooling: of that model's states; default: the mean.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -66,7 +71,7 @@ class EncoderSpec(BaseModel):
 
 
 class Encoder(nn.Module, ABC):
-    """Inputs to vectors (B, k); ``draw`` brings the dropout masks of a training step, None is evaluation.
+    """Inputs to vectors, float32 (B, k).
 
     Attributes:
         width: k.
@@ -75,11 +80,12 @@ class Encoder(nn.Module, ABC):
     width: int
 
     @abstractmethod
-    def forward(self, batch: Any, draw: Draw | None = None) -> torch.Tensor: ...
+    def forward(self, batch: Any, draw: Draw | None = None) -> torch.Tensor:
+        """Return the vectors of a batch, float32 (B, k); ``draw`` is a training step's, None in evaluation."""
 
 
-class AsIs(Encoder):
-    """Rows of numbers, untouched."""
+class PassThrough(Encoder):
+    """Rows of numbers, unchanged."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,29 +95,23 @@ class AsIs(Encoder):
         return batch
 
 
-class Mlp(Encoder):
-    """Linear layers with ReLU and dropout between them; none after the last (FEDERATE, appendix D.3)."""
+class MlpEncoder(Encoder):
+    """A feed-forward network, linear at its output (FEDERATE, appendix D.3)."""
 
     def __init__(self, inputs: int, width: int, layers: int, dropout: float, first_width: int | None = None) -> None:
         super().__init__()
         self.width = width
-        self.dropout = dropout
         widths = [width] * layers
         if first_width is not None:
             widths[0] = first_width
-        self.linears = linear_stack([inputs, *widths])
+        self.network = FeedForward([inputs, *widths], dropout, "encoder")
 
     def forward(self, batch: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
-        state = batch
-        for number, layer in enumerate(self.linears):
-            state = layer(state)
-            if number < len(self.linears) - 1:
-                state = dropped(torch.relu(state), self.dropout, draw, f"encoder dropout {number}")
-        return state
+        return self.network(batch, draw)
 
 
 class WordBag(Encoder):
-    """The mean of the words' vectors; a text without words is the zero vector."""
+    """The mean of the words' vectors; the zero vector for a text without words."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -124,81 +124,51 @@ class WordBag(Encoder):
 
 
 class Transformer(Encoder):
-    """The pooled last state of a Hugging Face encoder, all of whose weights train."""
+    """The pooled last state of a Hugging Face encoder, with all of its weights trained."""
 
     def __init__(self, spec: EncoderSpec, seed: int) -> None:
         super().__init__()
         if spec.model is None:
             raise ModelError("encoder.model is missing; encoder.kind = 'transformer' needs a model's name or folder")
         model = load_model(model_spec(spec, "full"), seed, Classification(("0", "1")))
-        if not isinstance(model.module, Classifier):  # what load_model makes for classification
+        if not isinstance(model.module, Classifier):  # what load_model returns for classification
             raise ModelError(f"encoder.model {spec.model!r} is no encoder")
         self.module = model.module
         self.module.head.requires_grad_(False)
-        self.width = width_of(self.module.body)
+        self.width = self.module.width
 
     def forward(self, batch: Ragged, draw: Draw | None = None) -> torch.Tensor:
         return self.module.features(padded_batch(batch))[:, 0]
 
 
 def model_spec(spec: EncoderSpec, tune: Literal["full", "head"]) -> ModelSpec:
-    """The same model as `fl_sim.clients.models.language_model` names it."""
+    """Return the spec of ``spec.model`` for `fl_sim.clients.models.language_model`."""
     if spec.model is None:
         raise ModelError("encoder.model is missing; allowed: a model's name or folder")
     return ModelSpec(name=spec.model, tune=tune, max_tokens=spec.max_tokens, pooling=spec.pooling)
 
 
 def build_encoder(spec: EncoderSpec, inputs: int, seed: int) -> Encoder:
-    """The encoder with weights that are a pure function of ``seed``; torch's global generator is left as it was.
+    """Return an encoder whose weights are a pure function of ``seed``; torch's global generator keeps its state.
 
     Args:
-        spec: which.
+        spec: kind and shape of the encoder.
         inputs: numbers of a row (table, mlp) or words of the vocabulary (bag).
         seed: of new weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if spec.kind == "table":
-            return AsIs(inputs)
+            return PassThrough(inputs)
         if spec.kind == "mlp":
-            return Mlp(inputs, spec.width, spec.layers, spec.dropout, spec.first_width)
+            return MlpEncoder(inputs, spec.width, spec.layers, spec.dropout, spec.first_width)
         if spec.kind == "bag":
             return WordBag(inputs, spec.width)
         return Transformer(spec, seed)
 
 
-def linear_stack(widths: list[int]) -> nn.ModuleList:
-    """Linear layers from each width to the next, Glorot-uniform with zero biases."""
-    layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-    for layer in layers:
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return nn.ModuleList(layers)
-
-
-class _Masked(Function):
-    """state·mask without a copy of the state for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, state: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(mask)
-        return state * mask
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return gradients[0] * mask, None
-
-
-def dropped(state: torch.Tensor, rate: float, draw: Draw | None, purpose: str) -> torch.Tensor:
-    """Dropout with the mask of the step; none in evaluation."""
-    if draw is None or rate == 0:
-        return state
-    return cast(torch.Tensor, _Masked.apply(state, draw.kept(purpose, state.shape[1], rate)))
-
-
 def padded_batch(batch: Ragged) -> Batch:
-    """Lists of token ids as what `fl_sim.clients.models.classifier` reads."""
+    """Return lists of token ids as a padded batch for `fl_sim.clients.models.classifier`."""
     lengths = torch.diff(batch.offsets, append=torch.tensor([len(batch.tokens)]))
     positions = torch.arange(int(lengths.max())).expand(len(lengths), -1)
     inputs = torch.zeros_like(positions)

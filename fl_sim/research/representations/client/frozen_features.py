@@ -1,4 +1,4 @@
-"""Texts to numbers by a frozen Hugging Face encoder, once: the features of a text are kept in a file."""
+"""Features of texts from a frozen Hugging Face encoder, computed once and cached in a file."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import ensure_features, feature_path, sentence_features
-from fl_sim.clients.models.classifier import Classifier, width_of
+from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.research.representations.client.encoder_inputs import token_ids
 from fl_sim.research.representations.client.encoders import EncoderSpec, model_spec
 
-_SEED = 0  # no weight of a frozen encoder is new
+_SEED = 0  # irrelevant: a frozen encoder has no new weights
 
 
 class FrozenEncoder:
-    """A Hugging Face encoder that reads texts and does not train.
+    """A Hugging Face encoder that is not trained.
 
     Args:
-        spec: ``spec.model`` names it.
-        cache: a folder for the features of texts, as private as the texts; None keeps nothing.
+        spec: ``spec.model`` names the model.
+        cache: a folder for features, as private as the texts; None stores nothing.
     """
 
     def __init__(self, spec: EncoderSpec, cache: Path | None = None) -> None:
@@ -34,14 +35,14 @@ class FrozenEncoder:
 
     @property
     def width(self) -> int:
-        """h, numbers of a text."""
+        """Return h, the numbers per text."""
         module = self._model.module
-        if not isinstance(module, Classifier):  # what load_model makes for classification
+        if not isinstance(module, Classifier):  # what load_model returns for classification
             raise ModelError(f"encoder.model {self._model.spec.name!r} is no encoder")
-        return width_of(module.body)
+        return module.width
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32 (n, h), a row a text; read from the cache where the same texts were read before."""
+        """Return the features of ``texts``, float32 (n, h), from the cache if it has those of the same texts."""
         encoded = encode_texts(texts, self._model)
         if self._cache is None:
             return sentence_features(self._model, Examples(encoded).read(range(len(texts))))
@@ -49,11 +50,8 @@ class FrozenEncoder:
 
 
 def encode_texts(texts: Sequence[str], model: LanguageModel) -> EncodedSplit:
-    """``[bos] + tokens + [eos]`` of each text, cut to the model's context, in memory."""
-    found = (
-        model.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"] if texts else []
-    )
-    rows = [[model.bos_id, *ids, model.eos_id][: model.max_tokens] for ids in found]
+    """Return ``[bos] + tokens + [eos]`` of each text, truncated to the model's context."""
+    rows = token_ids(model.tokenizer, texts, (model.bos_id, model.eos_id), model.max_tokens)
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     tokens = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=int(offsets[-1]))
     return EncodedSplit(tokens, offsets)

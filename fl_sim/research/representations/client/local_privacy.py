@@ -1,8 +1,15 @@
-"""Local differential privacy of a representation: what a client may send of its text, and what that promises.
+"""Local differential privacy of representations: mechanisms, word dropout and their guarantees.
 
-The client computes a vector x in R^k from its text, normalises it, adds Laplace noise and sends the sum. M is ε-DP
-for a pair of texts if no output is e^ε times likelier on one than on the other. Laplace noise of scale b per
-coordinate gives ε = Δ/b, where Δ is the largest **L1** distance of two normalised vectors (Dwork et al. 2006):
+>>> guarantee = MinMax(dimensions=4, epsilon=0.5).guarantee()
+>>> guarantee.claimed, guarantee.any_text
+(0.5, 2.0)
+>>> round(UnitL1(dimensions=4, epsilon=0.5).guarantee(WordDropout(rate=0.3)).one_word, 4)
+0.3744
+
+The client computes a vector x in R^k from its text, normalises it, adds Laplace noise and sends the sum. The mechanism
+M is ε-DP for a pair of texts if no output is more than e^ε times as likely on one as on the other. Laplace noise of
+scale b per coordinate gives ε = Δ/b, where Δ is the largest **L1** distance between two normalised vectors (Dwork et
+al. 2006):
 
 | normalisation | Δ | noise scale b at parameter ε | claimed | proven |
 |---|---|---|---|---|
@@ -11,41 +18,42 @@ coordinate gives ε = Δ/b, where Δ is the largest **L1** distance of two norma
 | ``l1``: x / ‖x‖₁ (FEDERATE's paper, and Noise) | 2 | 2/ε | ε | ε |
 | ``l2``: x / ‖x‖₂ (FEDERATE's published code) | 2√k | 2/ε | ε | √k·ε |
 
-DPNR took the largest change of one coordinate, 1, for Δ: [0, 1, …, 1] and [1, 0, …, 0] are both normalised and k
-apart. Its published code draws one number a text and adds it to every coordinate: as the least coordinate of a
-normalised vector is 0, the least of what is sent is the noise, and whoever subtracts it has the vector. FEDERATE's
-code divides by torch's default norm, which is Euclidean: (1, …, 1)/√k and its negative are 2√k apart. All bounds hold
-for **any** two texts, since they do not look at the text.
+DPNR took the largest change of one coordinate, 1, for Δ. But [0, 1, …, 1] and [1, 0, …, 0] are both normalised and
+their distance is k. Its published code draws one number per text and adds it to every coordinate. The smallest
+coordinate of a normalised vector is 0, so the smallest coordinate of the sent vector is the noise, and subtracting it
+recovers the vector. FEDERATE's code divides by torch's default norm, the Euclidean one: (1, …, 1)/√k and its negative
+have distance 2√k. All bounds hold for **any** two texts, because they do not depend on the text.
 
-A vector that cannot be normalised (zero, constant under ``dpnr``, not finite) is sent as the zero vector plus noise:
-it lies within Δ of every normalised one, so the bound holds, and no text is refused in the open.
+A vector that cannot be normalised (zero, constant under ``dpnr``, not finite) is sent as the zero vector plus noise.
+Its distance to every normalised vector is at most Δ, so the bound holds, and no text is visibly refused.
 
-**Word dropout** at rate μ before the encoder (each word dropped by a coin of its own) amplifies: if M is ε-DP for any
-two texts, then for texts that differ in the words at j given places
+**Word dropout** at rate μ before the encoder (each word dropped independently with probability μ) amplifies privacy.
+If M is ε-DP for any two texts, then for texts that differ in the words at j given positions
 
     ε' = ln((1 − μ^j)·e^ε + μ^j).
 
-Proof. Let p₀ be the law of the output given that all j words were dropped, the same for both texts, and p₁, q₁ the
-laws given that not all were. As M is ε-DP for any two texts, p₁ ≤ e^ε q₁ and p₁ ≤ e^ε p₀ pointwise, whatever words
-remain. With m = min(p₀, q₁) and w = μ^j, (w p₀ + (1 − w) p₁) / (w p₀ + (1 − w) q₁) ≤ (w p₀ + (1 − w) e^ε m) /
-(w p₀ + (1 − w) q₁), which is largest at p₀ = q₁ = m. ∎ It holds where a dropped word is removed or replaced by a
-fixed token; removed, also for a word more or less. What DPNR's theorem 2 leaves out, each with a counterexample in
-tests/research/representations/test_local_privacy.py:
+Proof. Let p₀ be the distribution of the output given that all j words were dropped, the same for both texts, and p₁,
+q₁ the distributions given that not all were. M is ε-DP for any two texts, so p₁ ≤ e^ε q₁ and p₁ ≤ e^ε p₀ pointwise,
+whichever words remain. With m = min(p₀, q₁) and w = μ^j, (w p₀ + (1 − w) p₁) / (w p₀ + (1 − w) q₁) ≤ (w p₀ +
+(1 − w) e^ε m) / (w p₀ + (1 − w) q₁), which is largest at p₀ = q₁ = m. ∎ The bound holds if a dropped word is removed or
+replaced by a fixed token; if it is removed, also for texts with one word more or less. DPNR's theorem 2 omits these
+conditions, each with a counterexample in tests/research/representations/test_local_privacy.py:
 
-* j = 1 alone gives its formula. For texts that differ in two words it fails; there j = 2 holds.
-* ``p₁ ≤ e^ε p₀`` is used: the dropped text must count as a neighbour. It fails if M is ε-DP between words only.
-* A fixed number of dropped words (DPNR's d·μ) instead of coins needs M to be ε-DP for *any* two texts, and drops
-  nothing at all where d·μ < 1.
-* Words that are always dropped (a list, the entity index) bring no coin. Between two listed words nothing is
-  revealed; between a listed and another word the ε stays whole.
+* Its formula is that of j = 1. It fails for texts that differ in two words; there j = 2 holds.
+* The proof uses ``p₁ ≤ e^ε p₀``: the text without the word must be a neighbour. The formula fails if M is ε-DP between
+  words only.
+* A fixed number of dropped words (DPNR's d·μ) instead of independent ones needs M to be ε-DP for *any* two texts, and
+  drops nothing if d·μ < 1.
+* Words that are always dropped (a list, the entity index) do not amplify. Two texts that differ in listed words alone
+  are indistinguishable; between a listed and another word ε stays as it is.
 
-**Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012): which doubles
-can occur depends on x. What is *released* here avoids doubles: x is put on a public grid of width w, a power of two,
-so that the norm bound holds in whole numbers; the noise is a discrete Laplace, P(n) ∝ e^(−|n|/t), drawn exactly from
-uniform whole numbers (Canonne, Kamath and Steinke 2020); t = ⌈b/w⌉, so that ε is never more than stated. The ratio
-of two outputs' probabilities is then bounded by e^ε exactly, for every output. With a seed the uniforms come from
-numpy's generator, which whoever knows the seed can repeat; without one from the operating system. Training uses
-ordinary doubles: there nothing is promised (the papers' training data are public).
+**Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012): the set of
+possible doubles depends on x. A *release* therefore avoids doubles. x is rounded to a public grid of width w, a power
+of two, such that the norm bound holds in integers. The noise is a discrete Laplace, P(n) ∝ e^(−|n|/t), drawn exactly
+from uniform integers (Canonne, Kamath and Steinke 2020), with t = ⌈b/w⌉, so ε is never more than stated. The ratio of
+two outputs' probabilities is then at most e^ε for every output, exactly. With a seed the uniform integers come from
+numpy's generator, and anybody who knows the seed can repeat them; without one they come from the operating system.
+Training uses ordinary doubles and has no guarantee (the papers' training data are public).
 """
 
 from __future__ import annotations
@@ -74,13 +82,13 @@ _LARGEST_SCALE = 1 << 40  # a whole number of steps times a few trials must fit 
 
 @dataclass(frozen=True, slots=True)
 class LocalGuarantee:
-    """What a release of one text's representation promises; every figure is inf where nothing is promised.
+    """ε of one release of one text's representation; inf where there is no guarantee.
 
     Attributes:
-        parameter: ε as it was asked for.
+        parameter: ε as configured.
         claimed: ε as the method's authors state it, word dropout included.
-        one_word: ε that is proven for two texts that differ in one word.
-        any_text: ε that is proven for any two texts.
+        one_word: proven ε for two texts that differ in one word.
+        any_text: proven ε for any two texts.
     """
 
     parameter: float
@@ -95,12 +103,15 @@ def _check_rate(rate: float) -> None:
 
 
 def dropout_epsilon(epsilon: float, rate: float, words: int = 1) -> float:
-    """ε' = ln((1 − μ^j)·e^ε + μ^j) for texts that differ in ``words`` words, each dropped with probability ``rate``.
+    """Return ε' = ln((1 − μ^j)·e^ε + μ^j) for texts that differ in ``words`` words.
 
     Args:
-        epsilon: of the mechanism behind the dropout, for *any* two texts; inf is allowed.
-        rate: μ in [0, 1]; 1 drops everything.
+        epsilon: of the mechanism after the dropout, for *any* two texts; may be inf.
+        rate: μ in [0, 1], the probability that a word is dropped.
         words: j, at least 1.
+
+    Raises:
+        PrivacyError: if an argument is outside its range.
     """
     _check_rate(rate)
     if words < 1:
@@ -117,12 +128,12 @@ def dropout_epsilon(epsilon: float, rate: float, words: int = 1) -> float:
 
 @dataclass(frozen=True)
 class WordDropout:
-    """Words that never reach the encoder: each with probability ``rate``, and those of a list always.
+    """Dropout of words before the encoder: each with probability ``rate``, and listed words always.
 
     Attributes:
         rate: μ in [0, 1].
-        sensitive: words that are always dropped, such as the entities of an index: lower case, compared without
-            the punctuation marks at a word's ends.
+        sensitive: words that are always dropped, such as the entities of an index, in lower case; compared without
+            punctuation marks at a word's ends.
     """
 
     rate: float = 0.0
@@ -131,14 +142,14 @@ class WordDropout:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def kept(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
-        """The words that go on, in their order."""
+    def filter_words(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
+        """Return the words that are not dropped, in their order."""
         uniforms = generator.random(len(words)) >= self.rate
         pairs = zip(words, uniforms, strict=True)
         return [word for word, stays in pairs if stays and word.strip(string.punctuation).lower() not in self.sensitive]
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
-        """ε' for texts that differ in ``words`` words, in the worst case: none of them is always dropped."""
+        """Return ε' for texts that differ in ``words`` words, none of which is always dropped (the worst case)."""
         return dropout_epsilon(epsilon, self.rate, words)
 
 
@@ -147,14 +158,14 @@ NO_DROPOUT = WordDropout()
 
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """Normalise, then add Laplace noise.
+    """Normalisation plus Laplace noise.
 
     Attributes:
         dimensions: k.
         epsilon: the method's parameter ε.
 
     Raises:
-        PrivacyError: for k below 1 or above 65536, and ε that is not above 0 and finite, or too small for the grid.
+        PrivacyError: if k is outside [1, 65536], or ε is not finite, not above 0, or too small for the grid.
     """
 
     name: ClassVar[LayerName]
@@ -172,67 +183,73 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """Δ, the largest L1 distance of two normalised vectors."""
+        """Return Δ, the largest L1 distance between two normalised vectors."""
 
     @property
     @abstractmethod
     def claimed_sensitivity(self) -> float:
-        """What the authors of the method took for Δ."""
+        """Return the Δ that the method's authors assume."""
 
     @property
     def noise_scale(self) -> float:
-        """b of the Laplace noise on each coordinate, calibrated to the claimed sensitivity."""
+        """Return b, the scale of each coordinate's Laplace noise, calibrated to the claimed sensitivity."""
         return self.claimed_sensitivity / self.epsilon
 
     @property
     def noise_width(self) -> int:
-        """Independent noise numbers of one vector."""
+        """Return the number of independent noise samples per vector."""
         return self.dimensions
 
     @property
     def proven_epsilon(self) -> float:
-        """Δ/b, for any two texts."""
+        """Return Δ/b, the ε for any two texts."""
         return self.sensitivity / self.noise_scale
 
     @abstractmethod
-    def normalised(self, vectors: Floats) -> Floats:
-        """(n, k) → (n, k), every row within the sensitivity of every other; rows that cannot be become zero."""
+    def normalise(self, vectors: Floats) -> Floats:
+        """Return normalised vectors, float64 (n, k), pairwise within the sensitivity.
+
+        A row that cannot be normalised becomes zero.
+        """
 
     @abstractmethod
     def on_grid(self, vectors: Floats) -> Integers:
-        """The normalised vectors (n, k) in whole steps of the grid, within the sensitivity in whole numbers."""
+        """Return normalised vectors in steps of the grid, int64 (n, k), within the sensitivity in integers."""
 
     @property
     def grid_width(self) -> float:
-        """w, a power of two: at most 2⁻¹⁰ of the noise's scale, and of 1/k."""
+        """Return w, a power of two: at most 2⁻¹⁰ of the noise scale, and of 1/k."""
         bound = min(self.noise_scale, 1.0 / self.dimensions)
         return 2.0 ** (math.floor(math.log2(bound)) - _GRID_BITS)
 
     @property
     def steps(self) -> int:
-        """Steps of the grid in 1."""
+        """Return 1/w, the steps of the grid per unit."""
         return round(1 / self.grid_width)
 
     @property
     def noise_steps(self) -> int:
-        """t, the scale of the discrete noise in steps of the grid: never below the continuous one."""
+        """Return t, the scale of the discrete noise in steps of the grid, never below b."""
         return math.ceil(self.noise_scale / self.grid_width)
 
     def release(self, vectors: Floats, generator: np.random.Generator | None) -> Floats:
-        """What a client sends for the vectors (n, k): normalised, on the grid, with exact discrete Laplace noise.
+        """Return the sent vectors, float64 (n, k): normalised, on the grid, with exact discrete Laplace noise.
 
         Args:
-            vectors: one row a text.
-            generator: for runs that can be repeated; None draws from the operating system.
+            vectors: float64 (n, k), one row per text.
+            generator: for repeatable runs; None draws from the operating system.
+
+        Raises:
+            PrivacyError: if the vectors do not have k columns.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
             raise PrivacyError(f"vectors are {vectors.shape}; allowed: (n, {self.dimensions})")
-        drawn = discrete_laplace(len(vectors) * self.noise_width, self.noise_steps, generator)
-        noise = drawn.reshape(len(vectors), self.noise_width)
+        samples = discrete_laplace(len(vectors) * self.noise_width, self.noise_steps, generator)
+        noise = samples.reshape(len(vectors), self.noise_width)
         return np.asarray((self.on_grid(vectors) + noise) * self.grid_width, dtype=np.float64)
 
     def guarantee(self, dropout: WordDropout = NO_DROPOUT) -> LocalGuarantee:
-        """What one release promises, behind this dropout of words."""
+        """Return the guarantee of one release after ``dropout`` of words."""
         claimed, proven = self.claimed_sensitivity / self.noise_scale, self.proven_epsilon
         return LocalGuarantee(self.epsilon, dropout.epsilon(claimed), dropout.epsilon(proven), proven)
 
@@ -241,7 +258,7 @@ class Mechanism(ABC):
 
 
 class _MinMaxScaled(Mechanism):
-    """Every vector scaled to [0, 1] by its own least and largest coordinate, and Laplace(1/ε)."""
+    """Min-max scaling of every vector to [0, 1], and Laplace(1/ε)."""
 
     @property
     def sensitivity(self) -> float:
@@ -251,27 +268,29 @@ class _MinMaxScaled(Mechanism):
     def claimed_sensitivity(self) -> float:
         return 1.0
 
-    def normalised(self, vectors: Floats) -> Floats:
-        finite = _finite(vectors)
+    def normalise(self, vectors: Floats) -> Floats:
+        finite = _zero_nonfinite(vectors)
         low = finite.min(axis=1, keepdims=True)
-        # Halved first, so that the spread of the largest doubles does not overflow.
+        # Halved first: the spread of the largest doubles would overflow.
         spread = finite.max(axis=1, keepdims=True) / 2 - low / 2
-        moved = np.divide(finite / 2 - low / 2, spread, out=np.zeros_like(finite), where=spread > 0)
-        return np.clip(moved, 0.0, 1.0)
+        scaled = np.divide(finite / 2 - low / 2, spread, out=np.zeros_like(finite), where=spread > 0)
+        return np.clip(scaled, 0.0, 1.0)
 
     def on_grid(self, vectors: Floats) -> Integers:
-        return np.rint(self.normalised(vectors) * self.steps).astype(np.int64)
+        return np.rint(self.normalise(vectors) * self.steps).astype(np.int64)
 
 
 class MinMax(_MinMaxScaled):
-    """DPNR, as its paper has it: a noise number for each coordinate."""
+    """DPNR as in its paper: independent noise on each coordinate."""
 
     name = "dpnr"
 
 
 class MinMaxShared(_MinMaxScaled):
-    """DPNR's published code: one Laplace(1/ε) number a text, added to all of its coordinates. It hides nothing: what
-    is sent, less its least coordinate, is the normalised vector."""
+    """DPNR as in its published code: one Laplace(1/ε) sample per text, added to all coordinates.
+
+    It has no guarantee: the sent vector minus its smallest coordinate is the normalised vector.
+    """
 
     name = "dpnr-shared"
 
@@ -284,29 +303,29 @@ class MinMaxShared(_MinMaxScaled):
         return math.inf
 
 
-class _InBall(Mechanism):
-    """A vector of length 1 in some norm, and Laplace(2/ε)."""
+class _UnitBall(Mechanism):
+    """Scaling of every vector to length 1 in some norm, and Laplace(2/ε)."""
 
     @property
     def claimed_sensitivity(self) -> float:
         return 2.0
 
     @abstractmethod
-    def _within(self, steps: Integers) -> npt.NDArray[np.bool_]:
-        """Which rows (n, k) of whole steps lie in the ball; exact."""
+    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
+        """Return whether each row of steps, int64 (n, k), lies in the ball, bool (n,); exact."""
 
     def on_grid(self, vectors: Floats) -> Integers:
-        """Towards zero, which keeps a vector of the ball in the ball; where a double's last bit put it outside, its
-        largest coordinate gives way."""
-        steps = np.trunc(self.normalised(vectors) * self.steps).astype(np.int64)
-        while (outside := np.flatnonzero(~self._within(steps))).size:
+        """Round towards zero, which stays in the ball; a row that rounding of doubles put outside loses steps of its
+        largest coordinate."""
+        steps = np.trunc(self.normalise(vectors) * self.steps).astype(np.int64)
+        while (outside := np.flatnonzero(~self._in_ball(steps))).size:
             largest = np.abs(steps[outside]).argmax(axis=1)
             steps[outside, largest] -= np.sign(steps[outside, largest])
         return steps
 
 
-class UnitL1(_InBall):
-    """FEDERATE and Noise: x / ‖x‖₁ and Laplace(2/ε)."""
+class UnitL1(_UnitBall):
+    """FEDERATE's paper, and Noise: x / ‖x‖₁ and Laplace(2/ε)."""
 
     name = "l1"
 
@@ -314,16 +333,16 @@ class UnitL1(_InBall):
     def sensitivity(self) -> float:
         return 2.0
 
-    def normalised(self, vectors: Floats) -> Floats:
-        scaled = _scaled(vectors)
+    def normalise(self, vectors: Floats) -> Floats:
+        scaled = _rescale(vectors)
         length = np.abs(scaled).sum(axis=1, keepdims=True)
         return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
 
-    def _within(self, steps: Integers) -> npt.NDArray[np.bool_]:
+    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
         return np.abs(steps).sum(axis=1) <= self.steps
 
 
-class UnitL2(_InBall):
+class UnitL2(_UnitBall):
     """FEDERATE's published code: x / ‖x‖₂ and Laplace(2/ε); ‖·‖₁ ≤ √k‖·‖₂, and equality occurs."""
 
     name = "l2"
@@ -332,13 +351,13 @@ class UnitL2(_InBall):
     def sensitivity(self) -> float:
         return 2.0 * math.sqrt(self.dimensions)
 
-    def normalised(self, vectors: Floats) -> Floats:
-        scaled = _scaled(vectors)
+    def normalise(self, vectors: Floats) -> Floats:
+        scaled = _rescale(vectors)
         length = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
         return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
 
-    def _within(self, steps: Integers) -> npt.NDArray[np.bool_]:
-        # ‖x‖₁ ≤ √k is what Δ needs; squares of steps would overflow on the finest grids.
+    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
+        # Δ needs ‖x‖₁ ≤ √k alone; squares of steps would overflow on the finest grids.
         return np.abs(steps).sum(axis=1) <= math.isqrt(self.dimensions * self.steps**2)
 
 
@@ -346,7 +365,16 @@ MECHANISMS: dict[str, type[Mechanism]] = {kind.name: kind for kind in (MinMax, M
 
 
 def build_mechanism(name: LayerName, dimensions: int, epsilon: float | None) -> Mechanism | None:
-    """The mechanism of that name; None for ``none``, which sends the vector as it is."""
+    """Return the mechanism ``name``; None for ``none``, which sends vectors unchanged.
+
+    Args:
+        name: of the privacy layer.
+        dimensions: k.
+        epsilon: the layer's parameter ε; None with ``none`` only.
+
+    Raises:
+        PrivacyError: if the name is unknown or ε is missing or impossible.
+    """
     if name == "none":
         return None
     if name not in MECHANISMS:
@@ -357,60 +385,65 @@ def build_mechanism(name: LayerName, dimensions: int, epsilon: float | None) -> 
 
 
 def guarantee_of(mechanism: Mechanism | None, dropout: WordDropout = NO_DROPOUT) -> LocalGuarantee:
-    """What is promised; without a mechanism nothing is, whatever words are dropped."""
+    """Return the guarantee of a release; ε is inf without a mechanism, whatever the dropout of words."""
     if mechanism is None:
         return LocalGuarantee(math.inf, math.inf, math.inf, math.inf)
     return mechanism.guarantee(dropout)
 
 
 def discrete_laplace(size: int, scale: int, generator: np.random.Generator | None) -> Integers:
-    """Independent n with P(n) = (e^(1/t) − 1)/(e^(1/t) + 1)·e^(−|n|/t), t = ``scale``, int64 (size,).
+    """Return independent n with P(n) = (e^(1/t) − 1)/(e^(1/t) + 1)·e^(−|n|/t), int64 (size,).
 
-    Exact up to the uniform whole numbers it is made of (Canonne, Kamath and Steinke 2020, algorithm 2); no
+    The distribution is exact given exact uniform integers (Canonne, Kamath and Steinke 2020, algorithm 2): no
     logarithm, no division.
+
+    Args:
+        size: how many samples.
+        scale: t, at least 1.
+        generator: of uniform integers; None draws from the operating system.
     """
     if scale < 1:
         raise PrivacyError(f"scale is {scale}; allowed: an integer of at least 1")
-    found = np.empty(size, dtype=np.int64)
+    samples = np.empty(size, dtype=np.int64)
     missing = np.arange(size)
     while missing.size:
         draws = np.full(missing.size, scale, dtype=np.int64)
-        remainder = _below(draws, generator)
-        accepted = _exponential_coins(remainder, scale, generator)
-        magnitude = remainder + scale * _successes(missing.size, generator)
-        negative = _below(np.full(missing.size, 2, dtype=np.int64), generator) == 1
-        accepted &= ~(negative & (magnitude == 0))  # else zero would come twice as often
-        found[missing[accepted]] = np.where(negative, -magnitude, magnitude)[accepted]
+        remainder = _uniform_below(draws, generator)
+        accepted = _bernoulli_exp(remainder, scale, generator)
+        magnitude = remainder + scale * _geometric_exp(missing.size, generator)
+        negative = _uniform_below(np.full(missing.size, 2, dtype=np.int64), generator) == 1
+        accepted &= ~(negative & (magnitude == 0))  # else zero would be twice as likely
+        samples[missing[accepted]] = np.where(negative, -magnitude, magnitude)[accepted]
         missing = missing[~accepted]
-    return found
+    return samples
 
 
-def _exponential_coins(
+def _bernoulli_exp(
     numerators: Integers, denominator: int, generator: np.random.Generator | None
 ) -> npt.NDArray[np.bool_]:
-    """Coins that are heads with probability e^(−numerator/denominator), numerators in [0, denominator]."""
+    """Return Bernoulli samples of probability e^(−numerator/denominator), bool; numerators in [0, denominator]."""
     trials = np.ones(numerators.size, dtype=np.int64)
-    going = np.arange(numerators.size)
-    while going.size:
-        more = _below(denominator * trials[going], generator) < numerators[going]
-        going = going[more]
-        trials[going] += 1
+    active = np.arange(numerators.size)
+    while active.size:
+        success = _uniform_below(denominator * trials[active], generator) < numerators[active]
+        active = active[success]
+        trials[active] += 1
     return trials % 2 == 1
 
 
-def _successes(size: int, generator: np.random.Generator | None) -> Integers:
-    """How many coins of e^(−1) in a row come up heads, (size,)."""
+def _geometric_exp(size: int, generator: np.random.Generator | None) -> Integers:
+    """Return geometric samples: successes of probability e^(−1) before the first failure, int64 (size,)."""
     counts = np.zeros(size, dtype=np.int64)
-    going = np.arange(size)
-    while going.size:
-        heads = _exponential_coins(np.ones(going.size, dtype=np.int64), 1, generator)
-        going = going[heads]
-        counts[going] += 1
+    active = np.arange(size)
+    while active.size:
+        success = _bernoulli_exp(np.ones(active.size, dtype=np.int64), 1, generator)
+        active = active[success]
+        counts[active] += 1
     return counts
 
 
-def _below(bounds: Integers, generator: np.random.Generator | None) -> Integers:
-    """Uniform whole numbers in [0, bound) for each of ``bounds``, by rejection, so without rounding."""
+def _uniform_below(bounds: Integers, generator: np.random.Generator | None) -> Integers:
+    """Return a uniform integer in [0, bound) for each of ``bounds``, by rejection, without rounding."""
     if generator is not None:
         return generator.integers(0, bounds)
     wide = bounds.astype(np.uint64)
@@ -425,14 +458,14 @@ def _system_words(count: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
 
 
-def _finite(vectors: Floats) -> Floats:
-    """Rows with a coordinate that is no finite number become zero."""
-    whole = np.asarray(vectors, dtype=np.float64)
-    return np.where(np.isfinite(whole).all(axis=1, keepdims=True), whole, 0.0)
+def _zero_nonfinite(vectors: Floats) -> Floats:
+    """Return the vectors, float64 (n, k), with zero rows for those that are not finite."""
+    doubles = np.asarray(vectors, dtype=np.float64)
+    return np.where(np.isfinite(doubles).all(axis=1, keepdims=True), doubles, 0.0)
 
 
-def _scaled(vectors: Floats) -> Floats:
-    """Rows divided by their largest coordinate, so that no sum or square of doubles over- or underflows."""
-    finite = _finite(vectors)
+def _rescale(vectors: Floats) -> Floats:
+    """Return the rows divided by their largest coordinate, so that no sum or square over- or underflows."""
+    finite = _zero_nonfinite(vectors)
     largest = np.abs(finite).max(axis=1, keepdims=True)
     return np.divide(finite, largest, out=np.zeros_like(finite), where=largest > 0)

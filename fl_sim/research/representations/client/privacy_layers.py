@@ -1,8 +1,13 @@
-"""The privacy layer as a torch module: differentiable while training, exact when something is sent.
+"""The privacy layer as a torch module: differentiable in training, exact in a release.
 
-Training adds ordinary floating-point Laplace noise, and gradients flow to the encoder through the normalisation:
-nothing is promised there. :meth:`PrivacyLayer.release` is what leaves a client:
-`fl_sim.research.representations.client.local_privacy` on the grid, with the promise.
+Training adds ordinary floating-point Laplace noise, and gradients reach the encoder through the normalisation; it has
+no guarantee. :meth:`PrivacyLayer.release` computes what a client sends, on the grid of
+`fl_sim.research.representations.client.local_privacy`, with its guarantee.
+
+>>> from fl_sim.research.representations.client.local_privacy import UnitL1
+>>> layer = PrivacyLayer(UnitL1(dimensions=2, epsilon=1.0))
+>>> layer(torch.tensor([[3.0, 1.0]])).tolist()  # no draw: normalised, without noise
+[[0.75, 0.25]]
 """
 
 from __future__ import annotations
@@ -23,11 +28,11 @@ from fl_sim.research.representations.client.local_privacy import (
 
 
 class PrivacyLayer(nn.Module):
-    """Normalise and perturb the encoder's vectors, or neither.
+    """Normalisation and noise on the encoder's vectors; the identity without a mechanism.
 
     Args:
-        mechanism: of `fl_sim.research.representations.client.local_privacy`; None sends vectors as they are.
-        dropout: of words, before the encoder; for the statement of ε.
+        mechanism: of `fl_sim.research.representations.client.local_privacy`; None sends vectors unchanged.
+        dropout: of words before the encoder, part of the guarantee.
     """
 
     def __init__(self, mechanism: Mechanism | None, dropout: WordDropout = NO_DROPOUT) -> None:
@@ -37,35 +42,40 @@ class PrivacyLayer(nn.Module):
 
     @property
     def guarantee(self) -> LocalGuarantee:
-        """What :meth:`release` promises for one text."""
+        """Return the guarantee of :meth:`release` for one text."""
         return guarantee_of(self.mechanism, self.dropout)
 
-    def normalised(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(B, k) scaled as the mechanism asks; differentiable."""
+    def normalise(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return the vectors normalised for the mechanism, float32 (B, k); differentiable."""
         if self.mechanism is None:
             return vectors
         return _NORMALISE[self.mechanism.name](vectors)
 
     def forward(self, vectors: torch.Tensor, draw: Draw | None = None, scale: float | None = None) -> torch.Tensor:
-        """Normalised vectors with noise for training; without a draw, or a mechanism, no noise.
+        """Return normalised vectors with training noise, float32 (B, k).
 
         Args:
-            vectors: (B, k).
-            draw: of the training step.
-            scale: of the noise, where a schedule sets another than the mechanism's.
+            vectors: float32 (B, k).
+            draw: the randomness of the training step; None adds no noise.
+            scale: of the noise, if a schedule sets another than the mechanism's.
         """
-        state = self.normalised(vectors)
+        state = self.normalise(vectors)
         if self.mechanism is None or draw is None:
             return state
         scale = self.mechanism.noise_scale if scale is None else scale
         return state + draw.laplace("privacy noise", self.mechanism.noise_width, scale)
 
     def release(self, vectors: torch.Tensor, generator: np.random.Generator | None) -> NDArray[np.float32]:
-        """What is sent for the vectors (n, k), float32: rounding a double of the grid is post-processing."""
-        plain = vectors.detach().double().numpy()
+        """Return the sent vectors, float32 (n, k); rounding the grid's doubles is post-processing.
+
+        Args:
+            vectors: float32 (n, k).
+            generator: of the noise; None draws from the operating system.
+        """
+        doubles = vectors.detach().double().numpy()
         if self.mechanism is None:
-            return plain.astype(np.float32)
-        return self.mechanism.release(plain, generator).astype(np.float32)
+            return doubles.astype(np.float32)
+        return self.mechanism.release(doubles, generator).astype(np.float32)
 
 
 def _min_max(vectors: torch.Tensor) -> torch.Tensor:
@@ -75,16 +85,16 @@ def _min_max(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _unit_l1(vectors: torch.Tensor) -> torch.Tensor:
-    return _over(vectors, vectors.abs().sum(dim=1, keepdim=True))
+    return _divide_rows(vectors, vectors.abs().sum(dim=1, keepdim=True))
 
 
 def _unit_l2(vectors: torch.Tensor) -> torch.Tensor:
-    # Under the root no zero: its slope there is infinite.
+    # No zero under the root: its slope there is infinite.
     squares = vectors.square().sum(dim=1, keepdim=True)
-    return _over(vectors, torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt())
+    return _divide_rows(vectors, torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt())
 
 
-def _over(vectors: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+def _divide_rows(vectors: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 

@@ -1,8 +1,9 @@
-"""UCI Adult (Becker and Kohavi 1996): does a person earn more than 50,000 dollars; the sex is the private attribute.
+"""UCI Adult (Becker and Kohavi 1996): the class is an income above 50,000 dollars, the private attribute is the sex.
 
-Rows with a missing value are dropped (45,222 of 48,842 stay), countries are the United States or not, texts are
-one-hot. A seed shuffles the rows and cuts them; columns are then standardised by the training rows' mean and deviation.
-FEDERATE's paper and its published code cut differently (60 : 20 : 20 and 72 : 8 : 20), and choose different columns:
+Rows with a missing value are dropped (45,222 of 48,842 remain). Countries are the United States or others; text columns
+are one-hot. A seed shuffles the rows and splits them; columns are standardised by the training rows' mean and
+deviation. FEDERATE's paper and its published code split differently (60 : 20 : 20 and 72 : 8 : 20) and use different
+columns:
 
 * ``nine`` (the paper: "a total of 9 features", after Wu, Zhang and Wu 2019): age, class of work, years of education,
   marital status, occupation, relationship, race, hours per week, country.
@@ -50,25 +51,32 @@ _FILES = (("adult.data", "adult.data.xz", "adult.data.gz"), ("adult.test", "adul
 
 
 def adult_files(source: Path) -> list[Path]:
-    """``adult.data`` and ``adult.test`` (or .xz, .gz) in the folder ``source``; CorpusError if one is missing."""
+    """Return the paths of ``adult.data`` and ``adult.test`` (or .xz, .gz) in ``source``; CorpusError without one."""
     files = []
     for names in _FILES:
-        found = next((source / name for name in names if (source / name).is_file()), None)
-        if found is None:
+        file = next((source / name for name in names if (source / name).is_file()), None)
+        if file is None:
             raise CorpusError(f"{source}: no {names[0]} (or .xz, .gz) in this folder")
-        files.append(found)
+        files.append(file)
     return files
 
 
 def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: AdultSplit = "paper") -> LabelledData:
-    """The rows of both files in splits drawn by ``seed``; classes and sexes as 0 and 1 (1: more than 50,000; male).
+    """Return the rows of both files in splits drawn by ``seed``; classes and sexes are 0 or 1 (1: above 50,000; male).
+
+    Args:
+        source: the folder with the files.
+        seed: of the order of rows.
+        columns: the paper's ``nine``, or those of its ``code``.
+        split: shares as in the ``paper``, or in its ``code``.
 
     Raises:
         CorpusError: naming file and line, for a row of another shape or an unknown value.
     """
     rows = [row for path in adult_files(source) for row in _rows(path)]
-    whole = _encoded(rows, columns)
-    train, *rest = (whole.take(part) for part in cut(shuffled(len(whole), seed, "adult split"), _SHARES[split]))
+    examples = _encode(rows, columns)
+    parts = cut(shuffled(len(examples), seed, "adult split"), _SHARES[split])
+    train, *rest = (examples.take(part) for part in parts)
     mean, deviation = train.table.mean(axis=0), train.table.std(axis=0)
     deviation[deviation == 0] = 1.0
     splits = {
@@ -81,7 +89,7 @@ def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: A
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """The complete rows of a file."""
+    """Yield the complete rows of a file."""
     for number, line in decoded_lines(path):
         cells = [cell.strip() for cell in line.strip().split(",")]
         if cells == [""] or cells[0].startswith("|"):  # adult.test begins with a comment
@@ -97,22 +105,22 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
                 )
         for column in _NUMBERS["code"]:
             if not row[column].isdigit():
-                raise CorpusError(f"{path}, line {number}: {column} is {row[column][:30]!r}, must be a whole number")
+                raise CorpusError(f"{path}, line {number}: {column} is {row[column][:30]!r}, must be an integer")
         if _MISSING not in row.values():
             yield row
 
 
-def _encoded(rows: list[dict[str, str]], chosen: AdultColumns) -> LabelledSplit:
+def _encode(rows: list[dict[str, str]], columns: AdultColumns) -> LabelledSplit:
     if not rows:
         raise CorpusError("Adult has no complete row")
-    columns = [_one_hot([_grouped(name, row[name]) for row in rows]) for name in _TEXTS[chosen]]
-    columns += [np.array([[float(row[name])] for row in rows]) for name in _NUMBERS[chosen]]
+    blocks = [_one_hot([_group_value(name, row[name]) for row in rows]) for name in _TEXTS[columns]]
+    blocks += [np.array([[float(row[name])] for row in rows]) for name in _NUMBERS[columns]]
     labels = np.array([CLASSES.index(row["income"]) for row in rows], dtype=np.int64)
     sexes = np.array([[_SEXES.index(row["sex"])] for row in rows], dtype=np.int64)
-    return LabelledSplit(np.hstack(columns).astype(np.float32), labels, sexes)
+    return LabelledSplit(np.hstack(blocks).astype(np.float32), labels, sexes)
 
 
-def _grouped(column: str, value: str) -> str:
+def _group_value(column: str, value: str) -> str:
     if column == "education":
         return _SCHOOLS.get(value, value)
     if column == "native-country":
@@ -121,5 +129,5 @@ def _grouped(column: str, value: str) -> str:
 
 
 def _one_hot(values: list[str]) -> NDArray[np.float64]:
-    names, place = np.unique(values, return_inverse=True)
-    return np.eye(len(names))[place]
+    names, codes = np.unique(values, return_inverse=True)
+    return np.eye(len(names))[codes]

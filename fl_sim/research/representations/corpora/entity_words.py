@@ -1,4 +1,4 @@
-"""The words of a prepared corpus's entities: what a tagger found, as a list of words that are not to be sent."""
+"""The words of a prepared corpus's entities, to be dropped before the encoder."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fl_sim.data_prep.store.corpus import Corpus
 
 
 def entity_words(corpus: Corpus) -> frozenset[str]:
-    """Every word of every mention in any split, lower case and without punctuation marks at its ends.
+    """Return every word of every mention in any split, in lower case and without punctuation marks at its ends.
 
-    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they are everybody's.
+    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they identify nobody.
     """
-    found: set[str] = set()
+    entity_vocabulary: set[str] = set()
     for split in corpus.splits:
         texts = corpus.texts(split).to_pylist()
         mentions = corpus.mentions(split)
         columns = (mentions.column(name).to_pylist() for name in ("sentence", "start", "end"))
         for sentence, start, end in zip(*columns, strict=True):
             words = (word.strip(string.punctuation) for word in texts[sentence][start:end].split())
-            found.update(word.lower() for word in words if word and not (word.isalpha() and word.islower()))
-    return frozenset(found)
+            entity_vocabulary.update(word.lower() for word in words if word and not (word.isalpha() and word.islower()))
+    return frozenset(entity_vocabulary)

@@ -1,7 +1,10 @@
-"""Labelled examples with private attributes: what private representations are trained and attacked on.
+"""Labelled examples with private attributes.
 
-An example has an input (a row of numbers, or a text), a class to be told, and attributes that nobody is to learn from
-what is sent. Splits are drawn from a seed that is an argument.
+An example has an input (a row of numbers, or a text), a class to predict, and private attributes that the sent vector
+should hide. Splits are drawn from a seed that is an argument.
+
+>>> [part.tolist() for part in cut(np.arange(5), (0.6, 0.4))]
+[[0, 1, 2], [3, 4]]
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ class LabelledSplit:
 
     Attributes:
         inputs: float32 (n, d), or n texts.
-        labels: the class of each, int64 (n,), from 0.
-        private: the private attributes, int64 (n, p) of 0 and 1; p may be 0.
+        labels: classes from 0, int64 (n,).
+        private: private attributes, 0 or 1, int64 (n, p); p may be 0.
 
     Raises:
-        CorpusError: if the three are not equally long.
+        CorpusError: if the three differ in length.
     """
 
     inputs: Inputs
@@ -52,25 +55,25 @@ class LabelledSplit:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The inputs of a corpus of texts; CorpusError for a table."""
+        """Return the inputs of a corpus of texts; CorpusError for a table."""
         if isinstance(self.inputs, np.ndarray):
             raise CorpusError("these examples are rows of numbers; allowed here: texts")
         return self.inputs
 
     @property
     def table(self) -> NDArray[np.float32]:
-        """The inputs of a table; CorpusError for texts."""
+        """Return the inputs of a table, float32 (n, d); CorpusError for texts."""
         if not isinstance(self.inputs, np.ndarray):
             raise CorpusError("these examples are texts; allowed here: rows of numbers")
         return self.inputs
 
     def take(self, rows: Integers) -> LabelledSplit:
-        """These rows, in this order."""
+        """Return the examples of ``rows``, int64 (m,), in this order."""
         if isinstance(self.inputs, np.ndarray):
-            chosen: Inputs = self.inputs[rows]
+            inputs: Inputs = self.inputs[rows]
         else:
-            chosen = tuple(self.inputs[row] for row in rows)
-        return LabelledSplit(chosen, self.labels[rows], self.private[rows])
+            inputs = tuple(self.inputs[row] for row in rows)
+        return LabelledSplit(inputs, self.labels[rows], self.private[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +106,7 @@ class LabelledData:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum over all inputs, labels, attributes and splits, in hexadecimal."""
+        """Return the SHA-256 of all inputs, labels, attributes and splits, in hexadecimal."""
         digest = hashlib.sha256()
         for name in SPLITS:
             split = self.splits[name]
@@ -117,7 +120,7 @@ class LabelledData:
 
 
 def shuffled(rows: int, seed: int, purpose: str) -> Integers:
-    """The numbers 0 … rows − 1 in an order that is a pure function of ``seed`` and ``purpose``."""
+    """Return a permutation of 0 … rows − 1, int64 (rows,), that is a pure function of ``seed`` and ``purpose``."""
     if seed < 0:
         raise CorpusError(f"seed {seed} must not be negative")
     name = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
@@ -125,6 +128,6 @@ def shuffled(rows: int, seed: int, purpose: str) -> Integers:
 
 
 def cut(order: Integers, shares: Sequence[float]) -> list[Integers]:
-    """``order`` cut into consecutive parts of these shares of it; the last part gets what rounding leaves."""
+    """Return consecutive parts of ``order`` of the given shares; the last part takes the rounding."""
     ends = [round(len(order) * sum(shares[: k + 1])) for k in range(len(shares) - 1)]
     return np.split(order, ends)

@@ -3,8 +3,8 @@
 * DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
   Splits are the file's.
 * AG News (Zhang, Zhao and LeCun 2015), SST-2 (Socher et al. 2013) and sentence polarity (Pang and Lee 2005): no
-  private attribute. A seed draws ``rows`` training rows and cuts off the validation share, as the study of DPNR does
-  (30,000 rows, 95 : 5); test rows are the file's, or drawn where there is none.
+  private attribute. A seed draws ``rows`` training rows and splits off the validation share, as in the study of DPNR
+  (30,000 rows, 95 : 5). Test rows are the file's, or drawn for a corpus without any.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _POLARITY_TEST_SHARE = 0.1
 
 
 def read_dpnr_ag(source: Path) -> LabelledData:
-    """DPNR's AG set in the folder ``source`` (``ag_data.txt``, or .xz): ``label<TAB>text<TAB>private`` a line.
+    """Return DPNR's AG set of the folder ``source``: ``ag_data.txt`` (or .xz), lines ``label<TAB>text<TAB>private``.
 
     Raises:
-        CorpusError: naming file and line, for a line of another shape.
+        CorpusError: for a malformed line; names file and line.
     """
     path = _file(source, _DPNR_FILE)
     splits: dict[str, LabelledSplit] = {}
@@ -53,19 +53,19 @@ def read_dpnr_ag(source: Path) -> LabelledData:
         if line.strip() == _SEPARATOR:
             if len(splits) == len(SPLITS):
                 raise CorpusError(f"{path}, line {number}: a fourth split, must be {len(SPLITS)}")
-            splits[SPLITS[len(splits)]] = _of_persons(rows)
+            splits[SPLITS[len(splits)]] = _persons_split(rows)
             rows = []
         elif line.strip():
             rows.append(_dpnr_row(line, f"{path}, line {number}"))
     if rows and len(splits) < len(SPLITS):
-        splits[SPLITS[len(splits)]] = _of_persons(rows)
+        splits[SPLITS[len(splits)]] = _persons_split(rows)
     if set(splits) != set(SPLITS):
         raise CorpusError(f"{path}: {len(splits)} splits, must be {len(SPLITS)}")
     return LabelledData("dpnr-ag", DPNR_TOPICS, AG_PERSONS, splits)
 
 
 def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """AG News in the folder ``source``: title and description as one text, its topic as class."""
+    """Return AG News of the folder ``source``: title and description as one text, the topic as class."""
     training: list[tuple[str, int]] = []
     test: list[tuple[str, int]] = []
     for sentence in read_ag_news(source, AgNewsOptions(), Reading()):
@@ -73,28 +73,30 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
         (training if sentence.split == TRAIN else test).append(row)
     if not test:
         raise CorpusError(f"{source}: no test.csv (or .xz, .gz) in this folder")
-    return _drawn("ag-news", AG_CLASSES, training, test, seed, rows)
+    return _draw("ag-news", AG_CLASSES, training, test, seed, rows)
 
 
 def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """SST-2 in the folder ``source``: ``train.tsv`` and ``test.tsv`` (or .xz) of ``label<TAB>sentence``."""
+    """Return SST-2 of the folder ``source``: ``train.tsv`` and ``test.tsv`` (or .xz), lines ``label<TAB>sentence``."""
     training, test = (_tsv(_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
-    return _drawn("sst2", SENTIMENTS, training, test, seed, rows)
+    return _draw("sst2", SENTIMENTS, training, test, seed, rows)
 
 
 def read_sentence_polarity(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """Sentence polarity in the folder ``source``: ``rt-polarity.neg`` and ``.pos`` (or .xz), Latin-1; a tenth of the
-    rows, drawn by ``seed``, is for testing."""
-    everything = [
+    """Return sentence polarity of the folder ``source``: ``rt-polarity.neg`` and ``.pos`` (or .xz), Latin-1.
+
+    A tenth of the rows, drawn by ``seed``, is the test split.
+    """
+    examples = [
         (line.strip(), label)
         for label, name in enumerate(("rt-polarity.neg", "rt-polarity.pos"))
         for line in _latin1(_file(source, name)).splitlines()
         if line.strip()
     ]
-    order = shuffled(len(everything), seed, "sentence-polarity test")
+    order = shuffled(len(examples), seed, "sentence-polarity test")
     test, training = cut(order, (_POLARITY_TEST_SHARE, 1 - _POLARITY_TEST_SHARE))
-    return _drawn(
-        "sentence-polarity", SENTIMENTS, [everything[i] for i in training], [everything[i] for i in test], seed, rows
+    return _draw(
+        "sentence-polarity", SENTIMENTS, [examples[i] for i in training], [examples[i] for i in test], seed, rows
     )
 
 
@@ -104,10 +106,10 @@ TEXT_READERS: dict[str, TextReader] = {
     "sst2": read_sst2,
     "sentence-polarity": read_sentence_polarity,
 }
-"""Readers of texts without private attributes, by name: called with folder, seed, and how many training rows."""
+"""Readers of texts without private attributes, by name; their arguments are folder, seed, number of training rows."""
 
 
-def _drawn(
+def _draw(
     name: str,
     classes: tuple[str, ...],
     training: Sequence[tuple[str, int]],
@@ -115,22 +117,22 @@ def _drawn(
     seed: int,
     rows: int | None,
 ) -> LabelledData:
-    """``rows`` of the training rows drawn by ``seed``, the last of them for validation."""
+    """Return ``rows`` of the training rows, drawn by ``seed``, with the last of them as validation split."""
     if rows is not None and not 2 <= rows <= len(training):
-        raise CorpusError(f"rows {rows} must lie in [2, {len(training)}], what {name} has for training")
+        raise CorpusError(f"rows {rows} must lie in [2, {len(training)}], the training rows of {name}")
     order = shuffled(len(training), seed, f"{name} rows")[:rows]
-    kept, held = cut(order, (1 - VALIDATION_SHARE, VALIDATION_SHARE))
-    whole = _plain(training)
-    splits = {TRAIN: whole.take(kept), VALIDATION: whole.take(held), TEST: _plain(test)}
+    train, validation = cut(order, (1 - VALIDATION_SHARE, VALIDATION_SHARE))
+    examples = _text_split(training)
+    splits = {TRAIN: examples.take(train), VALIDATION: examples.take(validation), TEST: _text_split(test)}
     return LabelledData(name, classes, (), splits)
 
 
-def _plain(rows: Sequence[tuple[str, int]]) -> LabelledSplit:
+def _text_split(rows: Sequence[tuple[str, int]]) -> LabelledSplit:
     labels = np.array([label for _, label in rows], dtype=np.int64)
     return LabelledSplit(tuple(text for text, _ in rows), labels, np.zeros((len(rows), 0), dtype=np.int64))
 
 
-def _of_persons(rows: Sequence[tuple[str, int, list[int]]]) -> LabelledSplit:
+def _persons_split(rows: Sequence[tuple[str, int, list[int]]]) -> LabelledSplit:
     private = np.zeros((len(rows), len(AG_PERSONS)), dtype=np.int64)
     for row, (_, _, present) in enumerate(rows):
         private[row, present] = 1
@@ -164,7 +166,7 @@ def _tsv(path: Path) -> list[tuple[str, int]]:
 
 
 def _latin1(path: Path) -> str:
-    """sentence polarity is older than UTF-8's use in corpora."""
+    """Return the text of a Latin-1 file, decompressed if it is .xz."""
     data = path.read_bytes()
     try:
         return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("latin-1")
@@ -174,7 +176,7 @@ def _latin1(path: Path) -> str:
 
 def _file(source: Path, name: str) -> Path:
     candidates: Iterable[Path] = (source / f"{name}{suffix}" for suffix in ("", ".xz"))
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is None:
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is None:
         raise CorpusError(f"{source}: no {name} (or .xz) in this folder")
-    return found
+    return file

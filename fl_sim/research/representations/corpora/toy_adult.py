@@ -1,5 +1,4 @@
-"""A made-up Adult in the format of the real one, for trying things: rows whose income and sex can be told from their
-columns, but not surely."""
+"""A synthetic Adult in the format of the original: columns predict income and sex, but not perfectly."""
 
 from __future__ import annotations
 
@@ -9,10 +8,15 @@ import numpy as np
 
 
 def write_toy_adult(folder: Path, rows: int = 600, seed: int = 0) -> Path:
-    """``adult.data`` and ``adult.test`` in ``folder``, half of the rows each; returns the folder.
+    """Write ``adult.data`` and ``adult.test`` with half of the rows each; return the folder.
 
-    60 % are men; half of the men and 30 % of the women earn more than 50,000; four men of five are husbands; who
-    earns more went to school for longer, mostly.
+    60 % are men. Half of the men and 30 % of the women earn more than 50,000. Four of five men are husbands. Higher
+    earners mostly have more years of education.
+
+    Args:
+        folder: created if needed.
+        rows: of both files together.
+        seed: of the rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)

@@ -1,1 +1,1 @@
-"""What representations leak and what they are worth: attacks, audits, selection, pictures."""
+"""Evaluation of private representations: attacks, audits, model selection, pictures."""

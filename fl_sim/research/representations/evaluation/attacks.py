@@ -1,13 +1,17 @@
-"""What an attacker reads from representations: private attributes, by learning on some and guessing for others.
+"""Attacks on representations: classifiers that predict private attributes.
 
-* :func:`attack`: DPNR's attacker, a two-layer MLP of 512 hidden units with ReLU, trained on representations of the
-  training texts as they are sent. Empirical privacy is 1 − X (X its accuracy, mean over attributes) or 1 − F (F1 of
-  presence over all attributes together).
-* :func:`leakage`: accuracy of scikit-learn's MLPClassifier, trained on the validation split, on the test split
-  (FEDERATE, appendix D.1).
+* :func:`attack`: DPNR's attacker, a two-layer MLP of 512 hidden units with ReLU, trained on the sent representations of
+  the training texts. Empirical privacy is 1 − X (X: accuracy, mean over attributes) or 1 − F (F: F1 of presence over
+  all attributes together).
+* :func:`leakage`: test accuracy of scikit-learn's MLPClassifier, trained on the validation split (FEDERATE, appendix
+  D.1).
 * :func:`description_length`: minimum description length by online coding (Voita and Titov 2020) at eleven fractions.
 
-All are lower bounds on what leaks: a better attacker may exist. Only ε is an upper bound.
+All are lower bounds on the leakage: a better attacker may exist. Only ε is an upper bound.
+
+>>> train, test = np.array([[0], [0], [1]]), np.array([[0], [1]])
+>>> majority_attack(train, test).accuracy
+0.5
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fl_sim.research.representations.client.draws import Draw, short_seed
+from fl_sim.research.representations.client.feed_forward import FeedForward
 from fl_sim.research.representations.server.group_metrics import f1
-from fl_sim.research.representations.server.heads import Mlp
-from fl_sim.research.representations.server.solvers import unfinished_is_fine
+from fl_sim.research.representations.server.solvers import fit_quietly
 from fl_sim.strategies.primitives import streams
 
 Floats = NDArray[np.float32]
@@ -43,11 +47,13 @@ _KILOBIT = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What the two-layer attacker got.
+    """Metrics of an attacker.
 
     Attributes:
-        accuracy: X, mean over attributes. f1: F, over all attributes together.
-        absent, present: accuracy where each attribute is absent or present, a figure each (p).
+        accuracy: X, mean over attributes.
+        f1: F, over all attributes together.
+        absent: accuracy where an attribute is absent, per attribute (p).
+        present: accuracy where it is present, per attribute (p).
     """
 
     accuracy: float
@@ -58,13 +64,13 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class DescriptionLength:
-    """Bits to send the attribute of every example to somebody who has the representations.
+    """Code length of an attribute of all examples, given their representations, in 1024 bits.
 
     Attributes:
-        kilobits: of the online code: each block by the model of all blocks before it (equation 10), in 1024 bits.
-        recoded_kilobits: the same models, but each step codes everything from the first example on again, as
-            FEDERATE's published code does; about twice as much.
-        uniform_kilobits: a bit each, what somebody without the representations needs at most.
+        kilobits: of the online code: each block by the model of all blocks before it (equation 10).
+        recoded_kilobits: with the same models, but each step codes all examples from the first on again, as in
+            FEDERATE's published code; about twice as much.
+        uniform_kilobits: one bit per example, the upper bound without representations.
     """
 
     kilobits: float
@@ -75,26 +81,41 @@ class DescriptionLength:
 def attack(
     train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int, epochs: int = 20
 ) -> Attack:
-    """Train an attacker for each attribute (n, p) on ``train`` (n, k) and let it guess on ``test``."""
+    """Train an attacker per attribute on ``train`` and return its metrics on ``test``.
+
+    Args:
+        train: representations, float32 (n, k).
+        train_private: their attributes, 0 or 1, int64 (n, p).
+        test: representations, float32 (m, k).
+        test_private: their attributes, int64 (m, p).
+        seed: of weights and batches.
+        epochs: of the attackers' training.
+    """
     guesses = np.stack(
-        [_guesses(train, column, test, seed, number, epochs) for number, column in enumerate(train_private.T)], axis=1
+        [_guess_attribute(train, column, test, seed, number, epochs) for number, column in enumerate(train_private.T)],
+        axis=1,
     )
-    right = guesses == test_private
+    correct = guesses == test_private
     return Attack(
-        accuracy=float(right.mean()),
+        accuracy=float(correct.mean()),
         f1=f1(guesses, test_private),
-        absent=tuple(_mean(right[test_private[:, a] == 0, a]) for a in range(right.shape[1])),
-        present=tuple(_mean(right[test_private[:, a] == 1, a]) for a in range(right.shape[1])),
+        absent=tuple(_mean(correct[test_private[:, a] == 0, a]) for a in range(correct.shape[1])),
+        present=tuple(_mean(correct[test_private[:, a] == 1, a]) for a in range(correct.shape[1])),
     )
 
 
 def majority_attack(train_private: Integers, test_private: Integers) -> Attack:
-    """What somebody gets who always guesses the commoner value of each attribute."""
+    """Return the metrics of always guessing each attribute's more frequent value.
+
+    Args:
+        train_private: 0 or 1, int64 (n, p).
+        test_private: 0 or 1, int64 (m, p).
+    """
     common = (train_private.mean(axis=0) > 0.5).astype(np.int64)
-    right = common == test_private
+    correct = common == test_private
     guesses = np.broadcast_to(common, test_private.shape)
     return Attack(
-        accuracy=float(right.mean()),
+        accuracy=float(correct.mean()),
         f1=f1(guesses, test_private),
         absent=tuple(float(value == 0) for value in common),
         present=tuple(float(value == 1) for value in common),
@@ -102,40 +123,50 @@ def majority_attack(train_private: Integers, test_private: Integers) -> Attack:
 
 
 def leakage(train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int) -> float:
-    """Accuracy on ``test`` of an MLPClassifier trained on standardised ``train``; one attribute (n,)."""
+    """Return the accuracy on ``test`` of an MLPClassifier trained on standardised ``train``.
+
+    Args:
+        train: representations, float32 (n, k).
+        train_private: one attribute, 0 or 1, int64 (n,).
+        test: representations, float32 (m, k).
+        test_private: the same attribute, int64 (m,).
+        seed: of the classifier.
+    """
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    model = make_pipeline(StandardScaler(), _classifier(seed, "leakage"))
-    with unfinished_is_fine():
-        model.fit(train, train_private)
+    model = fit_quietly(make_pipeline(StandardScaler(), _classifier(seed, "leakage")), train, train_private)
     return float(model.score(test, test_private))
 
 
 def description_length(vectors: Floats, private: Integers, seed: int) -> DescriptionLength:
-    """The online code of one attribute (n,) of two values, in an order drawn by ``seed``."""
+    """Return the code length of one attribute, in an order drawn by ``seed``.
+
+    Args:
+        vectors: representations, float32 (n, k).
+        private: one attribute, 0 or 1, int64 (n,).
+        seed: of the order and the classifiers.
+    """
     order = streams.generator(seed, "mdl order").permutation(len(private))
     vectors, private = vectors[order], private[order]
     ends = [max(int(fraction * len(private)), 1) for fraction in FRACTIONS]
-    online = recoded = float(ends[0])  # a bit each for two values
+    online = recoded = float(ends[0])  # one bit per example of the first block
     for step, (seen, end) in enumerate(pairwise(ends)):
-        costs = _bits(vectors[:end], private[:end], seen, seed, step)
+        costs = _code_lengths(vectors[:end], private[:end], seen, seed, step)
         online += float(costs[seen:].sum())
         recoded += float(costs.sum())
     return DescriptionLength(online / _KILOBIT, recoded / _KILOBIT, len(private) / _KILOBIT)
 
 
-def _bits(vectors: Floats, private: Integers, seen: int, seed: int, step: int) -> NDArray[np.float64]:
-    """−log₂ p of every example, p by a model of the first ``seen``."""
+def _code_lengths(vectors: Floats, private: Integers, seen: int, seed: int, step: int) -> NDArray[np.float64]:
+    """Return −log₂ p of every example, float64 (n,), with p from a model of the first ``seen`` examples."""
     values = np.unique(private[:seen])
-    if len(values) < 2:  # nothing to learn from yet: Laplace's rule of succession
+    if len(values) < 2:  # a classifier needs two values: Laplace's rule of succession
         likely = (seen + 1) / (seen + 2)
         return np.asarray(-np.log2(np.where(private == values[0], likely, 1 - likely)))
-    model = _classifier(seed, f"mdl {step}")
-    with unfinished_is_fine():
-        model.fit(vectors[:seen], private[:seen])
-    chances = model.predict_proba(vectors)[np.arange(len(private)), private]
-    return np.asarray(-np.log2(np.maximum(chances, _SMALLEST)))
+    model = fit_quietly(_classifier(seed, f"mdl {step}"), vectors[:seen], private[:seen])
+    probabilities = model.predict_proba(vectors)[np.arange(len(private)), private]
+    return np.asarray(-np.log2(np.maximum(probabilities, _SMALLEST)))
 
 
 def _classifier(seed: int, purpose: str):  # type: ignore[no-untyped-def]
@@ -144,26 +175,27 @@ def _classifier(seed: int, purpose: str):  # type: ignore[no-untyped-def]
     return MLPClassifier(alpha=_ALPHA, max_iter=_MOST_ITERATIONS, random_state=short_seed(seed, purpose, bits=32))
 
 
-def _guesses(train: Floats, target: Integers, test: Floats, seed: int, number: int, epochs: int) -> Integers:
+def _guess_attribute(train: Floats, target: Integers, test: Floats, seed: int, number: int, epochs: int) -> Integers:
+    """Return the two-layer attacker's guesses of attribute ``number`` on ``test``, int64 (m,)."""
     attacker_seed = short_seed(seed, "attacker", number)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(attacker_seed)
-        model = Mlp([train.shape[1], HIDDEN, 2], 0.0, "attacker")
+        model = FeedForward([train.shape[1], HIDDEN, 2], 0.0, "attacker")
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     mean, deviation = train.mean(axis=0), train.std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1).astype(np.float32)
     inputs = torch.from_numpy((train - mean) / deviation)
-    wanted = torch.from_numpy(target)
+    labels = torch.from_numpy(target)
     for epoch in range(epochs):
-        order = Draw.whole(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
+        order = Draw.full_batch(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
         for rows in order.split(_BATCH):
             optimizer.zero_grad()
-            functional.cross_entropy(model(inputs[rows]), wanted[rows]).backward()
+            functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
             optimizer.step()
     with torch.no_grad():
         scores = model(torch.from_numpy((test - mean) / deviation))
     return np.asarray(scores.argmax(dim=1).numpy(), dtype=np.int64)
 
 
-def _mean(right: NDArray[np.bool_]) -> float:
-    return float(right.mean()) if len(right) else float("nan")
+def _mean(correct: NDArray[np.bool_]) -> float:
+    return float(correct.mean()) if len(correct) else float("nan")

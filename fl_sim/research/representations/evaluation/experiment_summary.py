@@ -1,4 +1,4 @@
-"""A record for people: what is promised, what is claimed, what it costs, and what an attacker reads."""
+"""The text summary of an experiment's record: guarantees and claims, accuracy, attacks, time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def summary(record: dict[str, Any]) -> str:
-    """Some ten lines; ε as claimed never stands without what is proven."""
+    """Return the summary of a record, some ten lines; claimed ε always stands beside proven ε."""
     metrics = record["metrics"]
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
         *_privacy(record),
-        *_of_training(record),
+        *_training_lines(record),
         f"Accuracy    {metrics['test']['accuracy']:.4f} on {record['data']['test']:,} test examples",
     ]
     for name, group in metrics["test"]["groups"].items():
@@ -38,18 +38,18 @@ def _privacy(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _of_training(record: dict[str, Any]) -> list[str]:
-    """What the encoder's own training promises, which is another promise to other people."""
-    found = record.get("privacy_of_training")
-    if found is None:
+def _training_lines(record: dict[str, Any]) -> list[str]:
+    """Return the guarantee of the encoder's own run, which protects other people's data."""
+    training = record.get("privacy_of_training")
+    if training is None:
         return []
-    both = found["entities"]["p95"]
+    with_entity = training["entities"]["p95"]
     return [
-        f"Training    the encoder's run ({found['strategy']}, {found['corpus']}, {found['releases']} releases by its "
-        f"ledger) protects its own training data, at δ = {found['delta']:g}:",
-        f"            ε {found['epsilon_user']:.4g} of a user with ≤ {found['user_sentences']:g} sentences, "
-        f"{found['epsilon_user_unbounded']:.4g} with any number; with an entity of p95 reach {both['epsilon']:.4g}, "
-        f"robust {both['epsilon_robust']:.4g}",
+        f"Training    the encoder's run ({training['strategy']}, {training['corpus']}, {training['releases']} releases "
+        f"in its ledger) protects its own training data, at δ = {training['delta']:g}:",
+        f"            ε {training['epsilon_user']:.4g} of a user with ≤ {training['user_sentences']:g} sentences, "
+        f"{training['epsilon_user_unbounded']:.4g} with any number; with an entity at the 95th percentile of "
+        f"contribution bounds {with_entity['epsilon']:.4g}, robust {with_entity['epsilon_robust']:.4g}",
     ]
 
 

@@ -1,6 +1,10 @@
-"""Privacy layers put to the test: every output of small ones, and an attack on what large ones send.
+"""Audits of privacy layers: the exact ε of small ones, and an attack on the releases of large ones.
 
 An attack's lower bound on ε can refute a claim, and never proves one.
+
+>>> layer = MinMax(dimensions=3, epsilon=0.5)
+>>> largest_log_ratio(layer, worst_pair(layer))  # 0.5 is claimed
+1.5
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def worst_pair(mechanism: Mechanism) -> Floats:
-    """Two encoder outputs (2, k) that are as far apart as any once they are normalised."""
+    """Return two encoder outputs, float64 (2, k), with the largest distance of any two after normalisation."""
     k = mechanism.dimensions
     if isinstance(mechanism, MinMax | MinMaxShared):
         return np.array([[0.0] + [1.0] * (k - 1), [1.0] + [0.0] * (k - 1)])
@@ -28,28 +32,35 @@ def worst_pair(mechanism: Mechanism) -> Floats:
 
 
 def largest_log_ratio(mechanism: Mechanism, vectors: Floats) -> float:
-    """The ε that holds for all pairs of these vectors (n, k) and all outputs, and no smaller one: the largest log of
-    the ratio of an output's probabilities.
+    """Return the smallest ε that holds for all pairs of ``vectors`` and all outputs.
 
-    Coordinates are independent and their noise is P(n) ∝ e^(−|n|/t), so that the ratio of an output is at most that
-    of the output which equals one of the two: the L1 distance on the grid, over t.
+    It is the largest log-ratio of an output's probabilities. Coordinates are independent with noise P(n) ∝ e^(−|n|/t),
+    so an output's ratio is at most that of the output that equals one of the two: the L1 distance on the grid, over t.
+
+    Args:
+        mechanism: with independent noise on each coordinate.
+        vectors: float64 (n, k).
+
+    Raises:
+        PrivacyError: for ``dpnr-shared``.
     """
     if isinstance(mechanism, MinMaxShared):
-        raise PrivacyError("layer is 'dpnr-shared'; allowed: one with a noise of its own for each coordinate")
+        raise PrivacyError("layer is 'dpnr-shared'; allowed: one with independent noise on each coordinate")
     steps = mechanism.on_grid(vectors)
     return float(max(np.abs(steps - row).sum(axis=1).max() for row in steps) / mechanism.noise_steps)
 
 
 def attack_layer(mechanism: Mechanism, trials: int, confidence: float) -> Bound:
-    """A lower bound on the ε of what clients send: ``trials`` releases of either of the worst two vectors, told apart
-    by their likelihood ratio.
+    """Return a lower bound on ε from releases of the worst pair, distinguished by their likelihood ratio.
 
     Args:
-        mechanism: of the layer. trials: on either side. confidence: that the bound holds, a share.
+        mechanism: of the layer.
+        trials: releases of each of the two vectors.
+        confidence: that the bound holds, a share.
     """
     pair = worst_pair(mechanism)
     layer = PrivacyLayer(mechanism)
-    centres = mechanism.normalised(pair)
+    centres = mechanism.normalise(pair)
 
     def scores(which: int) -> Floats:
         vectors = torch.from_numpy(np.repeat(pair[[which]], trials, axis=0))

@@ -1,4 +1,9 @@
-"""Which of many trained models counts: the fairest among those whose accuracy is near the best (FEDERATE, §5.1)."""
+"""Model selection: the fairest model among those of nearly the best accuracy (FEDERATE, §5.1).
+
+>>> models = [Candidate("a", 1, 0.84, 0.10), Candidate("b", 2, 0.835, 0.03), Candidate("c", 1, 0.80, 0.0)]
+>>> select(models, relaxation=0.01).point
+'b'
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model: a grid point after an epoch, with what validation says.
+    """A grid point's model after an epoch, with its validation metrics.
 
     Attributes:
-        point: what identifies the grid point. epoch: from 1.
-        accuracy: on validation, a share. unfairness: |TPR-gap| there (or GRMS); the less the better.
+        point: identifies the grid point.
+        epoch: from 1.
+        accuracy: on validation, a share.
+        unfairness: |TPR-gap| on validation, or GRMS; lower is better.
     """
 
     point: Any
@@ -24,11 +31,13 @@ class Candidate:
 
 
 def select(candidates: Sequence[Candidate], relaxation: float) -> Candidate:
-    """The least unfair candidate with an accuracy in [α* − relaxation, α*], α* the best; the more accurate, then the
-    earlier of equals.
+    """Return the least unfair candidate with an accuracy in [α* − relaxation, α*], α* the best accuracy.
+
+    Ties go to the more accurate candidate, then to the earlier epoch.
 
     Args:
-        candidates: at least one. relaxation: the relaxation threshold, a share (the paper's 1.0 is 0.01).
+        candidates: at least one.
+        relaxation: the relaxation threshold, a share (the paper's 1.0 is 0.01).
     """
     best = max(candidate.accuracy for candidate in candidates)
     near = [c for c in candidates if c.accuracy >= best - relaxation - 1e-12]

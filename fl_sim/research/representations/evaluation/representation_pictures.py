@@ -1,5 +1,8 @@
-"""Pictures: t-SNE of representations, coloured by a private attribute (DPNR, figure 4); utility, fairness and leakage
-against ε."""
+"""Pictures of representations: t-SNE by private attribute (DPNR, figure 4), and utility, fairness, leakage against ε.
+
+>>> group_names("Bush")
+('no Bush', 'Bush')
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _VALUES = {"sex": ("female", "male")}
 
 
 def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    """The plane's points (n, 2) of vectors (n, k), n at least 3 (van der Maaten and Hinton 2008)."""
+    """Return t-SNE points, float32 (n, 2), of vectors, float32 (n, k), n ≥ 3 (van der Maaten and Hinton 2008)."""
     from sklearn.manifold import TSNE
 
     perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
@@ -35,17 +38,21 @@ def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
 
 
 def group_names(attribute: str) -> tuple[str, str]:
-    """What 0 and 1 of a private attribute are called: of most, that it is absent or present."""
+    """Return the names of the values 0 and 1 of a private attribute; for most: absent and present."""
     return _VALUES.get(attribute, (f"no {attribute}", attribute))
 
 
 def draw_tsne(
     panels: dict[str, NDArray[np.float32]], groups: NDArray[np.int64], names: tuple[str, str], path: Path, seed: int
 ) -> None:
-    """One panel for each set of vectors (n, k), all of the same examples, as a PNG or SVG at ``path``.
+    """Draw a panel for each set of vectors of the same examples, as a PNG or SVG.
 
     Args:
-        panels: title to vectors. groups: 0 or 1 (n,), named by ``names``. seed: of the rows drawn and of t-SNE.
+        panels: title to vectors, float32 (n, k).
+        groups: 0 or 1, int64 (n,).
+        names: of the groups 0 and 1.
+        path: of the picture.
+        seed: of the sampled rows and of t-SNE.
     """
     from matplotlib.figure import Figure
 
@@ -68,10 +75,11 @@ def draw_tsne(
 
 @dataclass(frozen=True)
 class Point:
-    """A system at an ε, in percent.
+    """A system's metrics at an ε, in percent.
 
     Attributes:
-        system: its name. epsilon: as it is proven, inf without noise.
+        system: its name.
+        epsilon: proven ε, inf without noise.
         figures: name to mean and deviation; the same names for all points of a picture.
     """
 
@@ -81,33 +89,33 @@ class Point:
 
 
 def draw_tradeoff(points: Sequence[Point]) -> Figure:
-    """A panel for each figure against ε, logarithmic; what has no noise is a level line."""
+    """Return a figure with a panel per metric against ε, on a log axis; a system without noise is a horizontal line."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
     names = list(points[0].figures)
-    noisy = [point.epsilon for point in points if math.isfinite(point.epsilon)]
+    epsilons = [point.epsilon for point in points if math.isfinite(point.epsilon)]
     systems = list(dict.fromkeys(point.system for point in points))
     figure = Figure(figsize=(2 + 4.2 * len(names), 3.6), layout="constrained")
     for number, name in enumerate(names, start=1):
         axes = figure.add_subplot(1, len(names), number)
-        if noisy:
+        if epsilons:
             axes.set_xscale("log")
-            axes.set_xlim(min(noisy) / 1.5, max(noisy) * 1.5)
+            axes.set_xlim(min(epsilons) / 1.5, max(epsilons) * 1.5)
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_locator(NullLocator())
-        for place, system in enumerate(systems):
-            own = sorted((p for p in points if p.system == system), key=lambda p: p.epsilon)
-            colour = f"C{place}"
-            if all(math.isinf(p.epsilon) for p in own):
-                axes.axhline(own[0].figures[name][0], color=colour, linestyle="--", label=f"{system} (ε = ∞)")
+        for colour_number, system in enumerate(systems):
+            curve = sorted((p for p in points if p.system == system), key=lambda p: p.epsilon)
+            colour = f"C{colour_number}"
+            if all(math.isinf(p.epsilon) for p in curve):
+                axes.axhline(curve[0].figures[name][0], color=colour, linestyle="--", label=f"{system} (ε = ∞)")
                 continue
-            means, deviations = zip(*(p.figures[name] for p in own), strict=True)
-            epsilons = [p.epsilon for p in own]
-            axes.errorbar(epsilons, means, deviations, color=colour, marker="o", capsize=3, label=system)
+            means, deviations = zip(*(p.figures[name] for p in curve), strict=True)
+            positions = [p.epsilon for p in curve]
+            axes.errorbar(positions, means, deviations, color=colour, marker="o", capsize=3, label=system)
         axes.set_xlabel("ε, proven")
         axes.set_ylabel(f"{name}, percent")
-    # Beside the panels: over them it hides lines as soon as there are many systems.
+    # Outside the panels, where it hides no line.
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return figure

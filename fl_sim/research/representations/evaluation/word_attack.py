@@ -1,7 +1,12 @@
-"""The study's attack on word vectors: an attacker trains Word2Vec on text of its own and looks up captured vectors.
+"""The study's attack on word vectors: an attacker trains Word2Vec on its own text and looks up captured vectors.
 
-A word counts as approximately recovered if it is among the five words of the attacker's model that lie nearest to its
-captured vector by cosine similarity (Zouhri and Abecidan 2021, section 1.2).
+A word is approximately recovered if it is among the five words of the attacker's model that are nearest to the captured
+vector by cosine similarity (Zouhri and Abecidan 2021, section 1.2).
+
+>>> user = WordVectors(("red", "green"), np.array([[1.0, 0.1], [0.0, 1.0]], dtype=np.float32))
+>>> attacker = WordVectors(("red", "blue"), np.array([[2.0, 0.0], [0.0, 3.0]], dtype=np.float32))
+>>> recover_words(user, attacker)
+WordRecovery(words=2, known=0.5, first=0.5, nearest=0.5)
 """
 
 from __future__ import annotations
@@ -21,12 +26,13 @@ _ROWS_AT_ONCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class WordRecovery:
-    """How many words an attacker names.
+    """Shares of captured words that an attacker recovers.
 
     Attributes:
-        words: of the user's model that were captured.
-        known: the share of them that the attacker's model has at all; no more can be recovered.
-        first, nearest: the share whose nearest word, or one of whose ``NEAREST`` words, is right.
+        words: captured words of the user's model.
+        known: the share in the attacker's vocabulary, an upper bound on recovery.
+        first: the share whose nearest word is correct.
+        nearest: the share with the correct word among the ``NEAREST`` nearest.
     """
 
     words: int
@@ -46,10 +52,17 @@ class WordVectors:
 def train_word_vectors(
     texts: Sequence[str], seed: int, *, width: int = 100, least: int = 5, epochs: int = 5
 ) -> WordVectors:
-    """gensim's Word2Vec on these texts, with one worker, so that the same seed gives the same vectors.
+    """Return gensim's Word2Vec vectors of ``texts``, trained with one worker, so that they are a function of the seed.
 
-    gensim draws where a word's vector starts by the word's rank and the seed. Users and attackers who both leave the
-    seed alone, as in the study, start words of like rank alike: that is what makes their vectors comparable.
+    gensim draws the initial vector of a word from the word's rank and the seed. If user and attacker both keep the
+    default seed, as in the study, words of similar rank start alike, and the vectors of the two models are comparable.
+
+    Args:
+        texts: training texts.
+        seed: of the initial vectors.
+        width: d.
+        least: occurrences that a word needs.
+        epochs: of training.
     """
     from gensim.models import Word2Vec
 
@@ -65,19 +78,19 @@ def train_word_vectors(
 
 
 def recover_words(user: WordVectors, attacker: WordVectors) -> WordRecovery:
-    """Look every vector of the user up among the attacker's."""
-    place = {word: number for number, word in enumerate(attacker.words)}
-    theirs = _unit(attacker.vectors).T
+    """Return the recovery of the user's words by nearest neighbours among the attacker's vectors."""
+    ids = {word: number for number, word in enumerate(attacker.words)}
+    directions = _unit(attacker.vectors).T
     first = nearest = 0
     for start in range(0, len(user.words), _ROWS_AT_ONCE):
-        similarity = _unit(user.vectors[start : start + _ROWS_AT_ONCE]) @ theirs
+        similarity = _unit(user.vectors[start : start + _ROWS_AT_ONCE]) @ directions
         count = min(NEAREST, similarity.shape[1])
         best = np.argsort(-similarity, axis=1, kind="stable")[:, :count]
-        wanted = np.array([place.get(word, -1) for word in user.words[start : start + _ROWS_AT_ONCE]])
-        first += int((best[:, 0] == wanted).sum())
-        nearest += int((best == wanted[:, None]).any(axis=1).sum())
+        labels = np.array([ids.get(word, -1) for word in user.words[start : start + _ROWS_AT_ONCE]])
+        first += int((best[:, 0] == labels).sum())
+        nearest += int((best == labels[:, None]).any(axis=1).sum())
     total = len(user.words)
-    known = sum(word in place for word in user.words)
+    known = sum(word in ids for word in user.words)
     return WordRecovery(total, known / total, first / total, nearest / total)
 
 

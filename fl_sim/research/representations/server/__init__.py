@@ -1,1 +1,1 @@
-"""The server of private representations: classifiers, adversaries and their training."""
+"""The server's side of private representations: classifiers, adversaries and their training."""

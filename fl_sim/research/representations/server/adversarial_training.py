@@ -1,7 +1,7 @@
-"""Training on what clients send: vectors up, gradients down, a step of server and encoder each.
+"""The training loop: clients send vectors, the server returns gradients, and both take a step.
 
-The randomness of a step is that of (seed, epoch, step) alone, so that a training that stops after epoch n is the
-beginning of one that goes on, and the same numbers come out wherever the clients are.
+The randomness of a step is a function of (seed, epoch, step) alone. So a training that stops after epoch n is the
+beginning of a longer one, and the numbers do not depend on where the clients run.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ NoiseInTraining = Literal["none", "same", "schedule"]
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How to train.
+    """Length, noise and weights of a training.
 
     Attributes:
-        epochs: that the schedules count with. stop_after: epochs that are really trained, at most ``epochs``.
+        epochs: length of the schedules.
         batch_size: rows of a step; the last step of an epoch has the rest.
-        noise: of the privacy layer in training: none (normalised alone), the ``same`` as in the release, or by
-            ``schedule`` (ε_n of epoch n in place of ε).
-        epsilon, noise_scale: of the privacy layer in the release; None without one.
-        weight: λ. orthogonal: λ_ort.
+        noise: of the privacy layer in training: ``none`` (normalisation alone), the ``same`` as in the release, or
+            ``schedule`` (ε_n of epoch n instead of ε).
+        epsilon: of the privacy layer in the release; None without one.
+        noise_scale: of the privacy layer in the release; None without one.
+        weight: λ.
+        orthogonal: λ_ort.
         seed: of all randomness.
+        schedule: ε_n of epoch n, for ``schedule``.
+        stop_after: trained epochs, at most ``epochs``; None for all.
     """
 
     epochs: int
@@ -52,7 +56,7 @@ class TrainingPlan:
     stop_after: int | None = None
 
     def scale(self, epoch: int) -> float | None:
-        """The noise's scale in ``epoch`` (from 0); None for the layer's own."""
+        """Return the scale of the noise in ``epoch``, from 0; None for the layer's own."""
         if self.noise == "none":
             return 0.0
         if self.noise == "same" or self.noise_scale is None or self.epsilon is None or self.schedule is None:
@@ -62,7 +66,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class EpochRow:
-    """What validation says after an epoch (from 1); gaps are nan without private attributes."""
+    """Training loss and validation metrics after an epoch, from 1; gaps are nan without private attributes."""
 
     epoch: int
     loss: float
@@ -80,17 +84,20 @@ def train(
     plan: TrainingPlan,
     observe: Callable[[EpochRow], None] = lambda row: None,
 ) -> list[EpochRow]:
-    """Train encoder and server; returns a row an epoch.
+    """Train encoder and server; return a row per epoch.
 
     Args:
-        clients: where vectors come from, and gradients go.
-        server: classifier and adversaries. optimizer: of the server; the clients have theirs.
-        training, validation: classes and private attributes (public in the papers' setting).
+        clients: send vectors and receive gradients.
+        server: classifier and adversaries.
+        optimizer: of the server; the clients have their own.
+        training: classes and private attributes of the training rows (public in the papers' setting).
+        validation: the same of the validation rows.
+        plan: length, noise and weights of the training.
         observe: called with the row of every epoch.
     """
-    steps = optimizer.build(server.parameters())
+    server_optimizer = optimizer.build(server.parameters())
     classes, private = torch.from_numpy(training.labels), torch.from_numpy(training.private)
-    found = []
+    history = []
     for epoch in range(plan.epochs if plan.stop_after is None else plan.stop_after):
         order = streams.generator(plan.seed, "epoch order", epoch).permutation(len(training))
         weight = adversary_weight(plan.weight, epoch, plan.epochs)
@@ -99,41 +106,41 @@ def train(
         for number, rows in enumerate(_batches(order, plan.batch_size)):
             seed = short_seed(plan.seed, "step", epoch, number)
             z = clients.forward(rows, seed, plan.scale(epoch)).requires_grad_()
-            chosen = torch.from_numpy(rows)
+            batch = torch.from_numpy(rows)
             loss = server.loss(
                 z,
-                classes[chosen],
-                private[chosen],
+                classes[batch],
+                private[batch],
                 weight=weight,
                 orthogonal=plan.orthogonal,
-                draw=Draw.whole(seed, len(rows)),
+                draw=Draw.full_batch(seed, len(rows)),
             )
-            steps.zero_grad()
+            server_optimizer.zero_grad()
             loss.backward()
-            steps.step()
+            server_optimizer.step()
             if z.grad is not None:
                 clients.backward(z.grad)
             losses.append(loss.item())
-        row = _validated(clients, server, validation, plan.seed, epoch, float(np.mean(losses)))
-        found.append(row)
+        row = _validate(clients, server, validation, plan.seed, epoch, float(np.mean(losses)))
+        history.append(row)
         observe(row)
-    return found
+    return history
 
 
-def _validated(
+def _validate(
     clients: Clients, server: Server, validation: LabelledSplit, seed: int, epoch: int, loss: float
 ) -> EpochRow:
     server.eval()
-    sent = clients.validation(short_seed(seed, "validation", epoch))
+    sent = clients.validate(short_seed(seed, "validation", epoch))
     predicted = server.predictions(sent).numpy()
     gaps = [
         (tpr_gap(predicted, validation.labels, group), grms(predicted, validation.labels, group))
         for group in validation.private.T
     ]
-    # With several attributes the worst one counts.
+    # The worst of several attributes.
     gap = max((abs(g) for g, _ in gaps), default=float("nan"))
-    root = max((r for _, r in gaps), default=float("nan"))
-    return EpochRow(epoch + 1, loss, accuracy(predicted, validation.labels), gap, root)
+    worst_grms = max((r for _, r in gaps), default=float("nan"))
+    return EpochRow(epoch + 1, loss, accuracy(predicted, validation.labels), gap, worst_grms)
 
 
 def _batches(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

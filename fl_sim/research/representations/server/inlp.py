@@ -1,8 +1,11 @@
-"""Iterative null-space projection (Ravfogel et al. 2020): remove what linear classifiers find, again and again.
+"""Iterative null-space projection (Ravfogel et al. 2020): remove the directions that linear classifiers find.
 
-In each round a linear classifier learns the private attribute from what is left; what it looked at (the row space of
-its weights) is projected away. After n rounds P is the orthogonal projection on the intersection of all null spaces,
-I − (projection on the sum of the row spaces) (Ben-Israel 2015). Only linear traces go, and no ε follows.
+In each round a linear classifier learns the private attribute from the projected vectors; the row space of its weights
+is then projected away. After n rounds P is the orthogonal projection on the intersection of all null spaces,
+I − (projection on the sum of the row spaces) (Ben-Israel 2015). It removes linear traces only, and gives no ε.
+
+>>> row_space_projection(np.array([[0.0, 2.0]])).tolist()
+[[0.0, 0.0], [0.0, 1.0]]
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fl_sim.research.representations.server.solvers import unfinished_is_fine
+from fl_sim.research.representations.server.solvers import fit_quietly
 
 Floats = NDArray[np.float64]
 
-_MOST_ROWS = 10_000  # of a linear classifier's training; enough for a direction, and quick
+_MOST_ROWS = 10_000  # training rows of a linear classifier: enough for a direction, and quick
 
 
 def row_space_projection(weights: Floats) -> Floats:
-    """The orthogonal projection (k, k) on the rows of ``weights`` (m, k)."""
+    """Return the orthogonal projection, float64 (k, k), on the rows of ``weights``, float64 (m, k)."""
     basis = scipy.linalg.orth(weights.T)
     return np.asarray(basis @ basis.T)
 
@@ -27,25 +30,28 @@ def row_space_projection(weights: Floats) -> Floats:
 def null_space_projection(
     vectors: Floats, private: NDArray[np.int64], rounds: int, rng: np.random.Generator
 ) -> tuple[Floats, list[float]]:
-    """P (k, k), symmetric and idempotent, of rank k − (directions removed), and what each round's classifier got right.
+    """Return P, float64 (k, k), and the accuracy of each round's classifier.
+
+    P is symmetric and idempotent, of rank k − (directions removed).
 
     Args:
-        vectors: (n, k). private: one attribute, 0 or 1, (n,).
-        rounds: how many classifiers. rng: draws the rows that each of them learns from.
+        vectors: float64 (n, k).
+        private: one attribute, 0 or 1, int64 (n,).
+        rounds: number of classifiers.
+        rng: draws each classifier's training rows.
     """
     from sklearn.linear_model import LogisticRegression
 
     size = vectors.shape[1]
     removed = np.zeros((0, size))
     projection = np.eye(size)
-    found = []
+    accuracies = []
     for _ in range(rounds):
         rows = rng.permutation(len(vectors))[:_MOST_ROWS]
-        left = vectors[rows] @ projection
-        with unfinished_is_fine():
-            classifier = LogisticRegression(max_iter=200).fit(left, private[rows])
-        found.append(float(classifier.score(left, private[rows])))
-        # The part of the weights that is in what was removed before is the solver's rounding.
+        projected = vectors[rows] @ projection
+        classifier = fit_quietly(LogisticRegression(max_iter=200), projected, private[rows])
+        accuracies.append(float(classifier.score(projected, private[rows])))
+        # The part of the weights in directions that were removed before is the solver's rounding.
         removed = np.vstack([removed, classifier.coef_ @ projection])
         projection = np.eye(size) - row_space_projection(removed)
-    return projection, found
+    return projection, accuracies

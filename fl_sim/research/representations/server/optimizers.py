@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class OptimizerSpec(BaseModel):
-    """Which optimizer: FEDERATE has Adam at 0.001."""
+    """Name and step size of an optimizer; FEDERATE has Adam at 0.001."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -19,8 +19,13 @@ class OptimizerSpec(BaseModel):
     weight_decay: float = Field(0.0, ge=0, le=1, description="decoupled from Adam's step sizes (AdamW)")
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """A new optimizer of these parameters."""
+        """Return a new optimizer of ``parameters``."""
         if self.name == "sgd":
             return torch.optim.SGD(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
         # One pass over all small tensors: the steps of a small network are mostly overhead.
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+
+    def build_for(self, module: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """Return a new optimizer of the module's trainable parameters; None if it has none."""
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        return self.build(trainable) if trainable else None

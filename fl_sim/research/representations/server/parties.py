@@ -1,6 +1,6 @@
-"""The clients as training sees them: vectors come from them, gradients go back; here in this process.
+"""The clients as the training loop sees them: they send vectors and receive gradients; here in this process.
 
-`fl_sim.research.representations.server.federated` has the same over Flower messages, with the same numbers.
+`fl_sim.research.representations.server.federated` does the same over Flower messages, with the same numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fl_sim.research.representations.client.client_workspace import Workspace
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoders import Encoder, WordBag
+from fl_sim.research.representations.corpora.labelled import TRAIN, VALIDATION
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
 
 Floats = NDArray[np.float32]
@@ -21,33 +22,38 @@ Rows = NDArray[np.int64]
 
 
 class Clients(Protocol):
-    """Who has the texts, the encoder and the privacy layer."""
+    """The parties that hold texts, encoder and privacy layer."""
 
     @property
     def width(self) -> int:
-        """k."""
+        """Return k."""
 
     def forward(self, rows: Rows, seed: int, scale: float | None) -> torch.Tensor:
-        """Perturbed vectors (B, k) of training rows, without a graph; the randomness is that of ``seed``."""
+        """Return perturbed vectors of training rows, float32 (B, k), without a graph.
+
+        Args:
+            rows: int64 (B,).
+            seed: of all randomness of the step.
+            scale: of the noise; None for the layer's own.
+        """
 
     def backward(self, gradient: torch.Tensor) -> None:
-        """One step of the encoder along the gradient (B, k) in what the last :meth:`forward` sent."""
+        """Step the encoder along the gradient in the vectors that :meth:`forward` last sent, float32 (B, k)."""
 
-    def validation(self, seed: int) -> torch.Tensor:
-        """Perturbed vectors of the validation rows, for choosing a model."""
+    def validate(self, seed: int) -> torch.Tensor:
+        """Return perturbed vectors of the validation rows, float32 (n, k), for model selection."""
 
-    def released(self, split: str, seed: int | None) -> Floats:
-        """What is sent of a split when the encoder is done, (n, k), with the promise of the privacy layer."""
+    def release(self, split: str, seed: int | None) -> Floats:
+        """Return the released vectors of a split, float32 (n, k), under the privacy layer's guarantee."""
 
 
 class LocalClients:
-    """All clients at once, in this process."""
+    """All clients together, in this process."""
 
     def __init__(self, workspace: Workspace, optimizer: OptimizerSpec) -> None:
         self.workspace = workspace
-        _walk_sparsely(workspace.encoder, optimizer)
-        trainable = [p for p in workspace.encoder.parameters() if p.requires_grad]
-        self._optimizer = optimizer.build(trainable) if trainable else None
+        _allow_sparse_gradients(workspace.encoder, optimizer)
+        self._optimizer = optimizer.build_for(workspace.encoder)
         self._sent: torch.Tensor | None = None
 
     @property
@@ -55,7 +61,7 @@ class LocalClients:
         return self.workspace.encoder.width
 
     def forward(self, rows: Rows, seed: int, scale: float | None) -> torch.Tensor:
-        self._sent = self.workspace.perturbed("train", rows, Draw.whole(seed, len(rows)), scale)
+        self._sent = self.workspace.perturb(TRAIN, rows, Draw.full_batch(seed, len(rows)), scale)
         return self._sent.detach()
 
     def backward(self, gradient: torch.Tensor) -> None:
@@ -65,17 +71,17 @@ class LocalClients:
         self._sent.backward(gradient)
         self._optimizer.step()
 
-    def validation(self, seed: int) -> torch.Tensor:
-        count = self.workspace.rows("validation")
+    def validate(self, seed: int) -> torch.Tensor:
+        count = self.workspace.rows(VALIDATION)
         with torch.no_grad():
-            vectors = self.workspace.encoded("validation")
-            return self.workspace.layer(vectors, Draw.whole(seed, count))
+            vectors = self.workspace.encode(VALIDATION)
+            return self.workspace.layer(vectors, Draw.full_batch(seed, count))
 
-    def released(self, split: str, seed: int | None) -> Floats:
-        return self.workspace.released(split, seed)
+    def release(self, split: str, seed: int | None) -> Floats:
+        return self.workspace.release(split, seed)
 
 
-def _walk_sparsely(encoder: Encoder, optimizer: OptimizerSpec) -> None:
-    """Gradients of a bag of words touch the words of the batch; plain SGD can leave all others alone, too."""
+def _allow_sparse_gradients(encoder: Encoder, optimizer: OptimizerSpec) -> None:
+    """Let a bag of words under plain SGD update the words of the batch alone."""
     if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
         encoder.vectors.sparse = True

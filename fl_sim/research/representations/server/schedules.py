@@ -1,4 +1,8 @@
-"""How the adversaries' weight grows over epochs, and how the noise of adaptive training changes."""
+"""Schedules over epochs: the weight of the adversaries, and ε of adaptive noise.
+
+>>> [round(adversary_weight(1.0, epoch, epochs=10), 3) for epoch in (0, 5, 9)]
+[0.0, 0.941, 0.996]
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,18 @@ EpsilonSchedule = Callable[[int], float]
 
 AdaptiveName = Literal["1/n", "10/n"]
 ADAPTIVE: dict[AdaptiveName, EpsilonSchedule] = {"1/n": lambda n: 1 / n, "10/n": lambda n: 10 / n}
-"""The schedules that the study of DPNR tries."""
+"""The schedules of the study of DPNR, by name."""
 
 STEEPNESS = 7.0
-"""p_i runs from 0 to this over the epochs: the paper says "scaled", its published code 7·i/epochs."""
+"""p_i rises from 0 to this over the epochs: "scaled" in the paper, 7·i/epochs in its published code."""
 
 
 def adversary_weight(weight: float, epoch: int, epochs: int) -> float:
-    """λ·λ_i, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs, i = ``epoch`` from 0 (FEDERATE, appendix D.4)."""
+    """Return λ·λ_i, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs (FEDERATE, appendix D.4).
+
+    Args:
+        weight: λ.
+        epoch: i, from 0.
+        epochs: of the schedule.
+    """
     return weight * (2.0 / (1.0 + math.exp(-STEEPNESS * epoch / epochs)) - 1.0)

@@ -1,18 +1,29 @@
-"""scikit-learn's solvers where a good answer will do."""
+"""Fitting of scikit-learn's classifiers where an approximate solution suffices."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Estimator = TypeVar("Estimator")
 
 
-@contextmanager
-def unfinished_is_fine() -> Iterator[None]:
-    """No word of a classifier that has not converged: online coding asks for some that saw a handful of examples, and a
-    null space needs a direction and no optimum."""
+def fit_quietly(estimator: Estimator, inputs: NDArray[Any], labels: NDArray[np.int64]) -> Estimator:
+    """Return ``estimator`` fitted, without warnings that its solver has not converged.
+
+    Online coding fits some classifiers on a handful of examples, and a null space needs a direction, not an optimum.
+
+    Args:
+        estimator: of scikit-learn.
+        inputs: float (n, k).
+        labels: int64 (n,).
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
+        estimator.fit(inputs, labels)  # type: ignore[attr-defined]
+    return estimator

@@ -1,1 +1,1 @@
-"""Published tables of private representations, made again."""
+"""Reproductions of published tables of private representations."""

@@ -1,37 +1,38 @@
-"""FEDERATE's table 3 (Adult): seven systems, each chosen from its grid, five seeds, beside the published figures.
+"""FEDERATE's table 3 (Adult): seven systems, each selected from its grid, five seeds, beside the published figures.
 
-For each system and seed all grid points are trained; every epoch of every point is a candidate (the paper's
-Unconstrained, which has no grid, changes with the relaxation threshold, so its epochs are candidates, too). Of those
-within 1.0 point of the best validation accuracy the one with the least |TPR-gap| on validation is chosen, trained
-again up to its epoch, and measured on the test split; only it is attacked.
+All grid points of each system and seed are trained, and every epoch of every point is a candidate (the paper's
+Unconstrained has no grid but changes with the relaxation threshold, so its epochs are candidates, too). Of the
+candidates within 1.0 point of the best validation accuracy, the one with the smallest |TPR-gap| on validation is
+selected, trained again up to its epoch, measured on the test split and attacked.
 
-The network, the split and the sum of code lengths are those of FEDERATE's published code, and not those of its paper
-(two layers, dropout 0.1, a linear classifier, 60 : 20 : 20): with the former Random and Unconstrained come out as
-published, with the latter they do not (docs/representations.md has both measured).
+Network, split and sum of code lengths are those of FEDERATE's published code, not those of its paper (two layers,
+dropout 0.1, a linear classifier, 60 : 20 : 20). With the code's, Random and Unconstrained reproduce; with the paper's
+they do not (docs/representations.md has both).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.evaluation.model_selection import Candidate, select
 from fl_sim.research.representations.studies.study_tables import (
+    Log,
     Options,
+    collect_records,
     heading,
     mean_and_deviation,
-    records_of,
-    spread,
+    table_cell,
 )
 
 RELAXATION = 0.01
 METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
 SHOWN = (*METRICS, "mdl_online")
-"""Those of the paper, with MDL as its published code sums it (every step from the first row on again), and MDL as its
-equation 10 has it, for which nothing is published."""
+"""The paper's metrics, with MDL as summed by its published code (every step from the first row on again), and MDL of
+its equation 10, for which no figure is published."""
 
 PUBLISHED: dict[str, dict[str, tuple[float, float] | None]] = {
     system: dict(zip(METRICS, figures, strict=True))
@@ -54,12 +55,16 @@ _EPSILONS = (8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 20.0)
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """The grid points of each system.
 
     Attributes:
-        weights: λ. orthogonal: λ_ort. epsilons: ε of noise; paired with λ in federate.
+        weights: λ.
+        orthogonal: λ_ort.
+        epsilons: ε of noise.
+        federate_epsilons: ε of federate, combined with λ.
         inlp_rounds: classifiers of INLP.
-        epochs, noisy_epochs: of systems without and with noise.
+        epochs: of systems without noise.
+        noisy_epochs: of systems with noise.
     """
 
     weights: tuple[float, ...]
@@ -72,7 +77,7 @@ class Grid:
 
 
 THIN = Grid((0.3, 1.0, 2.9), (0.5,), (12.0, 20.0), (20.0,), (2, 7))
-"""The default: fourteen points a seed. Of ε, the least noise is what model selection takes in the end."""
+"""The default: fourteen points per seed. Model selection prefers the least noise."""
 
 FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7))
 """Appendix D.4."""
@@ -87,25 +92,25 @@ NETWORK: dict[str, Any] = {
         "weighed": "loss",
     },
 }
-"""What the published code builds for Adult."""
+"""The network of the published code for Adult."""
 
 
-def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The table as a JSON-ready mapping: published and measured figures, what was chosen, every value.
+def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+    """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value.
 
     Args:
-        options: what and how.
-        say: called with a line of text as things get done.
+        options: of the reproduction.
+        log: called with a line of progress.
     """
     grid = FULL if options.full else THIN
     chosen: list[dict[str, Any]] = []
     for seed in options.seeds:
         configs = {system: list(_points(system, seed, grid, options)) for system in PUBLISHED}
-        trained = dict(zip(configs, _by_system(configs, options, say), strict=True))
+        trained = dict(zip(configs, _records_by_system(configs, options, log), strict=True))
         finals = [_final(configs[system], trained[system]) for system in PUBLISHED]
-        for system, record in zip(PUBLISHED, records_of(finals, options, say), strict=True):
+        for system, record in zip(PUBLISHED, collect_records(finals, options, log), strict=True):
             chosen.append(_row(system, record))
-            say(f"seed {seed}: {system}: {chosen[-1]['figures']}")
+            log(f"seed {seed}: {system}: {chosen[-1]['figures']}")
     return {
         **heading("adult", "FEDERATE (Maheshwari et al. 2022), table 3", options),
         "layer": options.layer,
@@ -116,26 +121,28 @@ def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) 
 
 
 def as_markdown(table: dict[str, Any]) -> str:
-    """The table for people: measured ± deviation (published ± deviation), ✓ where they agree within the sum; and ε of
-    the systems that were chosen, claimed and proven."""
+    """Return the table in Markdown: measured ± deviation (published ± deviation), ✓ if they agree within the sum.
+
+    Below it are the claimed and proven ε of the selected systems.
+    """
     lines = ["| system | " + " | ".join(SHOWN) + " |", "|---|" + "---|" * len(SHOWN)]
     for system, row in table["rows"].items():
         lines.append(f"| {system} | " + " | ".join(_cell(row[metric], len(table["seeds"])) for metric in SHOWN) + " |")
-    return "\n".join([*lines, "", *_promises(table["chosen"])]) + "\n"
+    return "\n".join([*lines, "", *_epsilon_lines(table["chosen"])]) + "\n"
 
 
-def _promises(chosen: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A line for each system with a privacy layer."""
+def _epsilon_lines(chosen: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line of claimed and proven ε for each system with a privacy layer."""
     for system in dict.fromkeys(row["system"] for row in chosen):
-        found = [row["privacy"] for row in chosen if row["system"] == system]
-        if found[0].get("layer", "none") != "none":
-            pairs = sorted({(privacy["epsilon_claimed"], privacy["epsilon_any_text"]) for privacy in found})
-            told = "; ".join(f"{claimed:.4g} claimed, {proven:.4g} proven" for claimed, proven in pairs)
-            yield f"* ε of {system}: {told}"
+        rows = [row["privacy"] for row in chosen if row["system"] == system]
+        if rows[0].get("layer", "none") != "none":
+            pairs = sorted({(privacy["epsilon_claimed"], privacy["epsilon_any_text"]) for privacy in rows})
+            text = "; ".join(f"{claimed:.4g} claimed, {proven:.4g} proven" for claimed, proven in pairs)
+            yield f"* ε of {system}: {text}"
 
 
 def _points(system: str, seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
-    """The grid of a system."""
+    """Yield the grid points of a system."""
     noisy = system in ("noise", "federate")
     base = load_mapping(
         {
@@ -161,17 +168,17 @@ def _points(system: str, seed: int, grid: Grid, options: Options) -> Iterator[Ex
         yield base.with_values(dict(zip(axes, values, strict=True)))
 
 
-def _by_system(
-    configs: dict[str, list[ExperimentConfig]], options: Options, say: Callable[[str], None]
+def _records_by_system(
+    configs: dict[str, list[ExperimentConfig]], options: Options, log: Log
 ) -> Iterator[list[dict[str, Any]]]:
-    """All points of all systems side by side, then sorted out again."""
-    records = iter(records_of([config for points in configs.values() for config in points], options, say))
+    """Run the points of all systems in one grid; yield each system's records."""
+    records = iter(collect_records([config for points in configs.values() for config in points], options, log))
     for points in configs.values():
         yield list(itertools.islice(records, len(points)))
 
 
 def _final(configs: list[ExperimentConfig], records: list[dict[str, Any]]) -> ExperimentConfig:
-    """The chosen point up to its chosen epoch, with all attacks."""
+    """Return the selected point, stopped after its selected epoch, with all attacks."""
     candidates = [c for number, record in enumerate(records) for c in _candidates(number, record)]
     best = select(candidates, RELAXATION)
     values = {"attacks.leakage": True, "attacks.mdl": True, "training.stop_after": best.epoch}
@@ -179,11 +186,11 @@ def _final(configs: list[ExperimentConfig], records: list[dict[str, Any]]) -> Ex
 
 
 def _candidates(number: int, record: dict[str, Any]) -> list[Candidate]:
-    """A candidate for each epoch; INLP and the baselines count once, as they are in the end."""
+    """Return a candidate for each epoch; one, of the end, for INLP and random."""
     if record["config"]["method"] in ("inlp", "random"):
-        found = record["metrics"]["validation"]
+        metrics = record["metrics"]["validation"]
         last = record["config"]["training"]["epochs"]
-        return [Candidate(number, last, found["accuracy"], abs(found["groups"]["sex"]["tpr_gap"]))]
+        return [Candidate(number, last, metrics["accuracy"], abs(metrics["groups"]["sex"]["tpr_gap"]))]
     return [Candidate(number, row["epoch"], row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]
 
 
@@ -214,24 +221,21 @@ def _row(system: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(system: str, chosen: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {}
+    metrics = {}
     for metric in SHOWN:
         values = [row["figures"][metric] for row in chosen if row["system"] == system]
         mean, deviation = mean_and_deviation(values)
         published = PUBLISHED[system].get(metric)
-        # A deviation that is printed as 0.00 is below 0.005, and a mean is rounded likewise.
+        # Published means and deviations are rounded to 0.005.
         agrees = None if published is None else abs(mean - published[0]) <= deviation + published[1] + 0.005
-        found[metric] = {
+        metrics[metric] = {
             "measured": [mean, deviation],
             "published": None if published is None else list(published),
             "agrees": agrees,
         }
-    return found
+    return metrics
 
 
 def _cell(figure: dict[str, Any], seeds: int) -> str:
-    measured = spread(figure["measured"], seeds, 2)
-    if figure["published"] is None:
-        return f"{measured} (–)"
-    published = "{:.2f} ± {:.2f}".format(*figure["published"])
-    return f"{measured} ({published}){' ✓' if figure['agrees'] else ''}"
+    published = None if figure["published"] is None else "{:.2f} ± {:.2f}".format(*figure["published"])
+    return table_cell(figure["measured"], seeds, 2, published) + (" ✓" if figure["agrees"] else "")

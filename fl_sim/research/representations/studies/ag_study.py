@@ -1,24 +1,31 @@
-"""The study's figures 7 and 8: how well texts are classified behind DPNR's layer, over ε and word dropout.
+"""The study's figures 7 and 8: accuracy of text classification after DPNR's layer, over ε and word dropout.
 
-A bag of words of 32 or 64 numbers and a linear classifier learn from 30,000 texts (95 : 5) for five epochs, with the
-noise of the release (Robust), without noise (Non Robust), or with noise of ε_n = 10/n in epoch n (Adaptative). The
-last two do not depend on ε, so that one training serves all releases; so does the Robust training at ε = 4 for all
-rates of dropout. SST-2 stands in for Yelp polarity.
+A bag of words of 32 or 64 numbers and a linear classifier are trained on 30,000 texts (95 : 5) for five epochs, with
+the noise of the release (Robust), without noise (Non Robust), or with noise of ε_n = 10/n in epoch n (Adaptative). The
+last two trainings do not depend on ε, so one of each serves all releases; the Robust training at ε = 4 serves all rates
+of dropout. SST-2 replaces Yelp polarity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, MethodName, load_mapping
-from fl_sim.research.representations.studies.study_tables import Options, collected, heading, mean_and_deviation, spread
+from fl_sim.research.representations.studies.study_tables import (
+    Log,
+    Options,
+    collect_figures,
+    heading,
+    mean_and_deviation,
+    table_cell,
+)
 
 Key = tuple[float, float]
 """ε and μ of a release."""
-Place = tuple[str, int, str, Key | None]
-"""Corpus, k, system and release; no release without a privacy layer."""
+RowKey = tuple[str, int, str, Key | None]
+"""Corpus, k, system and release; the release is None without a privacy layer."""
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -26,7 +33,7 @@ EPSILON_OF_RATES = 4.0
 RELEASES: tuple[Key, ...] = (*((e, 0.0) for e in EPSILONS), *((EPSILON_OF_RATES, m) for m in RATES))
 SYSTEMS: tuple[MethodName, ...] = ("non-robust", "robust", "adaptive")
 FOLDERS = {"ag-news": "ag_news", "sst2": "sst2"}
-"""Corpora, and their folders in the source."""
+"""Folder of each corpus in the source."""
 
 _COLUMNS: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("ag-news", 32): {
@@ -40,21 +47,23 @@ _COLUMNS: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     },
 }
 PUBLISHED: dict[tuple[str, int], dict[str, dict[Key, float]]] = {
-    place: {system: dict(zip(RELEASES, column, strict=True)) for system, column in columns.items()}
-    for place, columns in _COLUMNS.items()
+    table: {system: dict(zip(RELEASES, column, strict=True)) for system, column in columns.items()}
+    for table, columns in _COLUMNS.items()
 }
-"""Test accuracy, a share: the mean of five runs, without deviations. Yelp's columns have no counterpart here."""
+"""Test accuracy, a share: the mean of five runs, published without deviations. Yelp's columns are left out."""
 PUBLISHED_PLAIN = {("ag-news", 32): 0.80, ("ag-news", 64): 0.77}
 """Test accuracy without a privacy layer."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """The trainings of each corpus.
 
     Attributes:
-        robust: ε of the Robust trainings, of which 4 is one; each costs a training.
-        dimensions: k. rows: texts of training and validation. epochs: of each training.
+        robust: ε of the Robust trainings, 4 among them; one training each.
+        dimensions: k.
+        rows: texts of training and validation.
+        epochs: of each training.
     """
 
     robust: tuple[float, ...]
@@ -70,25 +79,25 @@ FULL = Grid(EPSILONS)
 """All of both figures."""
 
 
-def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
+def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+    """Return the figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
 
     Args:
-        options: what and how; ``source`` has a folder for each corpus (:data:`FOLDERS`).
-        say: called with a line of text as things get done.
+        options: of the reproduction; ``source`` has a folder for each corpus (:data:`FOLDERS`).
+        log: called with a line of progress.
     """
     grid = FULL if options.full else THIN
-    found = collected(lambda seed: _configs(seed, grid, options), _accuracies, options, say)
+    rows = collect_figures(lambda seed: _configs(seed, grid, options), _accuracies, options, log)
     return {
         **heading("ag-study", "Study of DPNR (Zouhri and Abecidan 2021), figures 7 and 8", options),
         "texts": grid.rows,
         "epochs": grid.epochs,
-        "rows": [_row(place, values) for place, values in found.items()],
+        "rows": [_row(key, values) for key, values in rows.items()],
     }
 
 
 def as_markdown(table: dict[str, Any]) -> str:
-    """The figures for people: accuracy in percent ± deviation (published), ε claimed and proven."""
+    """Return the figures in Markdown: accuracy in percent ± deviation (published), claimed and proven ε."""
     lines: list[str] = []
     seeds = len(table["seeds"])
     for corpus, width in dict.fromkeys((row["corpus"], row["dimensions"]) for row in table["rows"]):
@@ -103,10 +112,10 @@ def as_markdown(table: dict[str, Any]) -> str:
             cells = {row["system"]: row for row in rows if (row["epsilon"], row["word_dropout"]) == key}
             if not cells:
                 continue
-            some = next(iter(cells.values()))
-            told = [f"{key[0]:g}", f"{key[1]:g}", f"{some['epsilon_claimed']:.3g}", f"{some['epsilon_corrected']:.4g}"]
-            told += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
-            lines.append(f"| {' | '.join(told)} |")
+            row = next(iter(cells.values()))
+            texts = [f"{key[0]:g}", f"{key[1]:g}", f"{row['epsilon_claimed']:.3g}", f"{row['epsilon_corrected']:.4g}"]
+            texts += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
+            lines.append(f"| {' | '.join(texts)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -132,8 +141,8 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConf
                     }
                 )
             for epsilon in grid.robust:
-                others = [(epsilon, rate) for rate in RATES] if epsilon == EPSILON_OF_RATES else []
-                keys = [(epsilon, 0.0), *others]
+                dropouts = [(epsilon, rate) for rate in RATES] if epsilon == EPSILON_OF_RATES else []
+                keys = [(epsilon, 0.0), *dropouts]
                 yield load_mapping(
                     {**base, "method": "robust", "privacy": {"epsilon": epsilon}, "releases": _sections(keys)}
                 )
@@ -143,8 +152,8 @@ def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:
     return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
 
 
-def _accuracies(record: dict[str, Any]) -> Iterator[tuple[Place, tuple[float, dict[str, Any] | None]]]:
-    """Each release's place, and its accuracy with what it promises."""
+def _accuracies(record: dict[str, Any]) -> Iterator[tuple[RowKey, tuple[float, dict[str, Any] | None]]]:
+    """Yield the row, accuracy and guarantee of each release of a record."""
     config = record["config"]
     corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
     if system == "unconstrained":
@@ -155,8 +164,8 @@ def _accuracies(record: dict[str, Any]) -> Iterator[tuple[Place, tuple[float, di
         yield (corpus, width, system, key), (release["test"]["accuracy"], release["privacy"])
 
 
-def _row(place: Place, values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
-    corpus, width, system, key = place
+def _row(key: RowKey, values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
+    corpus, width, system, release = key
     row: dict[str, Any] = {
         "corpus": corpus,
         "dimensions": width,
@@ -166,15 +175,14 @@ def _row(place: Place, values: list[tuple[float, dict[str, Any] | None]]) -> dic
     }
     row["measured"] = mean_and_deviation([100 * accuracy for accuracy, _ in values])
     privacy = values[0][1]
-    if key is None or privacy is None:
+    if release is None or privacy is None:
         published = PUBLISHED_PLAIN.get((corpus, width))
     else:
-        published = PUBLISHED.get((corpus, width), {}).get(system, {}).get(key)
-        row |= {"epsilon": key[0], "word_dropout": key[1]}
+        published = PUBLISHED.get((corpus, width), {}).get(system, {}).get(release)
+        row |= {"epsilon": release[0], "word_dropout": release[1]}
         row |= {name: privacy[name] for name in ("epsilon_claimed", "epsilon_corrected")}
     return row | {"published": None if published is None else 100 * published}
 
 
 def _cell(row: dict[str, Any], seeds: int) -> str:
-    published = "–" if row["published"] is None else f"{row['published']:.0f}"
-    return f"{spread(row['measured'], seeds, 1)} ({published})"
+    return table_cell(row["measured"], seeds, 1, None if row["published"] is None else f"{row['published']:.0f}")

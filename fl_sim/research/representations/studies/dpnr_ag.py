@@ -1,20 +1,27 @@
 """DPNR's tables 2 to 5 and 7 on its AG set, with MiniLM in place of BERT-base.
 
-The frozen features of MiniLM (k = 384) are computed once; a network of two layers learns on them in place of the
-paper's fine-tuning. Four epochs, the attacker reads what is sent. DPNR stands here twice: as its paper says it, with
-a noise of its own for each coordinate, and as its published code has it, with one number for all of them
-(``dpnr-shared``), which hides nothing.
+The frozen features of MiniLM (k = 384) are computed once; a network of two layers is trained on them for four epochs
+instead of the paper's fine-tuning. The attacker reads the sent vectors. DPNR appears twice: as in its paper, with
+independent noise on each coordinate, and as in its published code, with one noise number for all coordinates
+(``dpnr-shared``), which protects nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
-from fl_sim.research.representations.studies.study_tables import Options, collected, heading, mean_and_deviation, spread
+from fl_sim.research.representations.studies.study_tables import (
+    Log,
+    Options,
+    collect_figures,
+    heading,
+    mean_and_deviation,
+    table_cell,
+)
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -26,8 +33,8 @@ PERSONS = AG_PERSONS[2:]
 """Entities 3, 4 and 5."""
 LAYERS = ("dpnr", "dpnr-shared")
 BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
-"""Methods, and the paper's names of them."""
-Place = tuple[str, float | None, float]
+"""The paper's name of each method."""
+RowKey = tuple[str, float | None, float]
 """System, ε and μ."""
 
 TABLE_2 = dict(zip(EPSILONS, (80.87, 80.78, 79.71, 79.36, 79.59), strict=True))
@@ -50,18 +57,21 @@ _TABLE_7 = {
     "dpnr": ((83.60, -16.93), (81.79, -12.22), (81.04, -6.04)),
 }
 TABLE_5 = {system: dict(zip(PERSONS, rows, strict=True)) for system, rows in _TABLE_5.items()}
-"""The attacker's accuracy where a person is absent, and where they are present."""
+"""The attacker's accuracy on texts without and with a person."""
 TABLE_7 = {system: dict(zip(PERSONS, rows, strict=True)) for system, rows in _TABLE_7.items()}
-"""Accuracy of the task where a person is absent, and how much more it is where they are present."""
+"""The task's accuracy on texts without a person, and the difference on texts with them."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """The trainings of each seed.
 
     Attributes:
-        epsilons: ε of DPNR, of which 0.05 and 1 are two; each costs a training. rates: μ at ε = 1.
-        epochs: of training. attacker_epochs: of the attacker. model: the frozen encoder.
+        epsilons: ε of DPNR, 0.05 and 1 among them; one training each.
+        rates: μ at ε = 1.
+        epochs: of training.
+        attacker_epochs: of the attacker's training.
+        model: the frozen encoder.
     """
 
     epsilons: tuple[float, ...]
@@ -75,34 +85,35 @@ THIN = Grid((0.05, 1.0, 5.0), (0.3, 0.8), attacker_epochs=5)
 """The default."""
 
 FULL = Grid(EPSILONS, RATES)
-"""All rows of the paper's tables, and the attacker's usual training."""
+"""All rows of the paper's tables, and the attacker's default training."""
 
 
-def reproduce(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The tables as a JSON-ready mapping: a row for each system, ε and μ.
+def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+    """Return the tables as a JSON-ready mapping: a row for each system, ε and μ.
 
     Args:
-        options: what and how. say: called with a line of text as things get done.
+        options: of the reproduction.
+        log: called with a line of progress.
     """
     grid = FULL if options.full else THIN
-    found = collected(lambda seed: _configs(seed, grid, options), _figures, options, say)
+    rows = collect_figures(lambda seed: _configs(seed, grid, options), _figures, options, log)
     return {
         **heading("dpnr-ag", "DPNR (Lyu, He and Li 2020), tables 2 to 5 and 7, the AG set", options),
         "model": grid.model,
         "attacker_epochs": grid.attacker_epochs,
-        "rows": [_row(place, values) for place, values in found.items()],
+        "rows": [_row(key, values) for key, values in rows.items()],
     }
 
 
 def as_markdown(table: dict[str, Any]) -> str:
-    """The tables for people: measured ± deviation (published)."""
+    """Return the tables in Markdown: measured ± deviation (published)."""
     rows, seeds = table["rows"], len(table["seeds"])
     lines = ["Tables 2 and 3, accuracy in percent:", ""]
     lines += ["| system | ε | μ | ε' claimed | ε' proven | accuracy |", "|---|---|---|---|---|---|"]
     for row in rows:
-        told = [row["system"], *(_number(row[name]) for name in ("epsilon", "word_dropout"))]
-        told += [_number(row[name]) for name in ("epsilon_claimed", "epsilon_corrected")]
-        lines.append(f"| {' | '.join(told)} | {_cell(row['accuracy'], row['published'].get('accuracy'), seeds)} |")
+        texts = [row["system"], *(_number(row[name]) for name in ("epsilon", "word_dropout"))]
+        texts += [_number(row[name]) for name in ("epsilon_claimed", "epsilon_corrected")]
+        lines.append(f"| {' | '.join(texts)} | {_cell(row['accuracy'], row['published'].get('accuracy'), seeds)} |")
     attacked = [row for row in rows if "privacy_f" in row]
     lines += ["", f"Table 4; DPNR with ε = {ATTACKED:g}:", ""]
     lines += ["| system | accuracy | empirical privacy 1 − F |", "|---|---|---|"]
@@ -136,16 +147,16 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConf
         for epsilon in grid.epsilons:
             rates = grid.rates if epsilon == EPSILON_OF_RATES else ()
             releases = [{"epsilon": epsilon, "word_dropout": rate} for rate in rates]
-            own = {
+            changes = {
                 "privacy": {"layer": layer, "epsilon": epsilon},
                 "releases": releases,
                 "attacks": {**base["attacks"], "attacker": epsilon == ATTACKED},
             }
-            yield load_mapping({**base, "method": "robust", **own})
+            yield load_mapping({**base, "method": "robust", **changes})
 
 
-def _figures(record: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Each row's place in the table and its figures, in percent."""
+def _figures(record: dict[str, Any]) -> Iterator[tuple[RowKey, dict[str, Any]]]:
+    """Yield the rows of a record and their figures, in percent."""
     test = record["metrics"]["test"]
     privacy = record["privacy"]
     method = record["config"]["method"]
@@ -164,12 +175,12 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
             figures["task"][person] = (absent, 100 * group["accuracy_with"] - absent)
     yield (system, privacy["epsilon"] if noisy else None, 0.0), figures
     for release in record.get("releases", ()):
-        place = (system, release["privacy"]["epsilon"], release["word_dropout"])
-        yield place, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
+        key = (system, release["privacy"]["epsilon"], release["word_dropout"])
+        yield key, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
 
 
-def _row(place: Place, values: list[dict[str, Any]]) -> dict[str, Any]:
-    system, epsilon, rate = place
+def _row(key: RowKey, values: list[dict[str, Any]]) -> dict[str, Any]:
+    system, epsilon, rate = key
     privacy = values[0]["privacy"]
     row: dict[str, Any] = {
         "system": system,
@@ -192,19 +203,19 @@ def _row(place: Place, values: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _published(system: str, epsilon: float | None, rate: float) -> dict[str, Any]:
-    """The paper's figures of a row; those of DPNR stand beside both of its readings."""
+    """Return the paper's figures of a row; both versions of DPNR get its figures."""
     name = "dpnr" if system in LAYERS else system
-    found: dict[str, Any] = {}
+    published: dict[str, Any] = {}
     if epsilon is None:
-        found["accuracy"] = TABLE_4[name][0]
+        published["accuracy"] = TABLE_4[name][0]
     elif rate == 0:
-        found["accuracy"] = TABLE_2[epsilon]
+        published["accuracy"] = TABLE_2[epsilon]
     else:
-        found["accuracy"] = TABLE_3[rate]
+        published["accuracy"] = TABLE_3[rate]
     if epsilon is None or (epsilon == ATTACKED and rate == 0):
-        found["privacy_f"] = TABLE_4[name][1]
-        found["attacker"], found["task"] = TABLE_5.get(name, {}), TABLE_7.get(name, {})
-    return found
+        published["privacy_f"] = TABLE_4[name][1]
+        published["attacker"], published["task"] = TABLE_5.get(name, {}), TABLE_7.get(name, {})
+    return published
 
 
 def _number(value: float | None) -> str:
@@ -212,9 +223,9 @@ def _number(value: float | None) -> str:
 
 
 def _cell(measured: Sequence[float], published: float | None, seeds: int) -> str:
-    return f"{spread(measured, seeds, 1)} ({'–' if published is None else f'{published:.2f}'})"
+    return table_cell(measured, seeds, 1, None if published is None else f"{published:.2f}")
 
 
 def _pair(measured: Sequence[Sequence[float]], published: Sequence[float] | None) -> str:
-    told = "–" if published is None else f"{published[0]:.1f} / {published[1]:.1f}"
-    return f"{measured[0][0]:.1f} / {measured[1][0]:.1f} ({told})"
+    figures = "–" if published is None else f"{published[0]:.1f} / {published[1]:.1f}"
+    return f"{measured[0][0]:.1f} / {measured[1][0]:.1f} ({figures})"

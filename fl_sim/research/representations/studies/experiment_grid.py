@@ -1,4 +1,4 @@
-"""Many experiments side by side: in this process, in Ray's workers, with the same records whatever their number."""
+"""Many experiments, in this process or in parallel on Ray; the records do not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ Observer = Callable[[int, dict[str, Any]], None]
 def run_grid(
     configs: Sequence[ExperimentConfig], jobs: int = 1, observe: Observer = lambda number, record: None
 ) -> list[dict[str, Any]]:
-    """The records of all experiments, in their order.
+    """Run all experiments and return their records, in order.
 
-    An experiment's numbers are a function of its configuration alone, and each worker computes on one thread, so that
-    ``jobs`` changes nothing but the time (and the seconds in the records).
+    A record is a function of its configuration alone, and each worker computes on one thread, so ``jobs`` changes the
+    time only (and the seconds in the records).
 
     Args:
         configs: the grid points.
-        jobs: how many at once; above 1 each in a worker of Ray.
-        observe: called with the number and the record of each as it ends.
+        jobs: experiments at once; above 1, each in a worker of Ray.
+        observe: called with the number and the record of each experiment as it ends.
     """
-    found: dict[int, dict[str, Any]] = {}
-    for number, record in _serially(configs) if jobs == 1 else _in_ray(configs, jobs):
-        found[number] = record
+    records: dict[int, dict[str, Any]] = {}
+    for number, record in _run_serially(configs) if jobs == 1 else _run_on_ray(configs, jobs):
+        records[number] = record
         observe(number, record)
-    return [found[number] for number in range(len(configs))]
+    return [records[number] for number in range(len(configs))]
 
 
-def _serially(configs: Sequence[ExperimentConfig]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_serially(configs: Sequence[ExperimentConfig]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, config in enumerate(configs):
         yield number, run(config)
 
 
-def _in_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_on_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
     import ray
 
     started = not ray.is_initialized()
@@ -55,16 +55,16 @@ def _in_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[in
             os.environ.setdefault(name, value)
         ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        work = ray.remote(num_cpus=1, max_retries=0)(_of_text)
-        waiting = {work.remote(config.model_dump_json()): number for number, config in enumerate(configs)}
-        while waiting:
-            ready, _ = ray.wait(list(waiting), num_returns=1)
-            yield waiting.pop(ready[0]), ray.get(ready[0])
+        work = ray.remote(num_cpus=1, max_retries=0)(_run_json)
+        pending = {work.remote(config.model_dump_json()): number for number, config in enumerate(configs)}
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1)
+            yield pending.pop(ready[0]), ray.get(ready[0])
     finally:
         if started:
             ray.shutdown()
 
 
-def _of_text(config: str) -> dict[str, Any]:
-    """What a worker does; a configuration travels as JSON."""
+def _run_json(config: str) -> dict[str, Any]:
+    """Run an experiment in a worker, from its configuration as JSON."""
     return run(ExperimentConfig.model_validate_json(config))

@@ -1,4 +1,8 @@
-"""Published tables of private representations that can be made again, by name."""
+"""The reproducible tables of private representations, by name.
+
+>>> sorted(REPRODUCTIONS)
+['adult', 'ag-study', 'dpnr-ag']
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
+from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import adult_study, ag_study, dpnr_ag
-from fl_sim.research.representations.studies.study_tables import Options, Say
+from fl_sim.research.representations.studies.study_tables import Log, Options
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table.
+    """A reproducible table.
 
     Attributes:
-        title: what it is. folder: where its corpus lies in a folder of corpora.
-        make: makes it. show: the table in Markdown.
-        layers: that it can be made with, the first by default.
+        title: for people.
+        folder: of its corpus, in a folder of corpora.
+        make: returns the table's mapping.
+        show: returns the table in Markdown.
+        layers: allowed privacy layers, the default first.
     """
 
     title: str
     folder: str
-    make: Callable[[Options, Say], dict[str, Any]]
+    make: Callable[[Options, Log], dict[str, Any]]
     show: Callable[[dict[str, Any]], str]
     layers: tuple[str, ...] = ("l1",)
 
@@ -57,34 +64,39 @@ docs/representations.md says what each system is, and why a figure is not the pu
 """
 
 
-def run(name: str, options: Options, say: Say = lambda line: None) -> dict[str, Any]:
-    """The table of that name as a JSON-ready mapping, with what it was made on.
+def run(name: str, options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+    """Make a table and return it as a JSON-ready mapping, with its environment.
 
     Args:
-        name: one of ``NAMES``. options: what and how. say: called with a line as things get done.
+        name: one of ``NAMES``.
+        options: of the reproduction.
+        log: called with a line of progress.
+
+    Raises:
+        ConfigError: if the name or the layer is unknown.
     """
     if name not in REPRODUCTIONS:
         raise ConfigError(f"reproduction is {name!r}; allowed: {', '.join(NAMES)}")
-    found = REPRODUCTIONS[name]
-    if options.layer not in found.layers:
-        raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(found.layers)}")
-    environment = describe_environment()  # of now: who edits the code meanwhile does not change what runs
-    return {**found.make(options, say), "environment": environment}
+    reproduction = REPRODUCTIONS[name]
+    if options.layer not in reproduction.layers:
+        raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(reproduction.layers)}")
+    environment = describe_environment()  # at the start: later edits of the sources do not change the running code
+    return {**reproduction.make(options, log), "environment": environment}
 
 
 def show(table: dict[str, Any]) -> str:
-    """The table for people, in Markdown."""
+    """Return a table in Markdown."""
     return REPRODUCTIONS[table["name"]].show(table)
 
 
 def write(table: dict[str, Any], path: Path) -> None:
-    """The table as JSON."""
+    """Write a table as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")
 
 
 def write_document(folder: Path) -> list[Path]:
-    """Write README.md of the tables that ``folder`` has; nothing where it has none."""
+    """Write README.md of the tables in ``folder`` and return its path; write nothing if there is no table."""
     records = sorted(folder.glob("*.json"))
     if records:
         replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
@@ -92,9 +104,8 @@ def write_document(folder: Path) -> list[Path]:
 
 
 def find_table(name: str) -> dict[str, Any] | None:
-    """The table that is kept in results/representations, of the working folder or else of the sources; None if there
-    is none."""
-    for root in (Path.cwd(), Path(__file__).parents[4]):
+    """Return the table in results/representations, of the working directory or else of the sources; None if absent."""
+    for root in project_roots():
         path = root / "results" / FOLDER / f"{name}.json"
         if path.is_file():
             return _read(path)
@@ -107,10 +118,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _section(path: Path) -> str:
     table = _read(path)
-    found = REPRODUCTIONS[table["name"]]
+    reproduction = REPRODUCTIONS[table["name"]]
     seeds = ", ".join(map(str, table["seeds"]))
     commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]
     origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
     layer = f", layer {table['layer']}" if "layer" in table else ""
-    title = f"{found.title[0].upper()}{found.title[1:]}{layer}"
-    return f"## {title}\n\n{table['paper']}.\n\n{found.show(table).strip()}\n\n{origin}\n"
+    title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}"
+    return f"## {title}\n\n{table['paper']}.\n\n{reproduction.show(table).strip()}\n\n{origin}\n"

@@ -13,12 +13,12 @@ from torch import nn
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.hub import describe_failure, locate
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
-from fl_sim.clients.models.tokenizers import boundary_ids
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.tokenizers import Vocabulary
 
-PUBLIC_FOLDER = Path(__file__).resolve().parents[1] / "assets" / SMALL_GPT2_PUBLIC
+PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBLIC
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)
 
 
@@ -69,19 +69,19 @@ def without_pooler(body: Any) -> nn.Module:
     return body
 
 
-def build_small_gpt2(spec: ModelSpec, tokenizer: Any, *, output_layer: bool) -> nn.Module:
-    """GPT-2 of the sizes of ``spec``, random weights."""
+def build_small_gpt2(spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+    """Build GPT-2 of the sizes of ``spec``, with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
-    hidden = spec.hidden_size
+    vocabulary_size, (bos, eos) = vocabulary.size, vocabulary.boundaries
+    hidden = 128 if spec.hidden is None else spec.hidden
     if hidden % spec.heads:
         raise ModelError(f"hidden is {hidden}; allowed with heads = {spec.heads}: a multiple of it")
-    bos, eos = boundary_ids(tokenizer)
     config = GPT2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary_size,
         n_positions=spec.max_tokens,
         n_embd=hidden,
-        n_layer=spec.num_layers,
+        n_layer=2 if spec.layers is None else spec.layers,
         n_head=spec.heads,
         activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one fused kernel
         resid_pdrop=0.0,

@@ -1,15 +1,19 @@
-"""Private text representations: encode, perturb, classify, attack; ε as claimed and as proven beside each other."""
+"""Private text representations: encode, perturb, classify, attack; claimed and proven ε beside each other."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.research.representations.config import ExperimentConfig
 
 _SEEDS = "0,1,2,3,4"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim represent``."""
+    """Add the flags of ``fl-sim represent``."""
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     run_one = what.add_parser("run", help="one system on one corpus", description="Train and attack one system.")
     run_one.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a TOML file (docs/representations.md)")
@@ -19,19 +23,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_one.add_argument("--out", type=Path, metavar="FILE", help="where to write the record, JSON")
     run_one.add_argument("--picture", type=Path, metavar="FILE", help="draw the test texts by t-SNE as a PNG or SVG")
     run_one.add_argument("--json", action="store_true", help="print the record instead of a summary")
-    again = what.add_parser("reproduce", help="a published table", description="Make a published table again.")
+    again = what.add_parser("reproduce", help="a published table", description="Reproduce a published table.")
     again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
     again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
     again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0,1,2,3,4")
-    again.add_argument("--full", action="store_true", help="the paper's whole grid")
+    again.add_argument("--full", action="store_true", help="the paper's full grid")
     again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
     again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")
-    again.add_argument("--work", type=Path, metavar="DIR", help="keep what is done here; the same again goes on")
+    again.add_argument(
+        "--work", type=Path, metavar="DIR", help="a folder for finished experiments; the same command resumes"
+    )
     again.add_argument("--out", type=Path, metavar="FILE", help="where to write the table, JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the experiment or make the table; exit code 0."""
+    """Run the experiment or make the table; return exit code 0."""
     return _run_one(args) if args.what == "run" else _reproduce(args)
 
 
@@ -41,15 +47,12 @@ def _run_one(args: argparse.Namespace) -> int:
 
     from fl_sim.config import parse_assignments
     from fl_sim.research.representations import representation_experiment
-    from fl_sim.research.representations.config import ExperimentConfig, load_file, load_mapping
+    from fl_sim.research.representations.config import load_file, load_mapping
     from fl_sim.research.representations.evaluation.experiment_summary import summary
     from fl_sim.storage.run_folder import encode, replace_file
 
     settings = parse_assignments(args.settings)
-    if args.config is None:
-        config: ExperimentConfig = load_mapping(settings)
-    else:
-        config = load_file(args.config).with_values(settings)
+    config = load_mapping(settings) if args.config is None else load_file(args.config).with_values(settings)
     record = representation_experiment.run(
         config,
         lambda row: print(
@@ -67,22 +70,20 @@ def _run_one(args: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(config: object, path: Path) -> None:
+def _draw(config: ExperimentConfig, path: Path) -> None:
+    """Draw the test texts' released vectors by t-SNE."""
     from fl_sim.config import ConfigError
     from fl_sim.research.representations.client.client_workspace import open_data
-    from fl_sim.research.representations.config import ExperimentConfig
     from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, group_names
-    from fl_sim.research.representations.representation_experiment import released_by
+    from fl_sim.research.representations.representation_experiment import train_and_release
 
-    if not isinstance(config, ExperimentConfig):
-        raise TypeError("a checked configuration is expected")
     data = open_data(config.data, config.seed)
     if not data.attributes:
-        raise ConfigError(f"--picture: {data.name} has no private attribute to colour by")
+        raise ConfigError(f"--picture: {data.name} has no private attribute; allowed: data with one")
     if not config.system.trains:
-        raise ConfigError(f"--picture: method {config.method!r} sends nothing to draw")
+        raise ConfigError(f"--picture: method {config.method!r} sends nothing; allowed: a method with an encoder")
     path.parent.mkdir(parents=True, exist_ok=True)
-    sent = released_by(config).released["test"]
+    sent = train_and_release(config).released["test"]
     mechanism = config.mechanism(sent.shape[1])
     title = f"{config.method}, ε = {'∞' if mechanism is None else f'{mechanism.proven_epsilon:g}'} proven"
     draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
@@ -114,7 +115,20 @@ def make_table(
     as_json: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Make a published table again, write it to ``out`` and print it; exit code 0."""
+    """Reproduce a published table, write it to ``out`` and print it; return exit code 0.
+
+    Args:
+        name: of the table.
+        source: the folder of its corpus.
+        seeds: separated by commas; None for the default.
+        full: the paper's grid instead of the thin one.
+        jobs: experiments at once, from 1 to 1024.
+        work: a folder for finished experiments; None stores nothing.
+        out: file of the table's JSON; None writes none.
+        layer: the privacy layer.
+        as_json: print JSON instead of Markdown.
+        quiet: print no progress.
+    """
     import json
     import sys
 
@@ -125,12 +139,12 @@ def make_table(
 
     if not 1 <= jobs <= 1024:
         raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
-    chosen = (seeds or _SEEDS).split(",")
-    if not all(seed.isascii() and seed.isdigit() for seed in chosen):
+    numbers = (seeds or _SEEDS).split(",")
+    if not all(number.isascii() and number.isdigit() for number in numbers):
         raise ConfigError(f"--seeds is {seeds!r}; allowed: integers of at least 0, separated by commas")
     options = Options(
         source=source.expanduser().absolute(),
-        seeds=tuple(int(seed) for seed in chosen),
+        seeds=tuple(map(int, numbers)),
         full=full,
         layer=layer,
         jobs=jobs,

@@ -1,14 +1,14 @@
 """AWD-LSTM (Merity, Keskar and Socher 2018, "Regularizing and optimizing LSTM language models").
 
-Layers of LSTM between one table of word vectors used as embedding and as output layer, with dropout in five places.
-The recurrence is written out, step by step, so that the gradient of every gate is seen and per-sentence norms follow
-from `fl_sim.clients.gradients.ghost_norms`; its input and recurrent bias are one, because only their sum matters. Of
-the paper, the averaging
-of iterates, the penalties on activations and the truncated back-propagation are left out: they are the trainer's.
+LSTM layers between one table of word vectors that is both embedding and output layer, with dropout in five places.
+The recurrence is written out step by step, so that the gradient of every gate is recorded and per-sentence norms
+follow (`fl_sim.clients.models.architectures.awd_lstm_gradients`). Its input and recurrent bias are one, because only
+their sum matters. The paper's averaging of iterates, penalties on activations and truncated back-propagation are left
+out: they belong to the trainer.
 
 Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
 sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
-public randomness, which does not depend on the data.
+public randomness, independent of the data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,14 +29,12 @@ from torch.nn import functional
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
+from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
 from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
-
-_CONFIG_FILE = "config.json"
-_WEIGHTS_FILE = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,10 @@ class AwdLstmConfig:
 
     @classmethod
     def of(cls, spec: ModelSpec, vocabulary: int) -> AwdLstmConfig:
-        """What ``spec`` asks for, with a vocabulary of that size."""
-        return cls(vocabulary, spec.embedding, spec.hidden_size, spec.num_layers).with_dropout(spec)
+        """Return the sizes and dropout of ``spec``, with a vocabulary of that size; the UeDP paper's by default."""
+        hidden = 1150 if spec.hidden is None else spec.hidden
+        layers = 3 if spec.layers is None else spec.layers
+        return cls(vocabulary, spec.embedding, hidden, layers).with_dropout(spec)
 
     def with_dropout(self, spec: ModelSpec) -> AwdLstmConfig:
         """The same sizes with the dropout of ``spec``."""
@@ -214,27 +214,18 @@ class AwdLstmForNextWord(nn.Module):
         return self.decoder(self.body(batch))
 
 
-def is_awd_lstm(folder: Path | str) -> bool:
-    """Whether ``folder`` is a model that :func:`save` wrote."""
-    try:
-        config = json.loads((Path(folder) / _CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") == AWD_LSTM
-
-
-def save(module: AwdLstm | AwdLstmForNextWord, folder: Path) -> None:
-    """Write sizes and weights (safetensors); dropout is not the model's but the training's."""
+def save(module: Any, folder: Path) -> None:
+    """Write sizes and weights (safetensors) of an `AwdLstm` or `AwdLstmForNextWord`; dropout belongs to training."""
     from safetensors.torch import save_file
 
-    body = module if isinstance(module, AwdLstm) else module.body
+    body = getattr(module, "body", module)
     sizes = {name: getattr(body.config, name) for name in ("vocabulary", "embedding", "hidden", "layers")}
     content = json.dumps({"model_type": AWD_LSTM, **sizes}, indent=2)
-    (folder / _CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
+    (folder / CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
     weights = {f"body.{name}": value.detach().cpu().contiguous() for name, value in body.state_dict().items()}
-    if isinstance(module, AwdLstmForNextWord):
+    if body is not module:
         weights["decoder.bias"] = module.decoder.bias.detach().cpu()
-    save_file(weights, folder / _WEIGHTS_FILE)
+    save_file(weights, folder / WEIGHTS_FILE)
 
 
 def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdLstmForNextWord:
@@ -247,10 +238,10 @@ def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdL
     from safetensors.torch import load_file
 
     try:
-        sizes = json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+        sizes = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         del sizes["model_type"]
         module = AwdLstmForNextWord(AwdLstmConfig(**sizes).with_dropout(spec))
-        weights = load_file(folder / _WEIGHTS_FILE)
+        weights = load_file(folder / WEIGHTS_FILE)
         weights["decoder.weight"] = weights["body.embedding.weight"]
         if not output_layer:
             weights.setdefault("decoder.bias", module.decoder.bias.detach())

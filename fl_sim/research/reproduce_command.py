@@ -1,4 +1,4 @@
-"""Make a figure or table of the UeDP paper, or one of ours: run what is needed, draw it, record it."""
+"""Make a figure or table of the UeDP paper, or one of ours: run, draw and record it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
-    from fl_sim.research.uedp_paper.make_figure import Made
+    from fl_sim.research.uedp_paper.make_figure import FigureResult
     from fl_sim.search.batch import Ending
 
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
 TABLES = ("adult", "ag-study", "dpnr-ag")
-"""Of private representations (docs/representations.md); the others are figures of language models."""
+"""Tables of private representations (docs/representations.md); all other names are figures of language models."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim reproduce``."""
+    """Add the flags of ``fl-sim reproduce``."""
     parser.add_argument(
         "figure",
         nargs="?",
         metavar="NAME",
         help="fig2, table2, adult, … (--list), or a .toml file (conf/figures/README.md)",
     )
-    parser.add_argument("--list", action="store_true", help="say which figures there are")
+    parser.add_argument("--list", action="store_true", help="list the figures")
     parser.add_argument(
         "--data", type=Path, default=_DATA, metavar="DIR", help=f"the raw corpora, a folder each (default {_DATA})"
     )
     parser.add_argument(
         "--out", type=Path, default=_OUT, metavar="DIR",
-        help=f"corpora, runs and pictures; the same again goes on (default {_OUT})",
+        help=f"corpora, runs and pictures; the same command resumes (default {_OUT})",
     )  # fmt: skip
     parser.add_argument(
         "--full", action="store_true", help="at the paper's size (needs a GPU for the training figures)"
@@ -47,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; exit code 0, 1 if a run failed or nothing could be made, 130 if it was interrupted."""
+    """Run the command; return exit code 0, 1 if a run failed or nothing could be made, 130 if it was interrupted."""
     from fl_sim.config import ConfigError
 
-    asked = [bool(args.list), args.readme is not None, args.figure is not None]
-    if sum(asked) != 1:
+    actions = [bool(args.list), args.readme is not None, args.figure is not None]
+    if sum(actions) != 1:
         raise ConfigError("allowed: one of a figure's NAME, --list and --readme DIR")
     if args.list:
         return _list(args.json)
@@ -109,9 +109,9 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _make_table(args: argparse.Namespace) -> int:
-    """A table of private representations, as `fl-sim represent reproduce` makes it."""
+    """Make a table of private representations, as `fl-sim represent reproduce` does."""
     from fl_sim.config import ConfigError
-    from fl_sim.research.representations.represent_command import make_table
+    from fl_sim.research.represent_command import make_table
     from fl_sim.research.representations.studies.reproductions import FOLDER, REPRODUCTIONS
 
     if args.panel:
@@ -133,32 +133,32 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
     from fl_sim.cli.main import EXIT_INTERRUPTED
     from fl_sim.search.batch import FAILED
 
-    made = _followed(args, name, path)
-    for what, reason in made.skipped.items():
-        print(f"left out: {what}: {reason}", file=sys.stderr)
-    if made.interrupted:
-        print("interrupted; the same command goes on", file=sys.stderr)
+    result = _make_with_progress(args, name, path)
+    for part, reason in result.skipped.items():
+        print(f"left out: {part}: {reason}", file=sys.stderr)
+    if result.interrupted:
+        print("interrupted; the same command resumes", file=sys.stderr)
         return EXIT_INTERRUPTED
-    for ending in made.endings:
+    for ending in result.endings:
         if ending.status == FAILED:
             print(f"failed: {ending.name}: {ending.reason}", file=sys.stderr)
-    if made.record is None:
+    if result.record is None:
         print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
-    files = list(made.files)
+    files = list(result.files)
     if args.record is not None:
-        files.append(_record(made.record, args.record))
-    _print(args, made.record, files)
-    return 1 if any(ending.status == FAILED for ending in made.endings) else 0
+        files.append(_record(result.record, args.record))
+    _print(args, result.record, files)
+    return 1 if any(ending.status == FAILED for ending in result.endings) else 0
 
 
-def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
-    """Make the figure under a progress bar."""
+def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> FigureResult:
+    """Make the figure with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fl_sim.research.uedp_paper.figures import load_figure
-    from fl_sim.research.uedp_paper.make_figure import Making, make_figure
+    from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
     from fl_sim.search.batch import INTERRUPTED
 
     console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
@@ -170,7 +170,7 @@ def _followed(args: argparse.Namespace, name: str, path: Path) -> Made:
             progress.update(task, advance=ending.status != INTERRUPTED, description=ending.name)
 
         return make_figure(
-            Making(
+            FigureJob(
                 name=name,
                 figure=load_figure(path),
                 full=args.full,
@@ -204,8 +204,8 @@ def _print(args: argparse.Namespace, record: Record, files: list[Path]) -> None:
     from fl_sim.storage.run_folder import encode
 
     if args.json:
-        told = {"files": [str(path) for path in files], "record": encode(record.model_dump(mode="python"))}
-        print(json.dumps(told, ensure_ascii=False))
+        result = {"files": [str(path) for path in files], "record": encode(record.model_dump(mode="python"))}
+        print(json.dumps(result, ensure_ascii=False))
         return
     text = section(record)
     Console().print(Markdown(text)) if sys.stdout.isatty() else print(text, end="")

@@ -1,0 +1,1 @@
+"""Model architectures: what each one builds, runs, tunes and saves."""

@@ -1,0 +1,125 @@
+"""From the name of a model to its architecture, and to the folder of its weights if it was saved.
+
+A name is, in this order of precedence: a model that ships, an entry point of the group ``fl_sim.models``, a folder, an
+import path ``module:attribute``, a model of the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, CONFIG_FILE, Architecture
+from fl_sim.clients.models.architectures.transformer import PRETRAINED
+from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMALL_GPT2, SMALL_GPT2_PUBLIC
+from fl_sim.plugins import PluginError, Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.tokenizers import Vocabulary
+
+_HERE = "fl_sim.clients.models.architectures"
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+MODELS = Registry(
+    "fl_sim.models",
+    "model",
+    {
+        SMALL_GPT2_PUBLIC: f"{_HERE}.transformer:SMALL_GPT2_PUBLIC",
+        SMALL_GPT2: f"{_HERE}.transformer:SMALL_GPT2",
+        AWD_LSTM: f"{_HERE}.recurrent:AWD_LSTM",
+        MINILM: f"{_HERE}.transformer:PRETRAINED",
+    },
+    check=lambda part: isinstance(part, Architecture),
+    interface="an instance of fl_sim.clients.models.Architecture",
+)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What the name of a model stands for.
+
+    Attributes:
+        architecture: what builds and runs it.
+        folder: where its architecture saved it; ``None`` for all others, transformers models included.
+        ships: whether the architecture is one of ours.
+    """
+
+    architecture: Architecture
+    folder: Path | None = None
+    ships: bool = True
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Return the sizes of a spec that are read; a saved model has its own."""
+        return self.architecture.settings if self.folder is None else frozenset()
+
+    def tokenizer_name(self, spec: ModelSpec) -> str:
+        """Return the name of the spec's tokenizer, or of the one that a spec without any stands for."""
+        own = spec.name if self.folder is not None else self.architecture.tokenizer or spec.name
+        return spec.tokenizer or own
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        """Build the module, or load it from its folder; raise ModelError if that fails."""
+        if self.folder is not None:
+            return self.architecture.load(self.folder, spec, vocabulary, output_layer=output_layer)
+        return self.architecture.build(spec, vocabulary, output_layer=output_layer)
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a model ships or is installed under this name, so that no folder is meant by it."""
+    return name in MODELS.names()
+
+
+def source_of(name: str) -> ModelSource:
+    """Return what the name of a model stands for.
+
+    Raises:
+        ModelError: the name is an import path or entry point whose object cannot be imported or is no architecture,
+            or a folder that names such an architecture.
+    """
+    if is_registered(name):
+        return ModelSource(_registered(name), ships=name in MODELS.built_in)
+    if Path(name).is_dir():
+        return _saved(Path(name))
+    if _IMPORT_PATH.fullmatch(name):
+        return ModelSource(_registered(name), ships=False)
+    return ModelSource(PRETRAINED)
+
+
+def _registered(name: str) -> Architecture:
+    try:
+        return MODELS.load(name)
+    except PluginError as error:
+        raise ModelError(str(error)) from error
+
+
+def _saved(folder: Path) -> ModelSource:
+    """Return the source of a folder: of a model that an architecture saved its own way, or of transformers.
+
+    A folder's import path is not followed, because a folder must not say which code runs.
+    """
+    config = _config_of(folder)
+    name = AWD_LSTM if config.get("model_type") == AWD_LSTM else config.get(ARCHITECTURE_KEY)
+    if name is None:
+        return ModelSource(PRETRAINED)
+    if not isinstance(name, str) or not is_registered(name):
+        raise ModelError(
+            f"model '{folder}' is of the architecture {name!r}; allowed: {', '.join(MODELS.names())} (docs/extending/"
+            "add_a_model.md says how to register one)"
+        )
+    return ModelSource(_registered(name), folder, ships=name in MODELS.built_in)
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,64 @@
+"""The architecture ``awd-lstm``; its modules are in `fl_sim.clients.models.architectures.awd_lstm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fl_sim.clients.models.architectures.architecture import Architecture
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fl_sim.clients.batches import Batch
+    from fl_sim.clients.examples import Example
+    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.tokenizers import Vocabulary
+
+
+class RecurrentArchitecture(Architecture):
+    """AWD-LSTM, with dropout masks of its own."""
+
+    settings: ClassVar[frozenset[str]] = frozenset({"hidden", "layers", "embedding"})
+    no_dropout_because: ClassVar[str | None] = None
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmConfig, AwdLstmForNextWord
+
+        config = AwdLstmConfig.of(spec, vocabulary.size)
+        return AwdLstmForNextWord(config) if output_layer else AwdLstm(config)
+
+    def output_layer(self, module: Any) -> nn.Module | None:
+        return module.decoder
+
+    def has_dropout(self, module: Any) -> bool:
+        return _body(module).config.has_dropout
+
+    def draw_masks(self, module: Any, examples: Sequence[Example], batch: Batch, seed: int) -> Any:
+        return _body(module).draw_masks(examples, batch, seed)
+
+    def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
+        from fl_sim.clients.models.architectures.awd_lstm import Recurrence
+        from fl_sim.clients.models.architectures.awd_lstm_gradients import RecurrentLayer
+
+        return {Recurrence: RecurrentLayer}
+
+    def save(self, module: nn.Module, folder: Path, spec: ModelSpec) -> None:
+        from fl_sim.clients.models.architectures import awd_lstm
+
+        awd_lstm.save(module, folder)
+
+    def load(self, folder: Path, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures import awd_lstm
+
+        return awd_lstm.load(folder, spec, output_layer=output_layer)
+
+
+AWD_LSTM = RecurrentArchitecture()
+
+
+def _body(module: Any) -> Any:
+    """Return the LSTM, also where an output layer is on top of it."""
+    return getattr(module, "body", module)

@@ -1,0 +1,145 @@
+"""Architectures of transformers: models with weights of their own by hub name or folder, GPT-2 built from sizes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fl_sim.clients.models.architectures.architecture import Architecture
+from fl_sim.clients.models.tokenizers import BUNDLED
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from fl_sim.clients.batches import Batch
+    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.tokenizers import Vocabulary
+
+
+class Transformer(Architecture):
+    """Any causal language model or encoder of transformers, also with peft's adapters around it.
+
+    Args:
+        tokenizer: the tokenizer of a model whose spec names none; ``None`` stands for the model's own.
+    """
+
+    mixed_precision: ClassVar[bool] = True
+    no_dropout_because: ClassVar[str | None] = (
+        "because transformers draws one mask for a whole batch, and a sentence's gradient may depend on no other "
+        "sentence"
+    )
+
+    def __init__(self, tokenizer: str | None = None) -> None:
+        self.tokenizer = tokenizer
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures.pretrained import load_body, load_causal
+
+        return load_causal(spec.name) if output_layer else load_body(spec.name)
+
+    def scores(self, module: Any, batch: Batch) -> torch.Tensor:
+        """Return the scores of the next word, (B, T, V).
+
+        The model gets no attention mask: padding is on the right, and a token attends to nothing after it.
+        """
+        takes = _parameters_of(type(core_of(module)).forward)
+        positions = {"position_ids": batch.positions} if "position_ids" in takes else {}
+        return module(input_ids=batch.inputs, use_cache=False, **positions).logits
+
+    def states(self, module: Any, batch: Batch) -> torch.Tensor:
+        """Return the last states, (B, T, h); an attention mask goes to models that read both ways alone."""
+        import torch
+
+        core = core_of(module)
+        takes = _parameters_of(type(core).forward)
+        options: dict[str, Any] = {}
+        if "position_ids" in takes and not self._counts_positions(core):
+            options["position_ids"] = batch.positions
+        if self.reads_both_ways(module):
+            options["attention_mask"] = batch.is_token.long()
+            if "token_type_ids" in takes:
+                options["token_type_ids"] = torch.zeros_like(batch.inputs)
+        if "use_cache" in takes:
+            options["use_cache"] = False
+        return module(input_ids=batch.inputs, **options).last_hidden_state
+
+    def width(self, module: Any) -> int:
+        return core_of(module).config.hidden_size
+
+    def embedding(self, module: Any) -> Any:
+        return core_of(module).get_input_embeddings()
+
+    def output_layer(self, module: Any) -> nn.Module | None:
+        return module.get_output_embeddings()
+
+    def context(self, module: Any) -> int:
+        from fl_sim.clients.models.architectures.pretrained import own_context
+
+        return own_context(core_of(module).config)
+
+    def reads_both_ways(self, module: Any) -> bool:
+        from fl_sim.clients.models.architectures.pretrained import is_two_way
+
+        return is_two_way(core_of(module))
+
+    def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
+        from transformers.pytorch_utils import Conv1D
+
+        from fl_sim.clients.ghost_norms.layer_handlers import LinearLayer
+
+        return {Conv1D: functools.partial(LinearLayer, transposed=True)}
+
+    def lora_targets(self, module: Any, spec: ModelSpec) -> list[str] | str | None:
+        """Return the layers to adapt: those of the spec, else peft's choice (``None``), else all linear layers."""
+        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+        if spec.lora_targets:
+            return list(spec.lora_targets)
+        return None if module.config.model_type in KNOWN else "all-linear"
+
+    def with_adapters(self, module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models import tuning
+
+        tuning.check_peft(spec)
+        return tuning.with_adapters(module, spec, self.lora_targets(module, spec), output_layer=output_layer)
+
+    def save(self, module: Any, folder: Path, spec: ModelSpec) -> None:
+        """Write the module as transformers does; with LoRA the adapter alone."""
+        module.save_pretrained(folder)
+
+    def _counts_positions(self, core: Any) -> bool:
+        from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
+
+        return counts_positions_itself(core.config)
+
+
+class SmallGpt2(Transformer):
+    """GPT-2 of the sizes of the spec, with random weights."""
+
+    settings: ClassVar[frozenset[str]] = frozenset({"hidden", "layers", "heads"})
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures.pretrained import build_small_gpt2
+
+        return build_small_gpt2(spec, vocabulary, output_layer=output_layer)
+
+
+PRETRAINED = Transformer()
+SMALL_GPT2_PUBLIC = Transformer(tokenizer=BUNDLED)
+SMALL_GPT2 = SmallGpt2(tokenizer=BUNDLED)
+
+
+def core_of(module: Any) -> Any:
+    """Return the transformers model itself, also where peft's adapters wrap it."""
+    return module.get_base_model() if hasattr(module, "get_base_model") else module
+
+
+@functools.cache
+def _parameters_of(forward: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the parameters of a model class's ``forward``."""
+    return frozenset(inspect.signature(forward).parameters)
