@@ -197,10 +197,10 @@ BAD = {
         CODE.replace("self.output(self.body(batch))", "self.body(batch)"),
         "returns scores of shape (3, 7, 16); allowed: (3, 7, 4096)",
     ),
-    "sees the future": (
+    "reads the padding": (
         "bad_model:AverageOfWords",
         CODE.replace("cumsum(dim=1)", "cumsum(dim=1).flip(1)"),
-        "; allowed: ",
+        "scores a sentence otherwise beside other sentences",
     ),
     "sees other sentences": (
         "bad_model:AverageOfWords",
