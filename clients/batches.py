@@ -1,4 +1,8 @@
-"""Examples to padded micro-batches of similar length."""
+"""Padded micro-batches of sentences of similar length.
+
+>>> list(micro_batches([3, 0, 9, 4], max_batch_tokens=9))
+[[2], [3, 0]]
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ NO_TARGET = -100  # what torch's cross-entropy ignores
 
 @dataclass(frozen=True)
 class Batch:
-    """B sentences, padded on the right to T inputs, of each of which P things are to be told.
+    """B sentences, padded on the right to T inputs and P prediction targets.
 
     Attributes:
-        inputs: (B, T) int64 token ids; T is 0 where there are features instead.
-        targets: (B, P) int64 token ids or classes, ``NO_TARGET`` where a sentence has ended.
-        positions: (B, T) int64, 0 … T-1 in each row (a row each, so that a position's gradient stays per
-            sentence).
-        predictions: (B,) float32, the number of targets of each sentence, at least 1.
-        lengths: (B,) int64, how many inputs of each sentence are not padding.
-        features: (B, 1, h) float32, what a frozen encoder made of each sentence.
+        inputs: int64 (B, T), token ids; T is 0 if there are features instead.
+        targets: int64 (B, P), token ids or classes, ``NO_TARGET`` after a sentence's end.
+        positions: int64 (B, T), 0 … T-1 in each row; every sentence has a row of its own, so that the gradient of a
+            position table stays per sentence.
+        predictions: float32 (B,), the number of targets of each sentence, at least 1.
+        lengths: int64 (B,), the number of inputs of each sentence without padding.
+        features: float32 (B, 1, h), each sentence's state in a frozen encoder.
         masks: the dropout masks of these sentences, as the model draws them; ``None`` without dropout.
     """
 
@@ -41,12 +45,12 @@ class Batch:
 
     @property
     def is_token(self) -> torch.Tensor:
-        """(B, T) bool, what is not padding."""
+        """bool (B, T), true where an input is not padding."""
         return self.positions < self.lengths.unsqueeze(1)
 
 
 def padded(sentences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
-    """Token arrays as rows (B, T), with token 0 after a sentence's end: nothing real attends to it."""
+    """Return token arrays as rows, int64 (B, T), with token 0 after a sentence's end; no token attends to it."""
     tokens = np.zeros((len(sentences), max(map(len, sentences))), dtype=np.int64)
     for row, sentence in zip(tokens, sentences, strict=True):
         row[: len(sentence)] = sentence
@@ -54,14 +58,14 @@ def padded(sentences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
 
 
 def positions_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 … T-1 in each row of (B, T)."""
+    """Return 0 … T-1 in each row, int64 (B, T)."""
     return np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
 
 
 def batch_tokens(requested: int | None, device: torch.device) -> int:
-    """The padded size of a micro-batch: as requested, else what was fast for a model of a million parameters.
+    """Return the padded size of a micro-batch: as requested, else what was fast for a model of a million parameters.
 
-    On a CPU the scores of a micro-batch (tokens × vocabulary) should stay in the cache; a GPU wants more rows.
+    On a CPU the scores of a micro-batch (tokens × vocabulary) should fit into the cache; a GPU needs more rows.
 
     Raises:
         ModelError: if the request is below 1.
@@ -74,9 +78,11 @@ def batch_tokens(requested: int | None, device: torch.device) -> int:
 
 
 def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of the sentences that have something to tell (a size above 0), grouped by their number of inputs.
+    """Yield the indices of sentences with a prediction target, grouped by their number of inputs.
 
-    Each group's padded size (rows × longest) stays within ``max_batch_tokens``; a longer sentence goes alone.
+    Args:
+        sizes: the number of inputs of each sentence; 0 for one without a prediction target, which is left out.
+        max_batch_tokens: the largest padded size (rows × longest) of a group; a longer sentence is a group of its own.
     """
     order = sorted((i for i, n in enumerate(sizes) if n > 0), key=lambda i: -sizes[i])
     group: list[int] = []
@@ -90,13 +96,14 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
 
 
 def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of users with about as many sentences, a group for each batch, everybody in one of them.
+    """Yield the indices of users with similar numbers of sentences, one group per batch.
 
-    Each group's padded size (users × most sentences × longest) stays within ``max_batch_tokens``, but for a user who
-    is too large, and goes alone; nobody has less than half of the sentences of another one in the group.
+    Every user is in one group. No user of a group has less than half as many sentences as another one.
 
     Args:
-        shapes: of each user, the number of its sentences and the inputs of the longest.
+        shapes: for each user, the number of its sentences and the inputs of the longest.
+        max_batch_tokens: the largest padded size (users × most sentences × longest) of a group; a larger user is a
+            group of its own.
     """
     group: list[int] = []
     longest = 0
@@ -114,7 +121,12 @@ def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Ite
 
 
 def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
-    """Refuse what would otherwise fail deep inside a layer, or index another token's row.
+    """Refuse examples that would fail inside a layer, or index another token's row.
+
+    Args:
+        examples: the sentences; those with features are not checked.
+        longest: the most tokens of a sentence.
+        vocabulary_size: the number of token ids.
 
     Raises:
         ModelError: naming the first sentence that is not a flat integer array, is empty, is longer than the

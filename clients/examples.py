@@ -1,4 +1,10 @@
-"""What a model learns from: one sentence, and what is to be told of it."""
+"""A model's examples: the tokens of one sentence with its class or features.
+
+>>> import numpy as np
+>>> example = Example(np.array([0, 17, 4, 1]), target=2, number=5)
+>>> len(example), example.target
+(4, 2)
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,10 @@ class Example:
     """One sentence.
 
     Attributes:
-        tokens: token ids (k,), boundary tokens included; unread where ``features`` is given.
-        target: the sentence's class, ``NO_CLASS`` where it has none.
+        tokens: integers (k,), token ids with the boundary tokens; not read if ``features`` is given.
+        target: the sentence's class, ``NO_CLASS`` if it has none.
         number: the sentence's id in its split, which keys its dropout masks.
-        features: what a frozen encoder made of the sentence, float32 (h,).
+        features: float32 (h,), the sentence's state in a frozen encoder.
     """
 
     tokens: NDArray[np.integer]
@@ -37,12 +43,12 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The sentences of a split as examples, read when they are needed.
+    """The S sentences of a split as examples, read when they are needed.
 
     Attributes:
         encoded: the tokens of every sentence.
-        targets: int32 (S,), the class of every sentence; ``None`` where nobody asks for classes.
-        features: float32 (S, h), what a frozen encoder made of every sentence; ``None`` where the model reads tokens.
+        targets: int32 (S,), the class of every sentence; ``None`` if the task has no classes.
+        features: float32 (S, h), every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
     """
 
     encoded: EncodedSplit
@@ -53,7 +59,7 @@ class Examples:
         return len(self.encoded.offsets) - 1
 
     def read(self, ids: Iterable[int] | NDArray[np.int64]) -> list[Example]:
-        """The examples of these sentence ids."""
+        """Return the examples of these sentence ids, in their order."""
         numbers = np.fromiter(ids, dtype=np.int64)
         targets = np.full(len(numbers), NO_CLASS) if self.targets is None else self.targets[numbers]
         features = [None] * len(numbers) if self.features is None else list(np.asarray(self.features[numbers]))

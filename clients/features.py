@@ -1,7 +1,7 @@
-"""What a frozen encoder makes of every sentence, computed once: after that a round is a matrix product.
+"""The state of every sentence in a frozen encoder, computed once, so that a round is a matrix product.
 
-The file is named by a checksum over all that goes into it (weights, pooling, tokens, versions), so that runs may share
-it and none can take another's. It is as private as the text.
+The file is named by a checksum over everything that determines it (weights, pooling, tokens, versions). Runs can share
+it, and no run can take the wrong one. It is as private as the text.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ _SLICE = 4096  # sentences that are sorted by length together
 
 
 def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
-    """The file in ``folder`` for what the frozen body of ``model`` makes of these sentences; ModelError if the body
-    trains."""
+    """Return the file in ``folder`` for the features of these sentences; raise ModelError if the body trains."""
     return folder / f"features-{_key(model, encoded)[:32]}.npy"
 
 
 def ensure_features(
     model: LanguageModel, encoded: EncodedSplit, path: Path, observer: Observer = lambda done, total: None
 ) -> NDArray[np.float32]:
-    """The features of every sentence, float32 (S, h), memory-mapped from ``path``; computed if it is not there.
+    """Return the features of every sentence, float32 (S, h), memory-mapped from ``path``; compute absent ones.
 
     Args:
         model: a classifier with a frozen body (``LanguageModel.reads_features``).
         encoded: the tokens of the sentences.
-        path: of :func:`feature_path`; its folder is made if need be.
+        path: from :func:`feature_path`; its folder is made if it is absent.
         observer: called with (sentences done, all sentences) while features are computed.
 
     Raises:
@@ -55,7 +54,11 @@ def ensure_features(
 
 
 def open_features(path: Path) -> NDArray[np.float32]:
-    """What :func:`ensure_features` wrote, memory-mapped; ModelError where it is absent or damaged."""
+    """Return the features that :func:`ensure_features` wrote, float32 (S, h), memory-mapped.
+
+    Raises:
+        ModelError: the file is absent or damaged.
+    """
     try:
         features = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header makes numpy raise what its tokenizer does
@@ -68,23 +71,32 @@ def open_features(path: Path) -> NDArray[np.float32]:
 def sentence_features(
     model: LanguageModel, examples: Sequence[Example], observer: Observer = lambda done, total: None
 ) -> NDArray[np.float32]:
-    """What the frozen body makes of each sentence, float32 (n, h): the state that the head reads."""
+    """Return the state of each sentence that the head reads, float32 (n, h).
+
+    Args:
+        model: a classifier with a frozen body.
+        examples: the n sentences; their classes do not matter.
+        observer: called with (sentences done, all sentences).
+
+    Raises:
+        ModelError: the model's body trains, or it cannot read a sentence.
+    """
     module = _frozen_classifier(model)
     model.validate(examples)
-    found = np.empty((len(examples), module.head.in_features), dtype=np.float32)
+    features = np.empty((len(examples), module.width), dtype=np.float32)
     done = 0
     with torch.no_grad(), full_precision():
         for group in _groups(examples, batch_tokens(None, model.device)):
             # A class is needed to make a batch, and does not matter here.
             batch = model.batch([Example(examples[i].tokens, target=0) for i in group])
-            found[group] = module.features(batch)[:, 0].cpu().numpy()
+            features[group] = module.features(batch)[:, 0].cpu().numpy()
             done += len(group)
             observer(done, len(examples))
-    return found
+    return features
 
 
 def _write(features: NDArray[np.float32], path: Path) -> None:
-    """Whole or not at all, also where another run writes the same file."""
+    """Write the file whole or not at all, also while another run writes the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
     try:
@@ -95,7 +107,7 @@ def _write(features: NDArray[np.float32], path: Path) -> None:
 
 
 def _groups(examples: Sequence[Example], max_batch_tokens: int) -> Iterable[list[int]]:
-    """Micro-batches of sentences of similar length, each within one slice of the sentences."""
+    """Yield micro-batches of sentences of similar length, each within one slice of the sentences."""
     for start in range(0, len(examples), _SLICE):
         sizes = [len(example) for example in examples[start : start + _SLICE]]
         for group in micro_batches(sizes, max_batch_tokens):
@@ -109,7 +121,7 @@ def _frozen_classifier(model: LanguageModel) -> Classifier:
 
 
 def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
-    """A checksum over everything that the features are a function of."""
+    """Return a checksum over everything that the features depend on."""
     module = _frozen_classifier(model)
     digest = hashlib.sha256()
     versions = [f"{package} {metadata.version(package)}" for package in ("torch", "transformers")]

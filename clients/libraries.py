@@ -1,4 +1,4 @@
-"""What takes longest when a process starts: to import torch and transformers."""
+"""Imports of torch and transformers, which take the longest when a process starts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SLOW = ("transformers.modeling_utils", "transformers.loss.loss_utils", "fl_sim.
 
 
 def load_libraries() -> None:
-    """Import what every model needs, so that nothing later has to wait for it.
+    """Import what every model needs, so that later steps do not wait for it.
 
-    These imports make a million objects that stay. The garbage collector would look through them again and again
-    while they come, and once more when the process ends, a quarter of the time in all; so it does not count them.
+    The imports create a million objects that stay. The garbage collector would scan them repeatedly meanwhile and
+    once more when the process ends, a quarter of the time in all, so it is off here and ignores them afterwards.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,8 +1,14 @@
-"""What a model is to tell of a sentence: its next words, or its class.
+"""What a model predicts for a sentence: every next word, or the sentence's class.
 
-Both are cross-entropy over a sentence's *predictions*, so that one loss, one clipped gradient and one evaluation
-serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients.clipped_sums`, `fl_sim.clients.training`). A task
-says which predictions an example has, how examples become a batch, and what the held-out figures mean.
+Both tasks are cross-entropy over a sentence's *prediction targets*, so one loss, one clipped gradient and one
+evaluation serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients.clipped_sums`,
+`fl_sim.clients.training`). A task says which targets an example has, how examples become a batch, and what the
+held-out figures mean.
+
+>>> import numpy as np
+>>> from fl_sim.clients.examples import Example
+>>> NextWord().predictions(Example(np.array([0, 7, 8, 1])))
+3
 """
 
 from __future__ import annotations
@@ -25,12 +31,12 @@ from fl_sim.clients.models.model_names import TaskName
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """What a model made of n held-out sentences, one entry each.
+    """A model's losses and errors on n held-out sentences.
 
     Attributes:
-        losses: mean cross-entropy of the sentence's predictions in nats, float64 (n,); 0 without any prediction.
-        predictions: how many there are, int64 (n,).
-        wrong: how many the highest score missed, int64 (n,).
+        losses: float64 (n,), mean cross-entropy over each sentence's targets in nats; 0 without a target.
+        predictions: int64 (n,), the number of each sentence's targets.
+        wrong: int64 (n,), how many of them do not have the highest score.
     """
 
     losses: NDArray[np.float64]
@@ -39,12 +45,12 @@ class HeldOut:
 
     @property
     def nats(self) -> NDArray[np.float64]:
-        """Total cross-entropy of each sentence (n,)."""
+        """float64 (n,), the total cross-entropy of each sentence."""
         return self.losses * self.predictions
 
 
 class Task(ABC):
-    """What is to be told of an example. A sentence of which there is nothing to tell has loss and gradient zero."""
+    """What a model predicts for an example. A sentence without a prediction target has loss and gradient zero."""
 
     name: ClassVar[TaskName]
     needs_targets: ClassVar[bool]
@@ -54,33 +60,33 @@ class Task(ABC):
 
     @abstractmethod
     def size(self, example: Example) -> int:
-        """How many inputs the model has to read for this example; 0 where there is nothing to tell."""
+        """Return how many inputs the model reads for an example; 0 for one without a prediction target."""
 
     @abstractmethod
     def predictions(self, example: Example) -> int:
-        """How many things are to be told of it."""
+        """Return the number of an example's prediction targets."""
 
     @abstractmethod
     def longest(self, max_tokens: int) -> int:
-        """The longest sentence, in tokens, that a model of this context length takes."""
+        """Return the longest sentence, in tokens, that a model of this context length takes."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], device: torch.device) -> Batch:
-        """Pad examples of which there is something to tell."""
+        """Pad examples with at least one prediction target to a batch on ``device``."""
 
     @abstractmethod
-    def metrics(self, found: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
-        """The held-out figures by name.
+    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
+        """Return the held-out figures by name.
 
         Args:
-            found: what the model made of the sentences.
-            words: the words of each sentence with its end counted as one more, int64 (n,); 0 for a sentence that was
-                cut to the context, of which nobody knows how many of its words were told.
+            held_out: the model's losses and errors.
+            words: int64 (n,), the words of each sentence plus one for its end; 0 for a sentence that was cut to the
+                context, because the number of its predicted words is unknown.
         """
 
 
 class NextWord(Task):
-    """Every token from those before it: all but the last are inputs, all but the first are targets."""
+    """Predict every token from those before it: all but the last are inputs, all but the first are targets."""
 
     name = "next-word"
     needs_targets = False
@@ -107,17 +113,19 @@ class NextWord(Task):
             lengths=torch.from_numpy(lengths - 1).to(device),
         )
 
-    def metrics(self, found: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
-        """``perplexity`` is per token, exp(nats / predicted tokens); ``perplexity_per_word`` is exp(nats / words),
-        which compares models whatever their tokenizers are."""
+    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
+        """Return ``perplexity`` = exp(nats / tokens), ``perplexity_per_word`` = exp(nats / words) and ``loss``.
+
+        The perplexity per word compares models with different tokenizers.
+        """
         whole = words > 0
-        loss = _ratio(found.nats.sum(), found.predictions.sum())
-        per_word = _ratio(found.nats[whole].sum(), words[whole].sum())
+        loss = _ratio(held_out.nats.sum(), held_out.predictions.sum())
+        per_word = _ratio(held_out.nats[whole].sum(), words[whole].sum())
         return {"perplexity": _exp(loss), "perplexity_per_word": _exp(per_word), "loss": loss}
 
 
 class Classification(Task):
-    """The sentence's class, one of ``classes``; all tokens are inputs."""
+    """Predict the sentence's class, one of ``classes``; all tokens are inputs."""
 
     name = "classification"
     needs_targets = True
@@ -157,14 +165,17 @@ class Classification(Task):
             features=torch.from_numpy(np.stack(features)).unsqueeze(1).to(device) if features else None,
         )
 
-    def metrics(self, found: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
-        """``error`` is the share of the sentences with a class whose highest score is another class's."""
-        asked = found.predictions.sum()
-        return {"error": _ratio(found.wrong.sum(), asked), "loss": _ratio(found.nats.sum(), asked)}
+    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
+        """Return ``error``, the share of sentences whose highest score is another class's, and ``loss``.
+
+        Only sentences with a class count.
+        """
+        targets = held_out.predictions.sum()
+        return {"error": _ratio(held_out.wrong.sum(), targets), "loss": _ratio(held_out.nats.sum(), targets)}
 
 
 def make_task(name: TaskName, classes: Sequence[str]) -> Task:
-    """The task of that name on a corpus with these classes."""
+    """Return the task of that name on a corpus with these classes."""
     return NextWord() if name == "next-word" else Classification(classes)
 
 
@@ -173,5 +184,5 @@ def _ratio(total: float, count: float) -> float:
 
 
 def _exp(loss: float) -> float:
-    """exp(loss); infinite instead of an overflow."""
+    """Return exp(loss), infinite instead of an overflow."""
     return math.exp(loss) if not loss >= 700 else math.inf

@@ -1,4 +1,4 @@
-"""What a worker process keeps open between rounds: the corpus, its examples and the model, each loaded once."""
+"""The corpus, examples and model that a worker process loads once and keeps open between rounds."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fl_sim.data_prep.store.ownership import Ownership
 
 
 class WorkspaceSpec(BaseModel):
-    """Names what a worker opens; small enough to travel with every request.
+    """The names of what a worker opens; small enough to travel with every request.
 
     Attributes:
         corpus: the prepared corpus, a folder or ``bundled``.
-        fingerprint: of the corpus when the run began; what was appended since is left out, any other change refused.
+        fingerprint: of the corpus when the run began; later additions are left out, any other change is refused.
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
-        features: the file with what the frozen encoder made of every sentence; ``None`` where the model reads tokens.
-        task: what is to be told of a sentence.
+        features: the file with every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
+        task: what the model predicts.
         model: the model to build or load.
         seed: the seed of the model's initial weights.
     """
@@ -65,9 +65,9 @@ class Workspace:
 
 @functools.lru_cache(maxsize=1)
 def open_workspace(spec: str) -> Workspace:
-    """The workspace of a :class:`WorkspaceSpec` in JSON; the last one asked for stays open in this process.
+    """Return the workspace of a :class:`WorkspaceSpec` in JSON; the last one stays open in this process.
 
-    One thread per worker: several threads in processes that share the cores slow each other down many times over.
+    A worker has one thread: several threads in processes that share cores slow each other down many times over.
     """
     torch.set_num_threads(1)
     return Workspace(WorkspaceSpec.model_validate_json(spec))

@@ -29,7 +29,7 @@ PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one
 
 
 class NotCovered(Exception):
-    """Why a model, or one pass through it, cannot be described here: another path has to be taken."""
+    """The reason why the fast path does not cover a model, or one pass through it; the slow path has to be taken."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Record:
     """One call of one module.
 
     Attributes:
-        inputs: what it was given (detached).
-        grad: the gradient of its output, (B, T, …).
-        output: what it returned (detached), (B, T, …).
-        options: what it was given by name.
+        inputs: (B, T, …), its positional argument, detached.
+        grad: (B, T, …), the gradient of its output.
+        output: (B, T, …), its output, detached.
+        options: its keyword arguments.
         joined: how many sentences, one after another, each of the B rows holds.
     """
 
@@ -51,10 +51,10 @@ class Record:
     joined: int = 1
 
     def of_users(self, users: int, factors: torch.Tensor | None) -> Record:
-        """The record with one row per user, whose gradient is Σ_s factors[s] · gradient_s over its sentences.
+        """Return the record with one row per user, whose gradient is Σ_s factors[s] · gradient_s over its sentences.
 
         Args:
-            users: U; the record's B rows are sentences, those of a user side by side and as many for each.
+            users: U; the record's B rows are sentences, each user's side by side, the same number for every user.
             factors: (B,); ``None`` for 1.
         """
 

@@ -1,4 +1,4 @@
-"""Where a named model is looked for, and what to say when it is not there."""
+"""The place of a named model: a package, a folder, the hub or its cache; and the message if there is none."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CONNECT_SECONDS = 5.0
 
 
 def is_offline() -> bool:
-    """Whether the user switched the hub off (``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``)."""
+    """Return whether the user switched the hub off (``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``)."""
     switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return any(os.environ.get(key, "").lower() in {"1", "true", "yes", "on"} for key in switches)
 
 
 def endpoint() -> str:
-    """The hub's address."""
+    """Return the hub's address."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def is_reachable() -> bool:
-    """Whether the hub answers at all; asked first, because its client retries for most of a minute per file."""
+    """Return whether the hub answers; asked first, because its client retries for most of a minute per file."""
     address = urlsplit(endpoint())
     if address.scheme in getproxies():
         return True  # only the proxy can tell
@@ -42,12 +42,14 @@ def is_reachable() -> bool:
 
 
 def locate(name: str) -> str:
-    """What to load from: the package's folder for ``minilm``, the local folder of that name, else the hub's name,
-    else (no hub) its cached copy.
+    """Return what transformers loads for a name: a folder or a hub name.
+
+    That is the package's folder for ``minilm``, else the local folder of that name, else the hub's name, or the cached
+    copy if the hub does not answer.
 
     Raises:
-        ModelError: for ``minilm`` where its package is not installed.
-        OSError, ValueError: if the hub does not answer and no copy is in the local cache.
+        ModelError: the package of ``minilm`` is not installed.
+        OSError, ValueError: the hub does not answer and the local cache has no copy.
     """
     if name == MINILM:
         return _packaged_minilm()
@@ -67,7 +69,7 @@ def _packaged_minilm() -> str:
 
 
 def describe_failure(name: str, error: Exception) -> str:
-    """One line: where was looked, and the cause."""
+    """Return one line: the places that were tried, and the cause."""
     if Path(name).is_dir():
         tried = f"tried the local folder {Path(name).resolve()}"
     elif is_offline():
@@ -78,6 +80,6 @@ def describe_failure(name: str, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, cut short."""
+    """Return the first line of an error's message, cut short."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]

@@ -67,7 +67,7 @@ class LanguageModel:
         task: Task | None = None,
         source: ModelSource | None = None,
     ) -> None:
-        source = source or source_of(spec.name)
+        self._source = source = source or source_of(spec.name)
         self.architecture: Architecture = source.architecture
         self.module = module.eval()
         self.tokenizer = tokenizer
@@ -186,7 +186,7 @@ class LanguageModel:
         if self.classifier is not None:
             head = {name: value.detach().cpu() for name, value in self.classifier.head.state_dict().items()}
             save_file(head, folder / _HEAD_FILE)
-        self.architecture.save(self._body, folder, self.spec)
+        self.architecture.save(self._body, folder, self._source.original(self.spec))
         self.tokenizer.save_pretrained(folder)
         built_from: dict[str, Any] = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed}
         if self.task.classes:

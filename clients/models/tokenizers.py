@@ -44,10 +44,10 @@ class Vocabulary:
 
 
 def load_tokenizer(name: str) -> Any:
-    """The transformers tokenizer of that name: ``"bundled"``, a local folder or a hub name.
+    """Return the transformers tokenizer of that name: ``"bundled"``, a local folder or a hub name.
 
     Raises:
-        ModelError: if it cannot be loaded, or has no token for a sentence's ends.
+        ModelError: it cannot be loaded, or has no token for a sentence's ends.
     """
     tokenizer = _bundled() if name == BUNDLED else _named(name)
     if all(token is None for token in _boundaries(tokenizer)):
@@ -75,11 +75,10 @@ def _named(name: str) -> Any:
 
 
 def boundary_ids(tokenizer: Any) -> tuple[int, int]:
-    """The (bos, eos) ids, or those that stand for them in encoders (cls, sep); a tokenizer with only one of the two
-    uses it for both ends.
+    """Return the (bos, eos) ids, or an encoder's (cls, sep); a tokenizer with one of the two uses it for both ends.
 
     Raises:
-        ModelError: if it has none of them.
+        ModelError: it has none of them.
     """
     bos, eos = _boundaries(tokenizer)
     if bos is None and eos is None:

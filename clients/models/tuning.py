@@ -1,4 +1,4 @@
-"""Which parameters of a model train: all of them, its head, its biases, or low-rank adapters beside frozen ones."""
+"""The choice of the parameters that train: the head, the biases, or low-rank adapters beside frozen weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
     """Freeze everything but the output layer.
 
+    Args:
+        module: the model.
+        head: its output layer; ``None`` if it has none.
+        spec: of the model, for messages.
+
     Raises:
-        ModelError: if the model has none of its own, because it shares the embedding's table.
+        ModelError: the model has no output layer of its own, because it shares the embedding's table.
     """
     kept = {id(p) for p in head.parameters()} if head is not None else set()
     shared = kept & {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
@@ -31,10 +36,15 @@ def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) 
 
 
 def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
-    """Freeze everything but biases, and a classification head ``head`` (BitFit; Ben Zaken et al. 2022).
+    """Freeze everything but the biases and a classification head (BitFit; Ben Zaken et al. 2022).
+
+    Args:
+        module: the model.
+        head: the classification head; ``None`` for the next word.
+        spec: of the model, for messages.
 
     Raises:
-        ModelError: if the model has no bias.
+        ModelError: the model has no bias.
     """
     kept = {id(p) for p in head.parameters()} if head is not None else set()
     biases = {id(p) for name, p in module.named_parameters() if name.rpartition(".")[2] == "bias"} - kept
@@ -62,7 +72,7 @@ def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None,
         output_layer: whether the model predicts the next word.
 
     Raises:
-        ModelError: if peft finds no such layer.
+        ModelError: peft finds no such layer.
     """
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D

@@ -115,7 +115,13 @@ class Architecture(ABC):
         raise ModelError(f"model.lora_rank is {spec.lora_rank}; allowed for {spec.name!r}: 0, it is no transformer")
 
     def save(self, module: nn.Module, folder: Path, spec: ModelSpec) -> None:
-        """Write the module's sizes and weights (safetensors) into a folder that exists."""
+        """Write the module's sizes and weights (safetensors).
+
+        Args:
+            module: as :meth:`build` or :meth:`load` returned it, trained.
+            folder: a folder that exists.
+            spec: of the model, under the name of the architecture.
+        """
         from safetensors.torch import save_model
 
         settings = {name: getattr(spec, name) for name in sorted(self.settings)}
@@ -128,7 +134,7 @@ class Architecture(ABC):
 
         Args:
             folder: where it was saved.
-            spec: of the model to load; its sizes give way to those that were saved.
+            spec: of the model to load, with the sizes that were saved.
             vocabulary, output_layer: as for :meth:`build`.
 
         Raises:
@@ -138,10 +144,9 @@ class Architecture(ABC):
         from safetensors.torch import load_model
 
         try:
-            settings = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))[SETTINGS_KEY]
-            module = self.build(spec.model_copy(update=settings), vocabulary, output_layer=output_layer)
+            module = self.build(spec, vocabulary, output_layer=output_layer)
             load_model(module, folder / WEIGHTS_FILE)
-        except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
         return module
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AwdLstmConfig:
-    """Sizes, and dropout rates while training.
+    """Sizes, and dropout rates during training.
 
     Attributes:
         vocabulary: rows of the table of word vectors.
@@ -67,7 +67,7 @@ class AwdLstmConfig:
         return cls(vocabulary, spec.embedding, hidden, layers).with_dropout(spec)
 
     def with_dropout(self, spec: ModelSpec) -> AwdLstmConfig:
-        """The same sizes with the dropout of ``spec``."""
+        """Return the same sizes with the dropout of ``spec``."""
         rates = {
             "embedding_rate": spec.drop_embedding,
             "input_rate": spec.drop_input,
@@ -91,12 +91,14 @@ class AwdLstmConfig:
 
 @dataclass(frozen=True)
 class Masks:
-    """What states and weights are multiplied by: 0, or 1 / (1 - rate), so that nothing changes on average.
+    """Factors of states and weights: 0, or 1 / (1 - rate), so that means stay the same.
 
     Attributes:
-        words: (B, T, 1), the same for all places of one word type in a sentence.
-        states: (B, 1, width) of the word vectors and of every layer's output, the same at every place of a sentence.
-        weights: (4·width, width) of every layer's recurrence, the same for all sentences; ``None`` without it.
+        words: float32 (B, T, 1), the same for all places of one word type in a sentence.
+        states: float32 (B, 1, width), for the word vectors and every layer's output, the same at every place of a
+            sentence.
+        weights: float32 (4·width, width), for every layer's recurrence, the same for all sentences; ``None`` without
+            weight-drop.
     """
 
     words: torch.Tensor
@@ -109,7 +111,7 @@ class Recurrence(nn.Module):
 
     Attributes:
         weight: (4w, w), hidden to hidden; the gates are input, forget, cell, output.
-        gates: passes on what it is given; the gradient of its output is the gates' gradient.
+        gates: the identity; the gradient of its output is the gates' gradient.
     """
 
     def __init__(self, width: int) -> None:
@@ -117,12 +119,17 @@ class Recurrence(nn.Module):
         self.weight = nn.Parameter(torch.empty(4 * width, width))
         self.gates = nn.Identity()
 
-    def forward(self, given: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """The states, from a state of zeros; the weight is multiplied by ``scale`` (4w, w)."""
+    def forward(self, inputs: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the states (B, T, w), from a state of zeros.
+
+        Args:
+            inputs: (B, T, 4w), the gates' inputs.
+            scale: (4w, w), a factor of the weight; ``None`` for 1.
+        """
         weight = self.weight if scale is None else self.weight * scale
-        state = cell = given.new_zeros(given.shape[0], weight.shape[1])
+        state = cell = inputs.new_zeros(inputs.shape[0], weight.shape[1])
         states = []
-        for step in self.gates(given).unbind(dim=1):
+        for step in self.gates(inputs).unbind(dim=1):
             admit, keep, new, show = (step + functional.linear(state, weight)).chunk(4, dim=1)
             cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(new)
             state = torch.sigmoid(show) * torch.tanh(cell)
@@ -138,9 +145,9 @@ class Layer(nn.Module):
         self.project = nn.Linear(inputs, 4 * width)
         self.recurrence = Recurrence(width)
 
-    def forward(self, given: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-        """The layer's states."""
-        return self.recurrence(self.project(given), scale=scale)
+    def forward(self, inputs: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+        """Return the layer's states (B, T, w)."""
+        return self.recurrence(self.project(inputs), scale=scale)
 
 
 class AwdLstm(nn.Module):
@@ -160,7 +167,7 @@ class AwdLstm(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """The states of the last layer, (B, T, embedding)."""
+        """Return the states of the last layer, (B, T, embedding)."""
         masks: Masks | None = batch.masks
         states = self.embedding(batch.inputs)
         if masks is not None:
@@ -172,8 +179,11 @@ class AwdLstm(nn.Module):
         return states
 
     def draw_masks(self, examples: Sequence[Example], batch: Batch, seed: int) -> Masks:
-        """The masks of these sentences: each a function of ``seed`` and the sentence's number alone, but the weights',
-        which are a function of ``seed``."""
+        """Return the masks of a batch.
+
+        A sentence's masks are a function of ``seed`` and the sentence's number alone; the weights' masks are a function
+        of ``seed``.
+        """
         config = self.config
         rates = [config.input_rate, *[config.hidden_rate] * (config.layers - 1), config.output_rate]
         widths = [config.embedding, *config.widths]
@@ -189,7 +199,7 @@ class AwdLstm(nn.Module):
         return Masks(words, states, self._weights(seed, device))
 
     def _weights(self, seed: int, device: torch.device) -> list[torch.Tensor | None]:
-        """The weight masks of a seed; those of the last seed asked for are kept, being as large as the model."""
+        """Return the weight masks of a seed; only the last seed's are kept, because they are as large as the model."""
         if self.config.weight_rate == 0:
             return [None] * self.config.layers
         if self._weight_masks is None or self._weight_masks[0] != seed:
@@ -210,7 +220,7 @@ class AwdLstmForNextWord(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Next-token scores, (B, T, V)."""
+        """Return the scores of the next token, (B, T, V)."""
         return self.decoder(self.body(batch))
 
 
@@ -229,10 +239,10 @@ def save(module: Any, folder: Path) -> None:
 
 
 def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdLstmForNextWord:
-    """What :func:`save` wrote, with the dropout of ``spec``.
+    """Return the module that :func:`save` wrote, with the dropout of ``spec``.
 
     Raises:
-        ModelError: for a folder whose files are damaged or do not fit together.
+        ModelError: the folder's files are damaged or do not fit together.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -252,6 +262,6 @@ def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdL
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) -> torch.Tensor:
-    """Zeros at ``rate``, and elsewhere what makes up for them; draws the same numbers whatever the rate."""
+    """Return 0 with probability ``rate``, else 1 / (1 - rate), float32; the numbers drawn do not depend on the rate."""
     kept = rng.random(shape, dtype=np.float32) >= rate
     return torch.from_numpy(kept.astype(np.float32) / np.float32(1 - rate))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, CONFIG_FILE, Architecture
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, CONFIG_FILE, SETTINGS_KEY, Architecture
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMALL_GPT2, SMALL_GPT2_PUBLIC
 from fl_sim.plugins import PluginError, Registry
@@ -36,8 +37,8 @@ MODELS = Registry(
         AWD_LSTM: f"{_HERE}.recurrent:AWD_LSTM",
         MINILM: f"{_HERE}.transformer:PRETRAINED",
     },
-    check=lambda part: isinstance(part, Architecture),
-    interface="an instance of fl_sim.clients.models.Architecture",
+    check=lambda part: isinstance(part, Architecture) or (isinstance(part, type) and issubclass(part, Architecture)),
+    interface="a subclass or an instance of fl_sim.clients.models.Architecture",
 )
 
 
@@ -47,12 +48,16 @@ class ModelSource:
 
     Attributes:
         architecture: what builds and runs it.
-        folder: where its architecture saved it; ``None`` for all others, transformers models included.
+        name: under which the architecture is registered, or its import path.
+        folder: where the architecture saved the model; ``None`` for all others, transformers models included.
+        sizes: the settings with which it was saved.
         ships: whether the architecture is one of ours.
     """
 
     architecture: Architecture
+    name: str
     folder: Path | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     ships: bool = True
 
     @property
@@ -65,10 +70,14 @@ class ModelSource:
         own = spec.name if self.folder is not None else self.architecture.tokenizer or spec.name
         return spec.tokenizer or own
 
+    def original(self, spec: ModelSpec) -> ModelSpec:
+        """Return the spec under the name and with the sizes of the architecture, also if the model was saved."""
+        return spec if self.folder is None else spec.model_copy(update={"name": self.name, **self.sizes})
+
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
         """Build the module, or load it from its folder; raise ModelError if that fails."""
         if self.folder is not None:
-            return self.architecture.load(self.folder, spec, vocabulary, output_layer=output_layer)
+            return self.architecture.load(self.folder, self.original(spec), vocabulary, output_layer=output_layer)
         return self.architecture.build(spec, vocabulary, output_layer=output_layer)
 
 
@@ -85,19 +94,24 @@ def source_of(name: str) -> ModelSource:
             or a folder that names such an architecture.
     """
     if is_registered(name):
-        return ModelSource(_registered(name), ships=name in MODELS.built_in)
+        return ModelSource(_registered(name), name, ships=name in MODELS.built_in)
     if Path(name).is_dir():
         return _saved(Path(name))
     if _IMPORT_PATH.fullmatch(name):
-        return ModelSource(_registered(name), ships=False)
-    return ModelSource(PRETRAINED)
+        return ModelSource(_registered(name), name, ships=False)
+    return ModelSource(PRETRAINED, name)
 
 
 def _registered(name: str) -> Architecture:
+    """Return the architecture of a registered name or import path; a class is made without arguments."""
     try:
-        return MODELS.load(name)
+        part = MODELS.load(name)
+        return part() if isinstance(part, type) else part
     except PluginError as error:
         raise ModelError(str(error)) from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"model {name!r} cannot be made ({reason})") from error
 
 
 def _saved(folder: Path) -> ModelSource:
@@ -108,13 +122,15 @@ def _saved(folder: Path) -> ModelSource:
     config = _config_of(folder)
     name = AWD_LSTM if config.get("model_type") == AWD_LSTM else config.get(ARCHITECTURE_KEY)
     if name is None:
-        return ModelSource(PRETRAINED)
+        return ModelSource(PRETRAINED, str(folder))
     if not isinstance(name, str) or not is_registered(name):
         raise ModelError(
             f"model '{folder}' is of the architecture {name!r}; allowed: {', '.join(MODELS.names())} (docs/extending/"
             "add_a_model.md says how to register one)"
         )
-    return ModelSource(_registered(name), folder, ships=name in MODELS.built_in)
+    sizes = config.get(SETTINGS_KEY)
+    sizes = sizes if isinstance(sizes, dict) else {}
+    return ModelSource(_registered(name), name, folder, sizes, ships=name in MODELS.built_in)
 
 
 def _config_of(folder: Path) -> dict[str, Any]:

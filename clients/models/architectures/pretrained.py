@@ -1,4 +1,4 @@
-"""Modules of transformers and our own by name: language models with their output layer, and bodies without one."""
+"""Modules of transformers by name: language models with their output layer, and bodies without one."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeEr
 
 
 def place_of(name: str) -> str:
-    """What transformers is asked to load for a model's name: a folder or a hub name.
+    """Return what transformers loads for a model's name: a folder or a hub name.
 
     Raises:
-        ModelError, OSError, ValueError: as `fl_sim.clients.models.hub.locate`.
+        ModelError, OSError, ValueError: as in `fl_sim.clients.models.hub.locate`.
     """
     return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
 
 
 def load_causal(name: str) -> nn.Module:
-    """A causal language model with its output layer.
+    """Load a causal language model with its output layer.
 
     Raises:
-        ModelError: if it cannot be loaded, or reads both ways.
+        ModelError: it cannot be loaded, or reads both ways.
     """
     from transformers import AutoModelForCausalLM
 
@@ -49,10 +49,10 @@ def load_causal(name: str) -> nn.Module:
 
 
 def load_body(name: str) -> nn.Module:
-    """A causal or two-way model without any output layer.
+    """Load a causal or two-way model without any output layer.
 
     Raises:
-        ModelError: if it cannot be loaded, or is an encoder with a decoder.
+        ModelError: it cannot be loaded, or is an encoder with a decoder.
     """
     from transformers import AutoModel
 
@@ -63,7 +63,7 @@ def load_body(name: str) -> nn.Module:
 
 
 def without_pooler(body: Any) -> nn.Module:
-    """The body less the layer that some put on the first state: the head is ours."""
+    """Return the body without the layer that some have on the first state, because fl_sim adds the head."""
     if getattr(body, "pooler", None) is not None:
         body.pooler = None
     return body
@@ -97,21 +97,21 @@ def build_small_gpt2(spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: b
 
 
 def is_two_way(body: Any) -> bool:
-    """Whether a transformers model's states depend on the words after them."""
+    """Return whether a transformers model's states depend on the words after them."""
     return _reads_both_ways(body.config)
 
 
 def own_context(config: Any) -> int:
-    """The longest input that the architecture takes; recurrent ones state none.
+    """Return the longest input that the architecture takes; recurrent ones state none.
 
-    Where the table of positions has a padding row (RoBERTa and its kin), positions begin after it.
+    If the table of positions has a padding row (RoBERTa and its kin), positions begin after it.
     """
     longest = getattr(config, "max_position_embeddings", None) or 2**31
     return longest - (config.pad_token_id + 1 if counts_positions_itself(config) else 0)
 
 
 def counts_positions_itself(config: Any) -> bool:
-    """Whether the architecture numbers a sentence's tokens from its padding id on, and must not be told positions."""
+    """Return whether the architecture numbers tokens from its padding id on, so that it must not be given positions."""
     return config.model_type in {
         "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta",
         "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
@@ -119,7 +119,7 @@ def counts_positions_itself(config: Any) -> bool:
 
 
 def _reads_both_ways(config: Any) -> bool:
-    """Models that are trained to tell a masked word read what follows it; some of them may be asked not to."""
+    """Return whether the model was trained to predict masked words and is not set up as a decoder."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
@@ -156,7 +156,7 @@ def _load(name: str, loader: Any) -> nn.Module:
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """transformers warns of weights that are not there, or not needed; what is missing is an error here."""
+    """Silence transformers' report of missing or unneeded weights; missing ones are an error here."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

@@ -1,0 +1,239 @@
+"""The page "Add a model": its code runs as it stands and is clipped exactly; a bad plug-in is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim import plugins
+from fl_sim.cli.main import main
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.ghost_pass import covered_layers
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import NextWord, Task
+from fl_sim.storage.run_folder import RunFolder
+from tests.clients.models.models_to_try import CLASSES, CONTEXT, examples, shifted
+from tests.tiny import command_line, tiny_corpus
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "extending" / "add_a_model.md"
+CODE, CONFIGURATION = (
+    re.search(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]  # type: ignore[index]
+    for language in ("python", "toml")
+)
+NAME = "my_model:AverageOfWords"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the file of the page in it."""
+    (tmp_path / "my_model.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "run.toml").write_text(CONFIGURATION, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_used", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def run(here: Path, *more: str, **settings: object) -> list[str]:
+    """The words of ``fl-sim run`` on a tiny corpus."""
+    if not (here / "corpus").exists():
+        tiny_corpus(here / "corpus")
+    known = {"corpus.path": str(here / "corpus"), "out": str(here / "run"), "rounds": 2, "engine.name": "inline"}
+    return [
+        "run",
+        "run.toml",
+        "--quiet",
+        *command_line(known | {k.replace("__", "."): v for k, v in settings.items()}),
+        *more,
+    ]
+
+
+def test_the_code_begins_with_its_file_name() -> None:
+    assert CODE.startswith("# my_model.py\n")
+    assert f'name = "{NAME}"' in CONFIGURATION
+
+
+def test_fl_sim_run_trains_it(here: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path.remove(''); from fl_sim.cli.main import main; sys.exit(main())",
+    ]
+    environment = {"PYTHONPATH": str(PAGE.parents[2]), "HF_HUB_OFFLINE": "1", "PATH": ""}
+    done = subprocess.run(
+        [*command, *run(here, model__layers=3)], cwd=here, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder.open(here / "run")
+    result = folder.result or {}
+    assert result["rounds"] == 2
+    assert "model.layers has no effect: model.name is my_model:AverageOfWords." in result["warnings"]
+    assert not any("model.hidden" in warning for warning in result["warnings"])
+    perplexity = folder.metrics()["perplexity"]
+    assert np.isfinite(perplexity).all()
+    assert perplexity.nunique() == 3
+    saved = {path.name for path in folder.model_dir.iterdir()}
+    assert {"config.json", "model.safetensors", "spec.json", "tokenizer.json"} <= saved
+
+
+@pytest.mark.slow
+def test_rays_workers_find_it(here: Path) -> None:
+    assert main(run(here, engine__name="ray", engine__num_cpus=1)) == 0
+    inline = run(here, out=here / "inline")
+    assert main(inline) == 0
+    ray, alone = (RunFolder.open(here / name).metrics()["perplexity"] for name in ("run", "inline"))
+    np.testing.assert_allclose(ray, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", [NextWord(), CLASSES], ids=lambda task: task.name)
+@pytest.mark.parametrize("tune", ["full", "head", "bias"])
+def test_every_sentence_is_clipped_exactly(here: Path, task: Task, tune: str) -> None:
+    model = shifted(load_model(ModelSpec(name=NAME, hidden=12, max_tokens=CONTEXT, tune=tune), 0, task))
+    given = examples(9, 14, 5, 20, task=task)
+    clip_norm, expected = 0.3, np.zeros(model.num_parameters)
+    for example in given:
+        if not task.size(example):
+            continue
+        gradients = loss_gradients(model, [example])[1]
+        vector = np.concatenate([gradients[name].double().numpy().ravel() for name, _ in model.named_shapes()])
+        expected -= vector * min(1.0, clip_norm / np.linalg.norm(vector))
+    summed = clipped_gradient_sum(model, given, clip_norm)
+    assert np.linalg.norm(summed.vector - expected) <= 2e-5 * np.linalg.norm(expected)
+    assert summed.clipped > 0
+    assert covered_layers(model) is not None
+
+
+def test_another_kind_of_layer_goes_one_sentence_at_a_time(here: Path) -> None:
+    recurrent = CODE.replace(
+        "self.hidden = nn.Linear(width, width)", "self.hidden = nn.GRU(width, width, batch_first=True)"
+    )
+    recurrent = recurrent.replace(
+        "torch.tanh(self.hidden(sums / (batch.positions + 1).unsqueeze(-1)))", "self.hidden(sums)[0]"
+    )
+    recurrent = recurrent.replace("body.hidden.out_features", "body.hidden.hidden_size")
+    (here / "gru_model.py").write_text(recurrent, encoding="utf-8")
+    model = load_model(ModelSpec(name="gru_model:AverageOfWords", hidden=8, max_tokens=CONTEXT), 0)
+    given = examples(9, 14)
+    norms = [math.sqrt(sum(float(g.square().sum()) for g in loss_gradients(model, [e])[1].values())) for e in given]
+    summed = clipped_gradient_sum(model, given, min(norms) / 2)
+    assert covered_layers(model) is None
+    assert summed.clipped == 2
+    assert np.linalg.norm(summed.vector) <= min(norms) * (1 + 1e-5)
+
+
+@pytest.fixture
+def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The page's entry point, as if the package were installed."""
+    (entry,) = re.findall(r'^    (\w+ = "my_model:\w+")$', PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    distribution = here / "my_model-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: my-model\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text(f"[fl_sim.models]\n{entry.replace(chr(34), '')}\n")
+    monkeypatch.syspath_prepend(str(here))
+    return entry.partition(" ")[0]
+
+
+def test_an_entry_point_is_a_name_and_its_folders_come_back(here: Path, installed: str) -> None:
+    (here / installed).mkdir()  # a registered name comes before a folder
+    model = shifted(load_model(ModelSpec(name=installed, hidden=12, max_tokens=CONTEXT), 0))
+    by_path = load_model(ModelSpec(name=NAME, hidden=12, max_tokens=CONTEXT), 0)
+    assert by_path.named_shapes() == model.named_shapes()
+    model.save(here / "saved")
+    again = load_model(ModelSpec(name=str(here / "saved"), max_tokens=CONTEXT), 1)
+    np.testing.assert_array_equal(again.get_vector(), model.get_vector())
+    with pytest.raises(ModelError, match="cannot load model"):
+        load_model(ModelSpec(name=str(here / "saved")), 0, CLASSES)
+    again.save(here / "again")
+    np.testing.assert_array_equal(load_model(ModelSpec(name=str(here / "again")), 2).get_vector(), model.get_vector())
+    assert json.loads((here / "again" / "config.json").read_text())["fl_sim_architecture"] == installed
+
+
+def test_a_folder_names_no_code_by_import_path(here: Path) -> None:
+    load_model(ModelSpec(name=NAME, hidden=12), 0).save(here / "saved")
+    with pytest.raises(ModelError, match=r"of the architecture 'my_model:AverageOfWords'; allowed: small-gpt2-public"):
+        load_model(ModelSpec(name=str(here / "saved")), 0)
+
+
+def test_a_folder_comes_before_an_import_path(here: Path) -> None:
+    (here / NAME).mkdir()
+    with pytest.raises(ModelError, match=f"cannot load model '{NAME}': tried the local folder"):
+        load_model(ModelSpec(name=NAME), 0)
+
+
+RETURN = "return AveragesForNextWord(body, vocabulary.size) if output_layer else body"
+BAD = {
+    "no module": ("nowhere_at_all:Model", CODE, "cannot be imported (No module named 'nowhere_at_all')"),
+    "no attribute": ("bad_model:Absent", CODE, "cannot be imported"),
+    "no architecture": ("bad_model:Averages", CODE, "allowed: a subclass or an instance of fl_sim.clients.models.Arch"),
+    "raises on import": (
+        "bad_model:AverageOfWords",
+        "raise RuntimeError('two\\nlines')",
+        "cannot be imported (two lines)",
+    ),
+    "abstract": ("bad_model:AverageOfWords", CODE.replace("def build", "def built"), "cannot be made"),
+    "raises in build": (
+        "bad_model:AverageOfWords",
+        CODE.replace("spec.hidden or 32", "spec.width"),
+        "fails with Attribute",
+    ),
+    "no module built": ("bad_model:AverageOfWords", CODE.replace(RETURN, "return 3"), "fails with AttributeError"),
+    "wrong shape": (
+        "bad_model:AverageOfWords",
+        CODE.replace("self.output(self.body(batch))", "self.body(batch)"),
+        "returns scores of shape (3, 7, 16); allowed: (3, 7, 4096)",
+    ),
+    "reads the padding": (
+        "bad_model:AverageOfWords",
+        CODE.replace("cumsum(dim=1)", "cumsum(dim=1).flip(1)"),
+        "scores a sentence otherwise beside other sentences",
+    ),
+    "sees other sentences": (
+        "bad_model:AverageOfWords",
+        CODE.replace("(sums /", "(sums.mean(dim=0, keepdim=True) + sums /"),
+        "scores a sentence otherwise beside other sentences",
+    ),
+    "dropout": (f"{NAME}", "", "model.dropout is 0.5; allowed for 'my_model:AverageOfWords': 0, because it draws no"),
+    "adapters": (f"{NAME}", "", "model.lora_rank is 2; allowed for 'my_model:AverageOfWords': 0"),
+    "half precision": (f"{NAME}", "", "model.precision is 'bfloat16'; allowed for 'my_model:AverageOfWords': float32"),
+}
+SETTINGS = {"dropout": {"model__dropout": 0.5}, "adapters": {"model__lora_rank": 2}}
+SETTINGS["half precision"] = {"model__precision": "bfloat16"}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_with_a_plug_in_is_one_line(case: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, code, message = BAD[case]
+    if code:
+        (here / "bad_model.py").write_text(code, encoding="utf-8")
+    assert main(run(here, model__name=name, **SETTINGS.get(case, {}))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fl-sim run: model")
+    assert message in line
+    assert not (here / "run").exists()
+
+
+def test_a_model_that_reads_the_word_it_predicts_is_refused(here: Path) -> None:
+    mean_of_all = "(sums[:, -1:] / batch.lengths.view(-1, 1, 1)).expand_as(sums)"
+    code = CODE.replace("sums / (batch.positions + 1).unsqueeze(-1)", mean_of_all)
+    code = code.replace(
+        "self.embedding(batch.inputs).cumsum", "(self.embedding(batch.inputs) * batch.is_token.unsqueeze(-1)).cumsum"
+    )
+    (here / "future_model.py").write_text(code, encoding="utf-8")
+    with pytest.raises(ModelError, match="reads the word that it predicts; allowed: the words before it"):
+        load_model(ModelSpec(name="future_model:AverageOfWords", hidden=8), 0)
+    load_model(ModelSpec(name="future_model:AverageOfWords", hidden=8), 0, CLASSES)  # a class may depend on all words
