@@ -1,0 +1,75 @@
+"""A package of another author: every part that it registers works by its name, from raw text to ε."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.storage.run_folder import RunFolder
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "tests" / "third_party" / "fl_sim_example"
+PARTS = {
+    "example-model": "fl_sim_example.bag_model:BagOfWords",
+    "example-tagger": "fl_sim_example.capital_tagger:CapitalTagger",
+    "example-reader": "fl_sim_example.chat_reader:ChatReader",
+    "example-observer": "fl_sim_example.trail_observer:Trail",
+}
+PEOPLE = ("Ada", "Blaise", "Carl", "Emmy", "Kurt")
+CHAT = "".join(f"{who}: I saw {('NASA', 'the moon')[n % 2]} on day {n}.\n" for n in range(6) for who in PEOPLE)
+_SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the package is installed in, to be put on the path."""
+    folder = tmp_path_factory.mktemp("third_party")
+    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    words = ["--no-deps", "--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
+    subprocess.run([*pip, *words], check=True, timeout=_SECONDS)
+    return folder / "site"
+
+
+def fl_sim(installed: Path, folder: Path, *words: str) -> Any:
+    """What ``fl-sim`` prints as JSON where the package is installed, run in ``folder``."""
+    path = os.pathsep.join([str(installed), str(REPOSITORY)])
+    command = [sys.executable, "-m", "fl_sim", *words, "--json"]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=_SECONDS,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "chat.txt").write_text(CHAT)
+    reading = ["--source", "chat.txt", "--held-out", "Kurt", "--tagger", "example-tagger", "--out", "corpus"]
+    made = fl_sim(installed, tmp_path, "prepare", "example-reader", *reading)
+    assert made["splits"]["train"]["users"] == len(PEOPLE) - 1
+    assert made["splits"]["train"]["entities"] == 1
+    manifest = (tmp_path / "corpus" / "manifest.json").read_text()
+    assert all(PARTS[name] in manifest for name in ("example-reader", "example-tagger"))
+
+    settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
+    words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
+    assert 0 < result["epsilon_user"] < result["epsilon_user_entity_max"]
+    run = RunFolder.open(tmp_path / "run")
+    trail = [line.split() for line in (tmp_path / "run" / "trail.txt").read_text().splitlines()]
+    assert [(int(number), float(epsilon)) for number, epsilon in trail] == list(
+        zip(run.metrics()["round"], run.metrics()["epsilon_user"], strict=True)
+    )
+    assert run.config["run"]["model"]["name"] == "example-model"
+    spent = fl_sim(installed, tmp_path, "account", "--ledger", "run", "--delta", "1e-5")
+    assert spent["releases"] == 2

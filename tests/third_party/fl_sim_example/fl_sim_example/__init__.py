@@ -1,0 +1,1 @@
+"""One part of every kind that fl_sim takes from other packages."""
