@@ -14,7 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from fl_sim import config_keys
 from fl_sim.clients.models.model_names import TaskName
@@ -253,6 +262,12 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
 
+    @model_serializer(mode="wrap")
+    def _without_empty_observers(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs without observers are recorded as they were before there were any."""
+        values: dict[str, Any] = dump(self)
+        return values if self.observers else {name: value for name, value in values.items() if name != "observers"}
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
         """Validate nested or dotted keys; dashes in keys are underscores (Flower's habit).
@@ -267,14 +282,6 @@ class RunConfig(_Section):
             return cls.model_validate(tree, strict=True)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from error
-
-    def record(self) -> dict[str, Any]:
-        """Return every setting as plain values, as a run folder records it.
-
-        ``observers`` is left out where there are none: it came later than the records that runs resume from.
-        """
-        values = self.model_dump(mode="json")
-        return values if self.observers else {key: value for key, value in values.items() if key != "observers"}
 
     def changed(self, overrides: Mapping[str, Any]) -> RunConfig:
         """Return the configuration with other values for some keys, nested or dotted.

@@ -82,7 +82,7 @@ class Record:
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
     """The record of a run that begins, as :meth:`Record.read` expects it."""
     return {
-        "run": config.record(),
+        "run": config.model_dump(mode="json"),
         "plan": asdict(planned.plan),
         "corpus": {"fingerprint": corpus.fingerprint},
     }
