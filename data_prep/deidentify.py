@@ -22,7 +22,7 @@ from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category, category_of
 
 MODES = ("category", "remove", "surrogate")
@@ -81,7 +81,7 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
     identity = _identity_of(corpus)
     tally = Tally()
-    surrogates = surrogates_of(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
+    surrogates = assign_surrogates(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
     rewriter = Rewriter(mode, identity, surrogates)
     watch = _Watch(corpus, tally)
     with folder_appearing_at(out) as scratch:
@@ -92,7 +92,7 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
     return Corpus.open(out), tally
 
 
-def merged(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+def merge_overlapping(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
     """Overlapping mentions as one, which covers them all and has the label of the longest."""
     hulls: list[list[Mention]] = []
     end = 0
@@ -176,7 +176,7 @@ def _identity_of(corpus: Corpus) -> Identity:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenSentence:
     """A sentence without its entities, the pieces of the old text that were kept, and what was put between them."""
 
     sentence: Sentence
@@ -192,9 +192,9 @@ class Rewriter:
     identity: Identity = DEFAULT_IDENTITY
     surrogates: Mapping[str, str] | None = None
 
-    def rewritten(self, sentence: Sentence) -> Rewritten:
+    def rewrite(self, sentence: Sentence) -> RewrittenSentence:
         """What is left of ``sentence``; :data:`EMPTY` where that is nothing."""
-        hulls = merged(sentence.mentions)
+        hulls = merge_overlapping(sentence.mentions)
         bounds = [0, *(place for hull in hulls for place in (hull.start, hull.end)), len(sentence.text)]
         kept = [sentence.text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
         if self.mode == "remove":
@@ -209,7 +209,7 @@ class Rewriter:
         if hulls and not text.strip():
             text = EMPTY
         left = dataclasses.replace(sentence, text=text, mentions=tuple(mentions))
-        return Rewritten(left, tuple(kept), tuple(put))
+        return RewrittenSentence(left, tuple(kept), tuple(put))
 
     def _replacement(self, surface: str, label: str) -> str:
         possessive = _POSSESSIVE.search(surface)
@@ -217,17 +217,17 @@ class Rewriter:
         tail = possessive[0] if possessive and name.strip() else ""
         if self.surrogates is None:
             return f"[{category_of(label)}]{tail}"
-        return in_case_of(name, self.surrogates[self.identity.key(surface)]) + tail
+        return match_case(name, self.surrogates[self.identity.key(surface)]) + tail
 
 
-def surrogates_of(sentences: Iterable[Sentence], identity: Identity, seed: int) -> dict[str, str]:
+def assign_surrogates(sentences: Iterable[Sentence], identity: Identity, seed: int) -> dict[str, str]:
     """The surrogate of every key, of the category that most of its mentions have; drawn in the order of the keys'
     first mentions."""
     categories: dict[str, Counter[Category]] = {}
     real: set[str] = set()
     for sentence in sentences:
         real.update(key for key, _ in identity.entities(sentence))
-        for hull in merged(sentence.mentions):
+        for hull in merge_overlapping(sentence.mentions):
             key = identity.key(sentence.surface(hull))
             categories.setdefault(key, Counter())[category_of(hull.label)] += 1
     maker = SurrogateMaker(seed, identity.key, real | set(categories))
@@ -257,7 +257,7 @@ class _Watch:
 
     def seen(self, rewriter: Rewriter, sentence: Sentence) -> Sentence:
         """``sentence`` rewritten."""
-        found = rewriter.rewritten(sentence)
+        found = rewriter.rewrite(sentence)
         replaced = len(found.put)
         missed = {name for piece in found.kept for name in self._in(piece)}
         self._still_there |= missed

@@ -149,7 +149,7 @@ class Identity:
         hides "England" then hides "Bank of England" as well), or only the ``outermost`` (not inside another), or only
         the ``longest`` of those that overlap. family_names: a person's name of several words is also a mention of its
         last word, so that hiding "Johnson" hides every "David Johnson". link_within_document: a person's name that
-        opens or closes a longer one of the same document also stands for that one, see :meth:`resolved`.
+        opens or closes a longer one of the same document also stands for that one, see :meth:`resolve`.
     Raises :class:`CorpusError` for a step or a treatment of nested mentions that does not exist.
     """
 
@@ -186,7 +186,7 @@ class Identity:
                 found[normalised(last), mention.label] = None
         return tuple(found)
 
-    def resolved(self, sentences: Iterable[Sentence]) -> Iterator[tuple[Sentence, tuple[Entity, ...]]]:
+    def resolve(self, sentences: Iterable[Sentence]) -> Iterator[tuple[Sentence, tuple[Entity, ...]]]:
         """Every sentence with the entities it counts as mentioning.
 
         Without :attr:`link_within_document` these are its own. With it, a sentence whose person's name opens or closes
@@ -200,9 +200,9 @@ class Identity:
                 yield sentence, self.entities(sentence)
             return
         for document in _documents(sentences):
-            yield from zip(document, linked([self.entities(sentence) for sentence in document]), strict=True)
+            yield from zip(document, link_names([self.entities(sentence) for sentence in document]), strict=True)
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings, for a manifest."""
         return {
             "steps": list(self.steps),
@@ -246,7 +246,7 @@ def entity_key(surface: str) -> str:
     return DEFAULT_IDENTITY.key(surface)
 
 
-def linked(document: list[tuple[Entity, ...]]) -> list[tuple[Entity, ...]]:
+def link_names(document: list[tuple[Entity, ...]]) -> list[tuple[Entity, ...]]:
     """The entities of a document's sentences once its persons' names are linked, in the order of the sentences.
 
     Sentence t depends on sentence s if a person's name of t is the first or the last words of a person's name of s. t

@@ -73,7 +73,7 @@ def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> T
 
 def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any]:
     contributions = _ownership(
-        [(sentence.user, found) for sentence, found in identity.resolved(iter(sentences))]
+        [(sentence.user, found) for sentence, found in identity.resolve(iter(sentences))]
     ).entity_contributions()
     columns = {
         "users": contributions.users,

@@ -66,7 +66,7 @@ class Origin:
         """In what a corpus differs from what would be made now; empty if in nothing."""
         theirs = manifest.model_dump(mode="json")
         return [
-            f"{group} {name}: {_told(then)} then, {_told(now)} now"
+            f"{group} {name}: {_show(then)} then, {_show(now)} now"
             for group, mine in self._described().items()
             for name, then, now in _different(theirs[group], mine)
         ]
@@ -101,7 +101,7 @@ class Origin:
         }
 
 
-def told(differences: list[str]) -> str:
+def summarize(differences: list[str]) -> str:
     """The first few differences in one line."""
     more = len(differences) - _SHOWN_DIFFERENCES
     return "; ".join([*differences[:_SHOWN_DIFFERENCES], *([f"{more} more"] if more > 0 else [])])
@@ -127,7 +127,7 @@ def _different(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
             yield name, then.get(name), now.get(name)
 
 
-def _told(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict) and "sha256" in value:

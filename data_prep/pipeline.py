@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.origin import Origin, told
+from fl_sim.data_prep.origin import Origin, summarize
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence
@@ -26,7 +26,7 @@ Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCorpus:
     """What came of a preparation.
 
     corpus: as it is now. cached: whether it was there already and nothing was done. reused: how many sentences had been
@@ -46,7 +46,7 @@ def prepare(
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
     overwrite: bool = False,
-) -> Prepared:
+) -> PreparedCorpus:
     """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus lies there already.
 
     The same are sources by their checksums, settings, tagger, identity, and versions. ``marking`` says what marks the
@@ -65,13 +65,13 @@ def prepare(
     if _is_corpus(out):
         found = _same(out, origin, overwrite)
         if found is not None:
-            return Prepared(found, cached=True)
+            return PreparedCorpus(found, cached=True)
     with _marked(raw, marking, origin, out) as (sentences, store):
         corpus = write_corpus(
             watch(sentences), out, replace=overwrite and _is_corpus(out), identity=identity, **_described(raw, origin)
         )
     origin.remember(corpus.path)
-    return Prepared(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused)
 
 
 def append(
@@ -82,7 +82,7 @@ def append(
     marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
-) -> Prepared:
+) -> PreparedCorpus:
     """Add ``raw`` to the corpus in ``out``, as :func:`fl_sim.data_prep.prepare.append_corpus` does, unless it has it
     already.
 
@@ -92,14 +92,14 @@ def append(
     corpus = Corpus.open(out)
     origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
-        return Prepared(corpus, cached=True)
+        return PreparedCorpus(corpus, cached=True)
     place = corpus.path / part_folder(len(corpus.parts))
     with _marked(raw, marking, origin, place) as (sentences, store):
         corpus = append_corpus(
             corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, origin)
         )
     origin.remember(corpus.parts[-1].folder)
-    return Prepared(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused)
 
 
 @contextmanager
@@ -151,7 +151,9 @@ def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
         return found
     if overwrite:
         return None
-    raise CorpusError(f"{out}: holds another corpus ({told(differences)}); choose another --out, or --overwrite it")
+    raise CorpusError(
+        f"{out}: holds another corpus ({summarize(differences)}); choose another --out, or --overwrite it"
+    )
 
 
 def _is_corpus(out: Path) -> bool:

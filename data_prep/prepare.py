@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from fl_sim.data_prep.records import CorpusError, Known, Sentence
+from fl_sim.data_prep.records import CorpusError, KnownIds, Sentence
 from fl_sim.data_prep.split_writer import SplitWriter
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
@@ -54,7 +54,7 @@ def write_corpus(
     no train split, fewer than two users in it, or no entity in it unless it ``needs_entities`` no more.
     """
     with folder_appearing_at(out, replace=replace) as folder:
-        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, lambda split: None)
+        writers = _written(_rewritten(identity.resolve(sentences), rewrite), folder, lambda split: None)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         _finish(
@@ -96,10 +96,10 @@ def append_corpus(
     last = corpus.parts[-1].manifest
     if joined_at < last.joined_at:
         raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
-    if corpus.manifest.settings.get("identity") != identity.described():
+    if corpus.manifest.settings.get("identity") != identity.manifest_settings():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, corpus.known)
+        writers = _written(_rewritten(identity.resolve(sentences), rewrite), folder, corpus.known_ids)
         if not writers:
             raise CorpusError("there is no sentence to append")
         _check_users_stay(corpus, writers)
@@ -135,7 +135,7 @@ def _counted(notes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _written(
-    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], Known | None]
+    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], KnownIds | None]
 ) -> dict[str, SplitWriter]:
     """The writers of all splits, each with its sentences; they wait in a folder inside ``folder``."""
     scratch = folder / _SCRATCH
@@ -179,7 +179,7 @@ def _finish(
 def full_settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
     """As a manifest has them: with the identity, and what a reader of ε must know of both under ``warnings``."""
     warnings = [*settings.get("warnings", ()), *identity.warnings()]
-    return {**settings, "identity": identity.described()} | ({"warnings": warnings} if warnings else {})
+    return {**settings, "identity": identity.manifest_settings()} | ({"warnings": warnings} if warnings else {})
 
 
 def _checked_split(split: str) -> str:

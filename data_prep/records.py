@@ -60,7 +60,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownIds:
     """The users and entities that a corpus has before sentences are added to it: key → id, in the order of the ids."""
 
     users: Mapping[str, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.identity import Entity
-from fl_sim.data_prep.records import Known, Sentence
+from fl_sim.data_prep.records import KnownIds, Sentence
 from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
 from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, table_file
 from fl_sim.data_prep.store.manifest import SplitCounts
@@ -65,7 +65,7 @@ class SplitWriter:
     ``scratch`` is a folder for the rows to wait in.
     """
 
-    def __init__(self, split: str, scratch: Path, known: Known | None = None) -> None:
+    def __init__(self, split: str, scratch: Path, known: KnownIds | None = None) -> None:
         self.split = split
         self.targets: dict[str, int] = {}
         self._known = known

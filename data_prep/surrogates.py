@@ -107,7 +107,7 @@ class SurrogateMaker:
             attempt += 1
 
 
-def in_case_of(surface: str, surrogate: str) -> str:
+def match_case(surface: str, surrogate: str) -> str:
     """``surrogate`` in capitals or in small letters where all of ``surface`` is."""
     if surface.isupper() and sum(character.isalpha() for character in surface) > 1:
         return surrogate.upper()

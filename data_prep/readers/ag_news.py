@@ -52,7 +52,7 @@ class AgNewsOptions:
         if self.seed < 0:
             raise CorpusError(f"--seed {self.seed} must not be negative")
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
@@ -85,7 +85,7 @@ def read_ag_news(
     """
     reading, options = reading or Reading(), options or AgNewsOptions()
     for split, path in ag_news_files(source).items():
-        yield from reading.finished(_of_users(split, path, options, reading), options.split_sentences)
+        yield from reading.clean(_of_users(split, path, options, reading), options.split_sentences)
 
 
 def users_of_rows(rows: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -104,7 +104,7 @@ class Cleaning:
         if self.bad_bytes not in BAD_BYTES:
             raise CorpusError(f"--bad-bytes {self.bad_bytes!r} must be one of {', '.join(BAD_BYTES)}")
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """What differs from the defaults, for the manifest."""
         plain = asdict(Cleaning())
         return {key: value for key, value in asdict(self).items() if value != plain[key]}
@@ -134,10 +134,10 @@ class Reading:
         self.note(Note.LONE_SURROGATES)
         return _SURROGATE.sub(_REPLACEMENT, value)
 
-    def finished(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
+    def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
         """``rows`` as sentences: characters replaced as the module's table says, blank texts dropped, the rest cut into
         its sentences if ``split_sentences``, and whatever is still too long into pieces; no white space at the ends."""
-        rows = self._cleaned(rows)
+        rows = self._keep_text(rows)
         if split_sentences:
             rows = cut_into_sentences(rows)
         for row in rows:
@@ -149,15 +149,17 @@ class Reading:
             else:
                 yield row
 
-    def _cleaned(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
+    def _keep_text(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
         for row in rows:
-            clean = row if row.text.isprintable() else self._replaced(row)  # nothing that is replaced is printable
+            clean = (
+                row if row.text.isprintable() else self._replace_characters(row)
+            )  # nothing that is replaced is printable
             if clean.text and not clean.text.isspace():
                 yield clean
             else:
                 self.note(Note.BLANK_TEXTS)
 
-    def _replaced(self, row: Sentence) -> Sentence:
+    def _replace_characters(self, row: Sentence) -> Sentence:
         text, controls = _CONTROL.subn(" ", row.text)
         text, surrogates = _SURROGATE.subn(_REPLACEMENT, text)
         if not controls and not surrogates:

@@ -53,7 +53,7 @@ def read_conll2003(source: Path, reading: Reading | None = None) -> Iterator[Sen
 def read_conll_file(path: Path, split: str, reading: Reading | None = None) -> Iterator[Sentence]:
     """The sentences of one four-column file (``token POS chunk tag``; IOB1 or IOB2 tags)."""
     reading = reading or Reading()
-    return reading.finished(_sentences(path, split, reading))
+    return reading.clean(_sentences(path, split, reading))
 
 
 def _sentences(path: Path, split: str, reading: Reading) -> Iterator[Sentence]:

@@ -50,7 +50,7 @@ class HfDataset:
     def name(self) -> str:
         return self.folder.resolve().name if self.folder else self.source.split("/")[-1]
 
-    def pinned(self) -> HfDataset:
+    def pin_revision(self) -> HfDataset:
         """The same with the revision that it has on the hub at present; as it is for a folder, or with the hub off.
 
         Raises :class:`CorpusError` for a name that the hub does not have, and where it cannot be asked.
@@ -78,7 +78,7 @@ class HfDataset:
         found = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
         return {path.relative_to(self.folder).as_posix(): path for path in found}
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """What a manifest should say of it; a folder's path is nobody's business."""
         dataset = self.name if self.folder else self.source
         return {
@@ -97,7 +97,7 @@ def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None =
     does not fit or cannot be had.
     """
     reading = reading or Reading()
-    loaded = _loaded(dataset)
+    loaded = _load(dataset)
     splits = dataset.splits or tuple(loaded)
     for split in splits:
         if split not in loaded:
@@ -108,7 +108,7 @@ def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None =
     return sentences_of(rows, asked, reading)
 
 
-def _loaded(dataset: HfDataset) -> dict[str, Any]:
+def _load(dataset: HfDataset) -> dict[str, Any]:
     """Split → the library's dataset, read from disk or stream batch by batch, never held in memory."""
     datasets = _import_datasets(dataset.source)
     folder = dataset.folder

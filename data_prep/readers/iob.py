@@ -72,7 +72,7 @@ class IobOptions:
             raise CorpusError(f"--sentences-per-user {self.sentences_per_user} must be at least 1")
         check_fraction(self.test_fraction)
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
@@ -105,13 +105,13 @@ def read_iob(source: Path, options: IobOptions | None = None, reading: Reading |
     """
     reading, options = reading or Reading(), options or IobOptions()
     for path, split in iob_files(source).items():
-        yield from reading.finished(_file_sentences(path, split, options, reading))
+        yield from reading.clean(_file_sentences(path, split, options, reading))
 
 
 def read_iob_file(path: Path, split: str, options: IobOptions | None = None) -> Iterator[Sentence]:
     """The sentences of one tagged file, all in ``split``."""
     reading = Reading()
-    return reading.finished(_file_sentences(path, split, options or IobOptions(), reading))
+    return reading.clean(_file_sentences(path, split, options or IobOptions(), reading))
 
 
 def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Mention, ...]:
@@ -137,7 +137,7 @@ def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> t
     return tuple(mentions)
 
 
-def malformed(tags: Iterable[str], scheme: str) -> int:
+def count_malformed(tags: Iterable[str], scheme: str) -> int:
     """How many of a sentence's ``tags`` their ``scheme`` (iob1, iob2 or iobes) does not allow where they stand."""
     broken = 0
     before, before_label = "O", ""
@@ -192,7 +192,7 @@ def _file_sentences(path: Path, split: str | None, options: IobOptions, reading:
         number = document if by_document else count // per_user + 1
         user = reading.key(f"{name}-{number:04d}")
         if any(tag != "O" for tag in current.tags):
-            reading.note(Note.MALFORMED_TAGS, malformed(current.tags, layout.scheme))
+            reading.note(Note.MALFORMED_TAGS, count_malformed(current.tags, layout.scheme))
         where = split or split_by_hash(user, options.test_fraction, options.seed)
         yield current.close(where, user, f"{name} {document}" if layout.has_documents else None)
 

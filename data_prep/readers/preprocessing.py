@@ -45,7 +45,7 @@ class Preprocessing:
     def __bool__(self) -> bool:
         return self.lower_case or self.strip_punctuation
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """What is done, for the manifest; nothing if nothing is."""
         return {key: value for key, value in asdict(self).items() if value}
 
@@ -117,10 +117,10 @@ def _without_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]
         places[start] = (length, length + len(words))
         length += len(words)
         gap = piece[-1].isspace()
-    return "".join(output), [_moved(span, bounds, places) for span in spans]
+    return "".join(output), [_move(span, bounds, places) for span in spans]
 
 
-def _moved(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
+def _move(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
     """Where the pieces of the old text that ``span`` is made of lie in the new one."""
     pieces = bounds[bisect_left(bounds, span[0]) : bisect_left(bounds, span[1])]
     left = [places[start] for start in pieces if start in places]

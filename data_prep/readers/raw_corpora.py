@@ -67,7 +67,7 @@ class RawCorpus:
             cleaning: how to treat bad text.
             settings: what shapes the corpus besides, for the manifest; JSON values.
             has_gold: whether the sentences carry their entities.
-            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.finished`).
+            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.clean`).
             tools: further distributions whose versions shape the corpus.
         """
         reading = Reading(cleaning or Cleaning())
@@ -81,14 +81,14 @@ class RawCorpus:
             sentences=sentences,
             has_gold=has_gold,
             sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
-            settings={"kind": kind, **(settings or {}), **reading.cleaning.described()},
+            settings={"kind": kind, **(settings or {}), **reading.cleaning.manifest_settings()},
             tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
             reading=reading,
         )
 
-    def preprocessed(self, preprocessing: Preprocessing) -> RawCorpus:
+    def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
         """The same corpus, its sentences kept as ``preprocessing`` leaves them."""
-        settings = {**self.settings, **preprocessing.described()}
+        settings = {**self.settings, **preprocessing.manifest_settings()}
         return replace(self, preprocessing=preprocessing, settings=settings)
 
 
@@ -109,7 +109,7 @@ def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleani
         partial(read_ag_news, source, options),
         ag_news_files(source).values(),
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         splits_sentences=options.split_sentences,
     )
 
@@ -132,7 +132,7 @@ def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleanin
         partial(read_shakespeare, path, options),
         [path],
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         splits_sentences=options.split_sentences,
     )
 
@@ -146,7 +146,7 @@ def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | No
         partial(read_iob, source, options),
         list(iob_files(source)),
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         has_gold=True,
     )
 
@@ -159,7 +159,7 @@ def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | N
         partial(read_table, kind, source, options),
         [source],
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         has_gold=options.entities_column is not None,
         splits_sentences=options.split_sentences,
     )
@@ -167,14 +167,14 @@ def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | N
 
 def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
     """A dataset of Hugging Face's, from the hub or a folder; needs the ``hf`` extra."""
-    dataset = dataset.pinned()
+    dataset = dataset.pin_revision()
     return RawCorpus.from_files(
         "hf",
         dataset.name,
         partial(read_hf, dataset, options),
         dataset.files(),
         cleaning=cleaning,
-        settings={**dataset.described(), **options.described()},
+        settings={**dataset.manifest_settings(), **options.manifest_settings()},
         has_gold=options.entities_column is not None,
         splits_sentences=options.split_sentences,
         tools=("datasets",),

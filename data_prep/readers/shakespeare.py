@@ -37,7 +37,7 @@ class ShakespeareOptions:
             raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
         check_fraction(self.test_fraction)
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
@@ -62,7 +62,7 @@ def read_shakespeare(
     """All sentences of one edition. A user is ``PLAY: SPEAKER``, or ``SPEAKER`` where the edition tells no play (all
     its First Citizens are then one); a document is a speech. Raises :class:`CorpusError` as a table's reader does."""
     reading, options = reading or Reading(), options or ShakespeareOptions()
-    return reading.finished(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
+    return reading.clean(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
 
 
 def _speeches(path: Path, options: ShakespeareOptions, reading: Reading) -> Iterator[Sentence]:

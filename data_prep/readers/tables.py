@@ -70,7 +70,7 @@ class TableOptions:
         )
         return list(dict.fromkeys(column for column in named if column is not None))
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         settings = asdict(self)
         if self.split_column is not None:
@@ -100,10 +100,10 @@ def sentences_of(rows: Iterable[Row], options: TableOptions, reading: Reading) -
 
     Rows without a user and rows whose id came before are dropped and counted; an absent text is a blank one.
     """
-    return reading.finished(_whole_rows(rows, options, reading), options.split_sentences)
+    return reading.clean(_uncut_sentences(rows, options, reading), options.split_sentences)
 
 
-def held_out(user: str, fraction: float, seed: int) -> bool:
+def is_held_out(user: str, fraction: float, seed: int) -> bool:
     """Whether ``user`` is held out; depends on the key, the fraction and the seed, on nobody else."""
     digest = hashlib.blake2b(f"{seed}\0{user}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < fraction * 2**64
@@ -111,7 +111,7 @@ def held_out(user: str, fraction: float, seed: int) -> bool:
 
 def split_by_hash(user: str, fraction: float, seed: int) -> str:
     """The split of ``user`` where the source tells none."""
-    return HELD_OUT if fraction and held_out(user, fraction, seed) else TRAIN
+    return HELD_OUT if fraction and is_held_out(user, fraction, seed) else TRAIN
 
 
 def check_fraction(fraction: float) -> None:
@@ -130,7 +130,7 @@ def require_columns(columns: list[str], present: list[str], where: str) -> None:
             raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join([*shown, *more]) or 'none'}")
 
 
-def _whole_rows(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+def _uncut_sentences(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
     """Every row as one sentence, however long."""
     ids: set[bytes] = set()
     for number, (where, values) in enumerate(rows, start=1):

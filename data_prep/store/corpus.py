@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep import bundled_path
-from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, Known
+from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
 from fl_sim.data_prep.store.index import open_index
 from fl_sim.data_prep.store.layout import ENTITIES, USERS, part_files, part_folder, table_file
-from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, summed
-from fl_sim.data_prep.store.ownership import Ownership, joined
+from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
+from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.data_prep.store.textfiles import sha256_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Corpus:
             if (index.num_users, index.num_sentences) != (num_users, counts.sentences):
                 raise CorpusError(f"{part.folder}: the index of split {split} is not of the counts in the manifest")
             opened.append(index)
-        return joined(opened)
+        return join_parts(opened)
 
     def texts(self, split: str) -> pa.ChunkedArray:
         """The sentences' texts, row = sentence id."""
@@ -159,13 +159,15 @@ class Corpus:
             users=contributions.users, sentences=contributions.sentences, max_per_user=contributions.max_per_user
         )
 
-    def known(self, split: str) -> Known | None:
+    def known_ids(self, split: str) -> KnownIds | None:
         """The ids of the users and entities of ``split`` by their keys; None for a split that the corpus has not."""
         if split not in self.manifest.splits:
             return None
         users = self._read(split, "users", ["user"]).column("user").to_pylist()
         entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
-        return Known(*({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities)))
+        return KnownIds(
+            *({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
+        )
 
     def _parts_with(self, split: str) -> list[Part]:
         if split not in self.manifest.splits:
@@ -209,7 +211,8 @@ def _whole(parts: Sequence[Part]) -> Manifest:
     first, last = parts[0].manifest, parts[-1].manifest
     names = dict.fromkeys(split for part in parts for split in part.manifest.splits)
     counts = {
-        split: summed(part.manifest.splits[split] for part in parts if split in part.manifest.splits) for split in names
+        split: sum_counts(part.manifest.splits[split] for part in parts if split in part.manifest.splits)
+        for split in names
     }
     return first.model_copy(update={"splits": counts, "classes": last.classes, "fingerprint": last.fingerprint})
 

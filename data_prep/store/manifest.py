@@ -123,7 +123,7 @@ def fingerprint_of(files: Mapping[str, FileRecord], follows: str | None = None) 
     return digest.hexdigest()
 
 
-def summed(counts: Iterable[SplitCounts]) -> SplitCounts:
+def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
     """Several counts as one."""
     columns = zip(*(tuple(count.model_dump().values()) for count in counts), strict=True)
     return SplitCounts(**dict(zip(SplitCounts.model_fields, map(sum, columns), strict=True)))

@@ -193,7 +193,7 @@ class Ownership:
                 raise CorpusError("entity_ids must be sorted and unique within each sentence")
 
 
-def joined(parts: Sequence[Ownership]) -> Ownership:
+def join_parts(parts: Sequence[Ownership]) -> Ownership:
     """The incidence of a corpus that grew by ``parts``: sentence ids count on, user and entity ids are common to all.
 
     Later parts know all users and entities of earlier ones. A user may own sentences of several parts.
