@@ -163,17 +163,17 @@ def test_no_mention_remains_at_its_place(drawn: list[Sentence], mode: str) -> No
     real = {entity_key(s.surface(m)) for s in drawn for m in (*s.mentions, *merge_overlapping(s.mentions))}
     for old in drawn:
         hulls, found = merge_overlapping(old.mentions), rewriter.rewrite(old)
-        assert len(found.kept) == len(found.put) + 1 == len(hulls) + 1
-        joined = "".join(itertools.chain(*zip(found.kept, (*found.put, ""), strict=True)))
+        assert len(found.kept) == len(found.replacements) + 1 == len(hulls) + 1
+        joined = "".join(itertools.chain(*zip(found.kept, (*found.replacements, ""), strict=True)))
         assert found.sentence.text == joined or (found.sentence.text == EMPTY and not joined.strip())
         bounds = [0, *(x for m in hulls for x in (m.start, m.end)), len(old.text)]
         outside = [old.text[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
         if mode == "remove":
             assert all(kept.strip() in piece for kept, piece in zip(found.kept, outside, strict=True))
-            assert set(found.put) <= {""}
+            assert set(found.replacements) <= {""}
         else:
             assert list(found.kept) == outside
-            assert all(put.strip() and put != old.surface(m) for put, m in zip(found.put, hulls, strict=True))
+            assert all(put.strip() and put != old.surface(m) for put, m in zip(found.replacements, hulls, strict=True))
         assert all(entity_key(found.sentence.surface(m)) not in real for m in found.sentence.mentions)
         assert len(found.sentence.mentions) == (len(hulls) if mode == "surrogate" else 0)
 
