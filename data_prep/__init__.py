@@ -1,4 +1,4 @@
-"""Text in, owned sentences out: corpora, entities, users, and the prepared folder they are kept in."""
+"""Text to a prepared corpus: read, tag, identify entities, write users, sentences and entities to a folder."""
 
 from fl_sim.data_prep.bundle import bundled_path
 

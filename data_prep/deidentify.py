@@ -1,7 +1,13 @@
-"""A prepared corpus without its entities: mentions replaced by their category, removed, or replaced by surrogates.
+"""De-identify a prepared corpus: replace mentions by their category, remove them, or replace them by surrogates.
 
-The result is a prepared corpus like any other, with the same users, sentences, splits and classes under the same ids.
-It protects nobody by itself: what the tagger missed stands where it stood (docs/deidentification.md).
+The result is a prepared corpus with the same users, sentences, splits and classes under the same ids. It gives no
+guarantee: mentions that the tagger missed stay in the text (docs/deidentification.md).
+
+>>> sentence = Sentence("train", "ann", "Ada Byron's firm", (Mention(0, 11, "PERSON"),))
+>>> Rewriter("category").rewrite(sentence).sentence.text
+"[PERSON]'s firm"
+>>> Rewriter("remove").rewrite(sentence).sentence.text
+'firm'
 """
 
 from __future__ import annotations
@@ -22,12 +28,12 @@ from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category, category_of
 
 MODES = ("category", "remove", "surrogate")
 EMPTY = "[EMPTY]"
-"""The text of a sentence of which nothing else is left."""
+"""The text of a sentence of which nothing is left."""
 
 WARNING = (
     "De-identified ({mode}): what the tagger missed stands in the text as it was. This has no ε, and without "
@@ -45,13 +51,18 @@ _WORD = re.compile(r"\w+")
 
 @dataclass
 class Tally:
-    """What a de-identification did.
+    """Counts of a de-identification.
 
-    sentences: all; changed: those with a mention; mentions: as the corpus has them; replaced: places, overlapping
-    mentions being one; emptied: sentences of which nothing was left. still_there: sentences in which the very spelling
-    of a mention of the corpus stands where no mention was, so that it was probably missed; names_still_there: how many
-    spellings those are. Only spellings of at least three characters with a capital or a digit are looked for, and of
-    single words only those that the corpus never has in small letters ("The" may be a mention once).
+    Attributes:
+        sentences: all.
+        changed: sentences with a mention.
+        mentions: of the corpus.
+        replaced: spans that were replaced; overlapping mentions are one span.
+        emptied: sentences of which nothing was left.
+        still_there: sentences with the spelling of some mention of the corpus outside all mentions, which was probably
+            missed. Only spellings of at least three characters with a capital or a digit count, and single words only
+            if the corpus never has them in lower case ("The" may be a mention once).
+        names_still_there: how many such spellings there are.
     """
 
     sentences: int = 0
@@ -64,14 +75,20 @@ class Tally:
 
 
 def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Corpus, Tally]:
-    """Write ``corpus`` without its entities to the folder ``out`` and open it.
+    """Write ``corpus`` without its entities to the folder ``out``, and open it.
 
-    ``category`` puts ``[PERSON]`` and the like in the place of a mention, ``remove`` nothing, ``surrogate`` a made-up
-    entity of the same category: the same for every mention of an entity, another for another entity, and none of the
-    corpus; ``seed`` draws them. The result has mentions and entities only in the last case. What was appended to
-    ``corpus`` is appended to the result.
+    Parts that were appended to ``corpus`` are appended to the result.
 
-    Raises :class:`CorpusError` for another mode, a negative seed, a corpus without mentions, and a taken ``out``.
+    Args:
+        corpus: with mentions.
+        out: the folder to make.
+        mode: ``category`` replaces a mention by ``[PERSON]`` and the like, ``remove`` by nothing, ``surrogate`` by a
+            made-up entity of the same category: the same for every mention of an entity, different ones for different
+            entities, and none of the corpus. Only with surrogates does the result have mentions and entities.
+        seed: draws the surrogates.
+
+    Raises:
+        CorpusError: the mode does not exist, the seed is negative, the corpus has no mention, or ``out`` is taken.
     """
     if mode not in MODES:
         raise CorpusError(f"mode {mode!r} must be one of {', '.join(MODES)}")
@@ -81,19 +98,19 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
     identity = _identity_of(corpus)
     tally = Tally()
-    surrogates = surrogates_of(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
+    surrogates = assign_surrogates(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
     rewriter = Rewriter(mode, identity, surrogates)
-    watch = _Watch(corpus, tally)
+    recorder = _Recorder(corpus, tally)
     with folder_appearing_at(out) as scratch:
-        _write(corpus, scratch / "corpus", rewriter, watch, _settings(corpus, mode, seed), identity)
+        _write(corpus, scratch / "corpus", rewriter, recorder, _settings(corpus, mode, seed), identity)
         for path in (scratch / "corpus").iterdir():
             path.rename(scratch / path.name)
         (scratch / "corpus").rmdir()
     return Corpus.open(out), tally
 
 
-def merged(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
-    """Overlapping mentions as one, which covers them all and has the label of the longest."""
+def merge_overlapping(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+    """Return mentions without overlaps: overlapping ones become one that covers them, with the label of the longest."""
     hulls: list[list[Mention]] = []
     end = 0
     for mention in sorted(mentions, key=lambda m: (m.start, -m.end)):
@@ -106,7 +123,7 @@ def merged(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
 
 
 def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
-    """The sentences of one part of ``corpus``, split by split in the order of their ids, as preparation took them."""
+    """Yield the sentences of one part of ``corpus``, split by split, in the order of their ids."""
     for split in corpus.parts[part].manifest.splits:
         counts = [p.manifest.splits[split].sentences if split in p.manifest.splits else 0 for p in corpus.parts]
         first = sum(counts[:part])
@@ -139,10 +156,10 @@ def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentenc
 
 
 def _write(
-    corpus: Corpus, out: Path, rewriter: Rewriter, watch: _Watch, settings: dict[str, Any], identity: Identity
+    corpus: Corpus, out: Path, rewriter: Rewriter, recorder: _Recorder, settings: dict[str, Any], identity: Identity
 ) -> None:
     for number, part in enumerate(corpus.parts):
-        rewritten = (watch.seen(rewriter, sentence) for sentence in sentences_of(corpus, number))
+        rewritten = (recorder.rewrite(rewriter, sentence) for sentence in sentences_of(corpus, number))
         described: dict[str, Any] = {
             "name": f"{part.manifest.name}-deidentified",
             "sources": part.manifest.sources,
@@ -157,18 +174,18 @@ def _write(
 
 
 def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:
-    """The parent's settings, and what was done to it."""
-    described: dict[str, Any] = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
+    """Return the settings of the parent corpus, and how it was de-identified."""
+    deidentified: dict[str, Any] = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
     if mode == "surrogate":
-        described["seed"] = seed
+        deidentified["seed"] = seed
         warnings = [SURROGATE_WARNING]
     else:
         warnings = [WARNING.format(mode=mode)]
-    return {**corpus.manifest.settings, "deidentified": described, "warnings": warnings}
+    return {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
 
 
 def _identity_of(corpus: Corpus) -> Identity:
-    """The corpus's own, but for links within documents, which a prepared corpus does not name."""
+    """Return the corpus's identity without links within documents, which a prepared corpus does not name."""
     settings = corpus.manifest.settings.get("identity")
     if settings is None:
         return DEFAULT_IDENTITY
@@ -176,40 +193,52 @@ def _identity_of(corpus: Corpus) -> Identity:
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """A sentence without its entities, the pieces of the old text that were kept, and what was put between them."""
+class RewrittenSentence:
+    """A sentence without its entities.
+
+    Attributes:
+        sentence: with its new text.
+        kept: the pieces of the old text between the mentions.
+        replacements: what is between these pieces now.
+    """
 
     sentence: Sentence
     kept: tuple[str, ...]
-    put: tuple[str, ...]
+    replacements: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Takes the entities out of sentences; ``surrogates`` has the surrogate of every key, where they are to be put."""
+    """Replaces the entities of sentences.
+
+    Attributes:
+        mode: one of :data:`MODES`.
+        identity: of the corpus.
+        surrogates: entity key → surrogate, with mode ``surrogate``.
+    """
 
     mode: str
     identity: Identity = DEFAULT_IDENTITY
     surrogates: Mapping[str, str] | None = None
 
-    def rewritten(self, sentence: Sentence) -> Rewritten:
-        """What is left of ``sentence``; :data:`EMPTY` where that is nothing."""
-        hulls = merged(sentence.mentions)
+    def rewrite(self, sentence: Sentence) -> RewrittenSentence:
+        """Return ``sentence`` without its entities; its text is :data:`EMPTY` if nothing is left."""
+        hulls = merge_overlapping(sentence.mentions)
         bounds = [0, *(place for hull in hulls for place in (hull.start, hull.end)), len(sentence.text)]
         kept = [sentence.text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
         if self.mode == "remove":
-            kept, put = _closed_up(kept), [""] * len(hulls)
+            kept, replacements = _close_gaps(kept), [""] * len(hulls)
         else:
-            put = [self._replacement(sentence.surface(hull), hull.label) for hull in hulls]
+            replacements = [self._replacement(sentence.surface(hull), hull.label) for hull in hulls]
         text, mentions = kept[0], []
-        for hull, replacement, piece in zip(hulls, put, kept[1:], strict=True):
+        for hull, replacement, piece in zip(hulls, replacements, kept[1:], strict=True):
             if self.mode == "surrogate":
                 mentions.append(Mention(len(text), len(text) + len(replacement), hull.label))
             text += replacement + piece
         if hulls and not text.strip():
             text = EMPTY
-        left = dataclasses.replace(sentence, text=text, mentions=tuple(mentions))
-        return Rewritten(left, tuple(kept), tuple(put))
+        rewritten = dataclasses.replace(sentence, text=text, mentions=tuple(mentions))
+        return RewrittenSentence(rewritten, tuple(kept), tuple(replacements))
 
     def _replacement(self, surface: str, label: str) -> str:
         possessive = _POSSESSIVE.search(surface)
@@ -217,26 +246,34 @@ class Rewriter:
         tail = possessive[0] if possessive and name.strip() else ""
         if self.surrogates is None:
             return f"[{category_of(label)}]{tail}"
-        return in_case_of(name, self.surrogates[self.identity.key(surface)]) + tail
+        return match_case(name, self.surrogates[self.identity.key(surface)]) + tail
 
 
-def surrogates_of(sentences: Iterable[Sentence], identity: Identity, seed: int) -> dict[str, str]:
-    """The surrogate of every key, of the category that most of its mentions have; drawn in the order of the keys'
-    first mentions."""
+def assign_surrogates(sentences: Iterable[Sentence], identity: Identity, seed: int) -> dict[str, str]:
+    """Return a surrogate for every entity key, drawn in the order of first mentions.
+
+    Args:
+        sentences: all of the corpus.
+        identity: of the corpus.
+        seed: of the draws.
+
+    Returns:
+        Key → surrogate, of the category that most mentions of the entity have.
+    """
     categories: dict[str, Counter[Category]] = {}
     real: set[str] = set()
     for sentence in sentences:
         real.update(key for key, _ in identity.entities(sentence))
-        for hull in merged(sentence.mentions):
+        for hull in merge_overlapping(sentence.mentions):
             key = identity.key(sentence.surface(hull))
             categories.setdefault(key, Counter())[category_of(hull.label)] += 1
     maker = SurrogateMaker(seed, identity.key, real | set(categories))
-    return {key: maker.surrogate(key, found.most_common(1)[0][0]) for key, found in categories.items()}
+    return {key: maker.surrogate(key, counts.most_common(1)[0][0]) for key, counts in categories.items()}
 
 
 @dataclass
-class _Watch:
-    """Counts, and looks for names that were missed, while the sentences pass."""
+class _Recorder:
+    """Counts, and looks for missed names, while sentences are rewritten."""
 
     corpus: Corpus
     tally: Tally
@@ -251,25 +288,25 @@ class _Watch:
             words.update(_WORD.findall(sentence.text))
         for surface in surfaces:
             name = tuple(_WORD.findall(surface))
-            telling = any(character.isupper() or character.isdigit() for character in surface)
-            if telling and sum(map(len, name)) > 2 and (len(name) > 1 or name[0].lower() not in words):
+            distinctive = any(character.isupper() or character.isdigit() for character in surface)
+            if distinctive and sum(map(len, name)) > 2 and (len(name) > 1 or name[0].lower() not in words):
                 self._names[name[0]].add(name)
 
-    def seen(self, rewriter: Rewriter, sentence: Sentence) -> Sentence:
-        """``sentence`` rewritten."""
-        found = rewriter.rewritten(sentence)
-        replaced = len(found.put)
-        missed = {name for piece in found.kept for name in self._in(piece)}
+    def rewrite(self, rewriter: Rewriter, sentence: Sentence) -> Sentence:
+        """Return ``sentence`` rewritten, after counting it."""
+        rewritten = rewriter.rewrite(sentence)
+        replaced = len(rewritten.replacements)
+        missed = {name for piece in rewritten.kept for name in self._in(piece)}
         self._still_there |= missed
         tally = self.tally
         tally.sentences += 1
         tally.changed += replaced > 0
         tally.mentions += len(sentence.mentions)
         tally.replaced += replaced
-        tally.emptied += replaced > 0 and found.sentence.text == EMPTY
+        tally.emptied += replaced > 0 and rewritten.sentence.text == EMPTY
         tally.still_there += bool(missed)
         tally.names_still_there = len(self._still_there)
-        return found.sentence
+        return rewritten.sentence
 
     def _in(self, piece: str) -> Iterator[tuple[str, ...]]:
         words = tuple(_WORD.findall(piece))
@@ -284,8 +321,8 @@ def _hull(mentions: Sequence[Mention]) -> Mention:
     return Mention(mentions[0].start, max(mention.end for mention in mentions), longest.label)
 
 
-def _closed_up(kept: list[str]) -> list[str]:
-    """The pieces without the possessives and spaces that would be left where something between them goes."""
+def _close_gaps(kept: list[str]) -> list[str]:
+    """Return the pieces without the possessives and doubled spaces that removing the mentions would leave."""
     closed = kept[:1]
     for piece in kept[1:]:
         piece = _POSSESSIVE_AFTER.sub("", piece, count=1)

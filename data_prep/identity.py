@@ -1,12 +1,17 @@
-"""Which mentions are the same entity: a normalisation in named steps, and what else counts as mentioned.
+"""Entity identity: which mentions name the same entity.
 
-Two mentions name one entity if they have one key. A key is made from the mention's own characters, so that the
-entities of a sentence depend on that sentence alone, which is what the proof of docs/privacy.md needs. The one
-option that looks further, :attr:`Identity.link_within_document`, keeps the proof by a closure (section 14 there).
+Two mentions name the same entity if they have the same key. The key is a function of the mention's characters, so the
+entities of a sentence depend on that sentence alone, as the proof in docs/privacy.md requires. One option,
+:attr:`Identity.link_within_document`, looks at other sentences; a closure keeps the proof valid (section 14 there).
 
-Merging two entities that differ costs nothing in privacy: what is hidden together is hidden. Keeping one entity apart
-under two keys does cost: hiding one of them leaves the other. So whatever is in doubt is merged, but never two
-surfaces whose letters differ by more than a word of the lists below.
+Giving two entities the same key costs no privacy: both are protected together. Giving one entity two keys does: ε then
+covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
+by more than a word of the lists below.
+
+>>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
+True
+>>> entity_key("the Acme & Co. Ltd")
+'acme'
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
 
 Entity = tuple[str, str]
-"""An entity that a sentence mentions: its key, and the label under which it was found."""
+"""An entity of a sentence: its key, and the label of the mention."""
 
 NESTED = ("all", "outermost", "longest")
 
@@ -58,7 +63,7 @@ _LEFT_HANGING = frozenset({"&", "and"})
 
 
 def _unicode(key: str) -> str:
-    """Compatibility forms unified (NFKC), typographic quotes and dashes to plain ones, invisible characters out."""
+    """Unify compatibility forms (NFKC), make quotes and dashes plain, drop invisible characters."""
     if key.isascii():
         return key
     visible = "".join(c for c in unicodedata.normalize("NFKC", key) if unicodedata.category(c) != "Cf")
@@ -66,38 +71,38 @@ def _unicode(key: str) -> str:
 
 
 def _case(key: str) -> str:
-    """Case folded; "ß" is "ss"."""
+    """Fold case; "ß" becomes "ss"."""
     return key.casefold()
 
 
 def _space(key: str) -> str:
-    """Runs of white space, line breaks too, to one space; none at the ends."""
+    """Replace runs of white space by one space, and strip it at the ends."""
     return " ".join(key.split())
 
 
 def _punctuation(key: str) -> str:
-    """Punctuation at both ends dropped."""
+    """Drop punctuation at both ends."""
     return key.strip(_EDGES)
 
 
 def _possessive(key: str) -> str:
-    """A possessive 's at the end dropped."""
+    """Drop a possessive 's at the end."""
     return _POSSESSIVE.sub("", key) if key[-1:] in "sS" else key
 
 
 def _initials(key: str) -> str:
-    """The points of initials dropped: "U.S." is "US", "J.R.R. Tolkien" is "JRR Tolkien"."""
-    return _INITIALS.sub(lambda found: found[0].replace(".", ""), key) if "." in key else key
+    """Drop the points of initials: "U.S." is "US", "J.R.R. Tolkien" is "JRR Tolkien"."""
+    return _INITIALS.sub(lambda match: match[0].replace(".", ""), key) if "." in key else key
 
 
 def _determiner(key: str) -> str:
-    """A leading "the" dropped: "the Bank of England" is "Bank of England"."""
+    """Drop a leading "the": "the Bank of England" is "Bank of England"."""
     first, _, rest = key.partition(" ")
     return rest if first.casefold() == "the" else key
 
 
 def _title(key: str) -> str:
-    """Titles and honorifics before a name dropped: "Mr. Johnson" is "Johnson"; not in "President of France"."""
+    """Drop titles and honorifics before a name: "Mr. Johnson" is "Johnson"; not in "President of France"."""
     first, _, rest = key.partition(" ")
     if not rest or first.strip(_EDGES).casefold() not in _FIRST_OF_TITLES:
         return key
@@ -117,7 +122,7 @@ def _title(key: str) -> str:
 
 
 def _suffix(key: str) -> str:
-    """Legal forms and the like after a name dropped: "Acme & Co. Ltd" is "Acme", "King Jr." is "King"."""
+    """Drop legal forms and the like after a name: "Acme & Co. Ltd" is "Acme", "King Jr." is "King"."""
     words = key.split(" ")
     while len(words) > 1 and words[-1].replace(".", "").strip(_EDGES).casefold() in _SUFFIXES:
         words.pop()
@@ -137,20 +142,25 @@ STEPS: Mapping[str, Callable[[str], str]] = {
     "title": _title,
     "suffix": _suffix,
 }
-"""The normalisation, step by step in this order, from the first again until nothing changes. A step that would leave
-nothing, or of something only punctuation, is not taken: "Dr" alone stays "dr", and "?!" stays as it is."""
+"""The steps of the normalisation, applied in this order until nothing changes. A step is skipped if it would leave
+nothing, or only punctuation of something else: "Dr" alone stays "dr", and "?!" stays as it is."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides which entities a sentence mentions.
+    """Decides which entities a sentence mentions.
 
-    steps: which of :data:`STEPS` make a key, in any order. nested: of mentions that overlap, ``all`` count (whoever
-        hides "England" then hides "Bank of England" as well), or only the ``outermost`` (not inside another), or only
-        the ``longest`` of those that overlap. family_names: a person's name of several words is also a mention of its
-        last word, so that hiding "Johnson" hides every "David Johnson". link_within_document: a person's name that
-        opens or closes a longer one of the same document also stands for that one, see :meth:`resolved`.
-    Raises :class:`CorpusError` for a step or a treatment of nested mentions that does not exist.
+    Attributes:
+        steps: which of :data:`STEPS` make a key, in any order.
+        nested: which overlapping mentions count. ``all``; only the ``outermost``, those not inside another; or only the
+            ``longest`` of those that overlap. With ``all``, protecting "England" covers "Bank of England" too.
+        family_names: whether a person's name of several words also mentions its last word, so that protecting "Johnson"
+            covers every "David Johnson".
+        link_within_document: whether a person's name that begins or ends a longer one of the same document also stands
+            for the longer one (:meth:`resolve`).
+
+    Raises:
+        CorpusError: a step or a treatment of nested mentions does not exist.
     """
 
     steps: tuple[str, ...] = tuple(STEPS)
@@ -167,43 +177,45 @@ class Identity:
             raise CorpusError(f"nested mentions {self.nested!r} must be one of {', '.join(NESTED)}")
 
     def key(self, surface: str) -> str:
-        """The identity of the entity that ``surface`` names: the same key means the same entity and one coin.
+        """Return the key of ``surface``: entities with the same key are the same, and are sampled together.
 
-        The label is no part of it: "Jordan" the person and "Jordan" the country are one entity, so hiding one hides
-        both. Never empty, and its own key.
+        The label is no part of the key: "Jordan" the person and "Jordan" the country are one entity, so both are
+        protected together. A key is never empty, and is its own key.
         """
         return _normaliser(self.steps)(surface)
 
     def entities(self, sentence: Sentence) -> tuple[Entity, ...]:
-        """The entities that ``sentence`` mentions by itself, each once, in the order of its mentions."""
-        normalised = _normaliser(self.steps)
-        found: dict[Entity, None] = {}
+        """Return the entities of ``sentence`` by itself, each once, in the order of its mentions."""
+        key_of = _normaliser(self.steps)
+        entities: dict[Entity, None] = {}
         for mention in self._counted(sentence.mentions):
-            key = normalised(sentence.text[mention.start : mention.end])
-            found[key, mention.label] = None
+            key = key_of(sentence.text[mention.start : mention.end])
+            entities[key, mention.label] = None
             if self.family_names and _may_be_person(mention.label):
                 _, _, last = key.rpartition(" ")
-                found[normalised(last), mention.label] = None
-        return tuple(found)
+                entities[key_of(last), mention.label] = None
+        return tuple(entities)
 
-    def resolved(self, sentences: Iterable[Sentence]) -> Iterator[tuple[Sentence, tuple[Entity, ...]]]:
-        """Every sentence with the entities it counts as mentioning.
+    def resolve(self, sentences: Iterable[Sentence]) -> Iterator[tuple[Sentence, tuple[Entity, ...]]]:
+        """Yield every sentence with the entities that it counts as mentioning.
 
-        Without :attr:`link_within_document` these are its own. With it, a sentence whose person's name opens or closes
-        a longer one ("Johnson", "David Johnson") of the same user and document counts as mentioning *everything* that
-        the sentences with the longer name count as mentioning; so no sentence that is left when an entity's sentences
-        go has entities that came from those. A sentence of no document is on its own.
-        Documents must come in one piece; raises :class:`CorpusError` for one that goes on after another began.
+        Without :attr:`link_within_document` these are the sentence's own. With it, a sentence whose person's name
+        begins or ends a longer one ("Johnson", "David Johnson") of the same user and document counts as mentioning all
+        entities of the sentences with the longer name. So if all sentences of an entity are removed, no remaining
+        sentence has an entity because of them. A sentence without a document stands alone.
+
+        Raises:
+            CorpusError: the sentences of a document do not follow one another.
         """
         if not self.link_within_document:
             for sentence in sentences:
                 yield sentence, self.entities(sentence)
             return
         for document in _documents(sentences):
-            yield from zip(document, linked([self.entities(sentence) for sentence in document]), strict=True)
+            yield from zip(document, link_names([self.entities(sentence) for sentence in document]), strict=True)
 
-    def described(self) -> dict[str, Any]:
-        """The settings, for a manifest."""
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return the settings, for a manifest."""
         return {
             "steps": list(self.steps),
             "nested": self.nested,
@@ -212,7 +224,7 @@ class Identity:
         }
 
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of ε must know of these settings, each a sentence."""
+        """Return what a reader of ε must know of these settings, a sentence each."""
         warnings = []
         if self.nested != "all":
             warnings.append(
@@ -242,48 +254,58 @@ DEFAULT_IDENTITY = Identity()
 
 
 def entity_key(surface: str) -> str:
-    """The key of ``surface`` under all steps, see :meth:`Identity.key`."""
+    """Return the key of ``surface`` under all steps (:meth:`Identity.key`)."""
     return DEFAULT_IDENTITY.key(surface)
 
 
-def linked(document: list[tuple[Entity, ...]]) -> list[tuple[Entity, ...]]:
-    """The entities of a document's sentences once its persons' names are linked, in the order of the sentences.
+def link_names(document: list[tuple[Entity, ...]]) -> list[tuple[Entity, ...]]:
+    """Return the entities of a document's sentences after linking its persons' names, in the order of the sentences.
 
     Sentence t depends on sentence s if a person's name of t is the first or the last words of a person's name of s. t
-    is given the entities of all sentences that it depends on, directly or through others.
+    gets the entities of all sentences that it depends on, directly or through others.
+
+    Args:
+        document: the entities of each sentence by itself.
     """
     entities_beside: dict[str, dict[Entity, None]] = defaultdict(dict)
     longer: dict[str, dict[str, None]] = defaultdict(dict)
-    for found in document:
-        for key, label in found:
+    for entities in document:
+        for key, label in entities:
             if _may_be_person(label):
-                entities_beside[key].update(dict.fromkeys(found))
+                entities_beside[key].update(dict.fromkeys(entities))
                 for part in _parts(key):
                     longer[part][key] = None
-    return [_closure(found, longer, entities_beside) for found in document]
+    return [_closure(entities, longer, entities_beside) for entities in document]
 
 
 def _closure(
-    found: tuple[Entity, ...], longer: Mapping[str, dict[str, None]], beside: Mapping[str, dict[Entity, None]]
+    entities: tuple[Entity, ...], longer: Mapping[str, dict[str, None]], beside: Mapping[str, dict[Entity, None]]
 ) -> tuple[Entity, ...]:
-    reached = dict.fromkeys(found)
-    waiting = list(found)
-    followed: set[str] = set()
-    while waiting:
-        key, label = waiting.pop()
+    """Return ``entities`` and those of every sentence with a longer name, until nothing is added.
+
+    Args:
+        entities: those of a sentence by itself.
+        longer: name → the longer names of the document that it begins or ends.
+        beside: name → the entities of the sentences that mention it.
+    """
+    closure = dict.fromkeys(entities)
+    pending = list(entities)
+    visited: set[str] = set()
+    while pending:
+        key, label = pending.pop()
         if not _may_be_person(label):
             continue
         for name in longer.get(key, ()):
-            if name in followed:
+            if name in visited:
                 continue
-            followed.add(name)
-            waiting += [entity for entity in beside[name] if entity not in reached]
-            reached.update(beside[name])
-    return tuple(reached)
+            visited.add(name)
+            pending += [entity for entity in beside[name] if entity not in closure]
+            closure.update(beside[name])
+    return tuple(closure)
 
 
 def _parts(key: str) -> Iterator[str]:
-    """The first words and the last words of a name, the whole name left out."""
+    """Yield every proper prefix and suffix of a name, by words."""
     words = key.split(" ")
     for cut in range(1, len(words)):
         yield " ".join(words[:cut])
@@ -291,7 +313,7 @@ def _parts(key: str) -> Iterator[str]:
 
 
 def _documents(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
-    """Consecutive sentences of one split, user and document; a sentence of no document alone."""
+    """Yield consecutive sentences of the same split, user and document; a sentence without a document alone."""
     closed: set[tuple[str, str, str]] = set()
     waiting: list[Sentence] = []
     current: tuple[str, str, str] | None = None
@@ -315,7 +337,7 @@ def _documents(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
 
 @functools.lru_cache(maxsize=64)
 def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
-    """The function from surface to key; names repeat, so it remembers the last quarter of a million."""
+    """Return the function from surface to key; it remembers a quarter of a million surfaces, because names repeat."""
     functions = [STEPS[step] for step in steps]
 
     @functools.lru_cache(maxsize=1 << 18)

@@ -1,4 +1,4 @@
-"""What each rule of entity identity does to a corpus: how many entities there are, and how far they reach."""
+"""Effect of the identity settings on a corpus: number of entities and their contribution bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 
 def identity_settings() -> dict[str, Identity]:
-    """The settings to compare by name: the steps one after another, then each option beside all steps."""
+    """Return the settings to compare, by name: the steps one after another, then each option with all steps.
+
+    >>> list(identity_settings())[:3]
+    ['the very characters', '+ unicode', '+ case']
+    """
     steps = list(STEPS)
     names = ["the very characters", *(f"+ {step}" for step in steps)]
     ladder = {name: Identity(steps=tuple(steps[:count])) for count, name in enumerate(names)}
@@ -35,12 +39,14 @@ def identity_settings() -> dict[str, Identity]:
 
 
 def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
-    """For each of :func:`identity_settings`: its name, the number of entities, and the median, 95th percentile and
-    maximum of their reach in users, sentences and sentences of one user.
+    """Return for each of :func:`identity_settings` the number of entities and quantiles of their contribution bounds.
 
-    The keys are made anew from the stored mentions. A prepared corpus does not name documents, so that all sentences
-    of a user count as one: the most that links within documents can do.
-    Raises :class:`CorpusError` for a split that the corpus has not, and for one without mentions.
+    The quantiles are median, 95th percentile and maximum, of the users and of the sentences that mention an entity, and
+    of the most such sentences of one user. Keys are computed anew from the stored mentions. A prepared corpus has no
+    document names, so all sentences of a user count as one document: an upper bound on the effect of links.
+
+    Raises:
+        CorpusError: the corpus has no such split, or no mention in it.
     """
     if corpus.mentions(split).num_rows == 0:
         raise CorpusError(f"{corpus.path}: split {split!r} has no mention of an entity")
@@ -50,12 +56,12 @@ def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
         for sentence in sentences_of(corpus, part)
         if sentence.split == split
     ]
-    sentences.sort(key=lambda sentence: sentence.user)  # what was appended to a user belongs to it
+    sentences.sort(key=lambda sentence: sentence.user)  # together with the appended ones
     return [{"identity": name, **_figures(sentences, rules)} for name, rules in identity_settings().items()]
 
 
 def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows of :func:`identity_effect` as a table."""
+    """Return the rows of :func:`identity_effect` as a table."""
     caption = (
         f"Three figures in a row are the median, the 95th percentile and the maximum.\n{CONTRIBUTIONS_ARE_PRIVATE}"
     )
@@ -73,7 +79,7 @@ def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> T
 
 def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any]:
     contributions = _ownership(
-        [(sentence.user, found) for sentence, found in identity.resolved(iter(sentences))]
+        [(sentence.user, entities) for sentence, entities in identity.resolve(iter(sentences))]
     ).entity_contributions()
     columns = {
         "users": contributions.users,
@@ -86,13 +92,13 @@ def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any
     }
 
 
-def _ownership(found: Sequence[tuple[str, tuple[Entity, ...]]]) -> Ownership:
-    """The incidence of sentences that are sorted by user."""
+def _ownership(sentences: Sequence[tuple[str, tuple[Entity, ...]]]) -> Ownership:
+    """Return the incidence of sentences sorted by user, each given as its user and its entities."""
     numbers: dict[str, int] = {}
-    ids = [sorted({numbers.setdefault(key, len(numbers)) for key, _ in entities}) for _, entities in found]
-    owned = [len(list(group)) for _, group in itertools.groupby(found, key=lambda item: item[0])]
+    ids = [sorted({numbers.setdefault(key, len(numbers)) for key, _ in entities}) for _, entities in sentences]
+    sizes = [len(list(group)) for _, group in itertools.groupby(sentences, key=lambda item: item[0])]
     return Ownership(
-        user_offsets=np.cumsum([0, *owned], dtype=np.int64),
+        user_offsets=np.cumsum([0, *sizes], dtype=np.int64),
         entity_offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
         entity_ids=np.fromiter(_flat(ids), dtype=np.int32),
         num_entities=len(numbers),

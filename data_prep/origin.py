@@ -1,4 +1,4 @@
-"""What a corpus is made from, in full: by it a second preparation is recognised, and any difference named."""
+"""The origin of a corpus: everything that decides its content, to recognise a second preparation of the same."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.tagger import Marking
 
 SEEN_FILE = ".sources.json"
-"""Beside a manifest: what the sources' files were to the system when their checksums were taken."""
+"""Lies beside a manifest: the stamps of the source files when their checksums were taken."""
 
 _SETTLED_SECONDS = 2.0
 _SHOWN_DIFFERENCES = 3
 
 Stamp = tuple[int, int, int, int, int]
-"""Device, inode, size, and the times of the last change of a file's content and of its inode in nanoseconds."""
+"""Device, inode, size, and the times (ns) of the last change of a file's content and of its inode."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Sources by name, settings, tagger and versions of tools, as a manifest has them.
+    """Everything that decides what a corpus holds.
 
-    files: the sources' files, with what they were to the system when they were read.
+    Attributes:
+        sources: size and checksum of the source files, by name.
+        settings: as in the manifest.
+        tagger: as in the manifest.
+        tools: versions, as in the manifest.
+        files: the stamps of the source files when they were read.
     """
 
     sources: Mapping[str, FileRecord]
@@ -43,11 +48,17 @@ class Origin:
 
     @classmethod
     def of(cls, raw: RawCorpus, marking: Marking, identity: Identity, seen_in: Iterable[Path] = ()) -> Origin:
-        """The origin of what ``raw`` is about to become.
+        """Return the origin of the corpus that ``raw`` will become.
 
-        A source is read for its checksum, unless one of the folders ``seen_in`` remembers the very same file: device,
-        inode, size and both times. (A program can set the time of the content back, but not that of the inode. A file
-        that changed less than two seconds before it was looked at is not remembered: its times could miss a change.)
+        A source is read for its checksum, unless a folder remembers the same file by its stamp. (A program can set back
+        the time of the content, but not that of the inode. A file that changed less than two seconds before is not
+        remembered, because its times could miss a change.)
+
+        Args:
+            raw: the corpus before preparation.
+            marking: how its sentences are marked.
+            identity: which mentions are the same entity.
+            seen_in: folders that may remember checksums (:meth:`remember`).
         """
         remembered = {stamp: sha256 for folder in seen_in for stamp, sha256 in _remembered(folder)}
         sources, files = {}, {}
@@ -59,26 +70,26 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """One checksum of everything that decides what a corpus holds."""
-        return hashlib.sha256(json.dumps(self._described(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of everything that decides what the corpus holds."""
+        return hashlib.sha256(json.dumps(self._groups(), sort_keys=True).encode()).hexdigest()
 
     def differences(self, manifest: Manifest) -> list[str]:
-        """In what a corpus differs from what would be made now; empty if in nothing."""
-        theirs = manifest.model_dump(mode="json")
+        """Return the differences between the corpus of ``manifest`` and the one that would be made now, in words."""
+        old = manifest.model_dump(mode="json")
         return [
-            f"{group} {name}: {_told(then)} then, {_told(now)} now"
-            for group, mine in self._described().items()
-            for name, then, now in _different(theirs[group], mine)
+            f"{group} {name}: {_show(then)} then, {_show(now)} now"
+            for group, values in self._groups().items()
+            for name, then, now in _differing(old[group], values)
         ]
 
     def check_unchanged(self) -> None:
-        """Raise :class:`CorpusError` if a source has changed since its checksum was taken."""
+        """Check that no source has changed since its checksum was taken, else raise :class:`CorpusError`."""
         for path, stamp in self.files.items():
             if _stamp(path) != stamp:
                 raise CorpusError(f"{path}: changed while it was read; prepare the corpus again")
 
     def remember(self, folder: Path) -> None:
-        """Note in ``folder`` which files the sources were, for a second preparation to know them again."""
+        """Write the stamps and checksums of the sources to ``folder``, for the next preparation."""
         settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
         checksums = [record.sha256 for record in self.sources.values()]
         seen = [
@@ -91,7 +102,7 @@ class Origin:
             partial.write_text(json.dumps(seen), encoding="utf-8")
             partial.replace(folder / SEEN_FILE)
 
-    def _described(self) -> dict[str, dict[str, Any]]:
+    def _groups(self) -> dict[str, dict[str, Any]]:
         sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
         return {
             "sources": sources,
@@ -101,8 +112,8 @@ class Origin:
         }
 
 
-def told(differences: list[str]) -> str:
-    """The first few differences in one line."""
+def summarize(differences: list[str]) -> str:
+    """Return the first few differences in one line."""
     more = len(differences) - _SHOWN_DIFFERENCES
     return "; ".join([*differences[:_SHOWN_DIFFERENCES], *([f"{more} more"] if more > 0 else [])])
 
@@ -121,13 +132,13 @@ def _stamp(path: Path) -> Stamp:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _different(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name in {**then, **now}:
         if then.get(name) != now.get(name):
             yield name, then.get(name), now.get(name)
 
 
-def _told(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict) and "sha256" in value:

@@ -1,4 +1,4 @@
-"""From a raw corpus to a prepared one: once, whole, resumable, and never twice for the same input."""
+"""Prepare a raw corpus: atomically, resumably, and only if it is not there already."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.origin import Origin, told
+from fl_sim.data_prep.origin import Origin, summarize
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence
@@ -22,15 +22,17 @@ from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
-"""Looks at the sentences as they pass, for progress."""
+"""Passes the sentences on, and shows progress."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What came of a preparation.
+class PreparedCorpus:
+    """The result of a preparation.
 
-    corpus: as it is now. cached: whether it was there already and nothing was done. reused: how many sentences had been
-    tagged by an earlier preparation of the same that was killed.
+    Attributes:
+        corpus: as it is now.
+        cached: whether it was there already, and nothing was done.
+        reused: sentences that an earlier, interrupted preparation had tagged.
     """
 
     corpus: Corpus
@@ -46,32 +48,39 @@ def prepare(
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
     overwrite: bool = False,
-) -> Prepared:
-    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus lies there already.
+) -> PreparedCorpus:
+    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus is there already.
 
-    The same are sources by their checksums, settings, tagger, identity, and versions. ``marking`` says what marks the
-    entities, by default the corpus's own marks where it has them, else the best tagger here. The corpus's preprocessing
-    comes last, so taggers and identity see the text as it was.
+    Corpora are the same if the checksums of their sources, their settings, tagger, identity and versions are. The
+    corpus's preprocessing comes last, so taggers and identity see the original text.
 
-    What a tagger finds is kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: the same call goes on
-    from there, and comes to the same corpus as one that nothing had stopped.
+    The mentions of a tagger are kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: after an
+    interruption the same call continues from there, and the corpus is the same as without one.
 
-    Raises :class:`CorpusError` for bad input, and where ``out`` holds something else. With ``overwrite`` another corpus
-    there is replaced once the new one is finished.
+    Args:
+        raw: the corpus before preparation.
+        out: the folder to make.
+        marking: what marks the entities; by default gold where the corpus has it, else the best tagger installed.
+        identity: which mentions are the same entity.
+        watch: sees the sentences as they pass, for progress.
+        overwrite: whether to replace another corpus in ``out`` once the new one is finished.
+
+    Raises:
+        CorpusError: the input is bad, or ``out`` holds something else.
     """
     marking = marking or make_marking(has_gold=raw.has_gold)
     _recover(out)
     origin = Origin.of(raw, marking, identity, seen_in=[out])
     if _is_corpus(out):
-        found = _same(out, origin, overwrite)
-        if found is not None:
-            return Prepared(found, cached=True)
+        same = _same(out, origin, overwrite)
+        if same is not None:
+            return PreparedCorpus(same, cached=True)
     with _marked(raw, marking, origin, out) as (sentences, store):
         corpus = write_corpus(
             watch(sentences), out, replace=overwrite and _is_corpus(out), identity=identity, **_described(raw, origin)
         )
     origin.remember(corpus.path)
-    return Prepared(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused)
 
 
 def append(
@@ -82,31 +91,39 @@ def append(
     marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
-) -> Prepared:
-    """Add ``raw`` to the corpus in ``out``, as :func:`fl_sim.data_prep.prepare.append_corpus` does, unless it has it
-    already.
+) -> PreparedCorpus:
+    """Append ``raw`` to the corpus in ``out`` unless it was appended already.
 
-    Everything else is as in :func:`prepare`.
+    Args:
+        raw: the sentences to append, before preparation.
+        out: the corpus.
+        joined_at: the round from which they take part (:func:`fl_sim.data_prep.prepare.append_corpus`).
+        marking: as of :func:`prepare`.
+        identity: as of :func:`prepare`; that of the corpus.
+        watch: as of :func:`prepare`.
+
+    Raises:
+        CorpusError: the input is bad, or does not fit the corpus.
     """
     marking = marking or make_marking(has_gold=raw.has_gold)
     corpus = Corpus.open(out)
     origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
-        return Prepared(corpus, cached=True)
+        return PreparedCorpus(corpus, cached=True)
     place = corpus.path / part_folder(len(corpus.parts))
     with _marked(raw, marking, origin, place) as (sentences, store):
         corpus = append_corpus(
             corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, origin)
         )
     origin.remember(corpus.parts[-1].folder)
-    return Prepared(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused)
 
 
 @contextmanager
 def _marked(
     raw: RawCorpus, marking: Marking, origin: Origin, out: Path
 ) -> Iterator[tuple[Iterator[Sentence], TaggedStore]]:
-    """The sentences with their mentions, and the store that holds what is found until the block is through."""
+    """Give the sentences with their mentions, and the store that keeps the mentions until the block ends."""
     store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
 
     def sentences() -> Iterator[Sentence]:
@@ -138,24 +155,26 @@ def _described(raw: RawCorpus, origin: Origin) -> dict[str, Any]:
 
 
 def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
-    """The corpus in ``out`` if it is what ``origin`` would make; None if something else may be overwritten."""
+    """Return the corpus in ``out`` if it is what ``origin`` would make; None if another one may be overwritten."""
     try:
-        found = Corpus.open(out)
+        corpus = Corpus.open(out)
     except CorpusError as error:
         if overwrite:
             return None
         error.add_note("--overwrite replaces it")
         raise
-    differences = origin.differences(found.parts[0].manifest)
+    differences = origin.differences(corpus.parts[0].manifest)
     if not differences:
-        return found
+        return corpus
     if overwrite:
         return None
-    raise CorpusError(f"{out}: holds another corpus ({told(differences)}); choose another --out, or --overwrite it")
+    raise CorpusError(
+        f"{out}: holds another corpus ({summarize(differences)}); choose another --out, or --overwrite it"
+    )
 
 
 def _is_corpus(out: Path) -> bool:
-    """Whether ``out`` holds a prepared corpus, of whatever version and in whatever state."""
+    """Return whether ``out`` holds a prepared corpus, of any version and in any state."""
     try:
         manifest = json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))
         return bool(manifest["format"] == "fl-sim corpus")
@@ -164,7 +183,7 @@ def _is_corpus(out: Path) -> bool:
 
 
 def _recover(out: Path) -> None:
-    """Put back what a replacement that was cut off between its two renames left beside ``out``."""
+    """Restore the old corpus if a replacement was interrupted between its two renames."""
     replaced = out.parent / f".{out.name}.replaced"
     if not out.exists() and _is_corpus(replaced):
         replaced.rename(out)

@@ -1,4 +1,13 @@
-"""Sentences in, a prepared corpus out: Parquet files and a manifest in a folder, written whole or not at all."""
+"""Write sentences as a prepared corpus: Parquet files, an index and a manifest in a folder that appears atomically.
+
+>>> import tempfile
+>>> from fl_sim.data_prep.records import Mention
+>>> sentences = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in ("ann", "bob")]
+>>> with tempfile.TemporaryDirectory() as folder:
+...     corpus = write_corpus(sentences, Path(folder) / "corpus", name="example")
+...     list(corpus.entities("train")["entity"])
+['ada']
+"""
 
 from __future__ import annotations
 
@@ -9,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from fl_sim.data_prep.records import CorpusError, Known, Sentence
+from fl_sim.data_prep.records import CorpusError, KnownIds, Sentence
 from fl_sim.data_prep.split_writer import SplitWriter
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
@@ -19,7 +28,7 @@ from fl_sim.data_prep.store.manifest import FileRecord, Manifest, fingerprint_of
 __all__ = ["Corpus", "append_corpus", "write_corpus"]
 
 Rewrite = Callable[[Sentence], Sentence | None]
-"""What changes the text of a sentence that is kept, and its mentions' places with it; None drops the sentence."""
+"""Changes the text of a sentence and moves its mentions with it, or drops the sentence (None)."""
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TRAIN = "train"
@@ -43,18 +52,30 @@ def write_corpus(
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
-    Sentences are sorted by user (users in the order of their first sentence); entities are numbered in the
-    order of their first mention. ``name``, ``sources``, ``settings``, ``tagger`` and the versions of the
-    distributions ``tools`` go to the manifest, and so do ``notes``, once all sentences have come. ``identity`` decides
-    which mentions are one entity; after it, ``rewrite`` may change what is kept of a sentence's text, or drop it.
-    Nothing of one user changes what is kept of another, and nothing of one sentence unless ``identity`` links those of
-    a document. With ``replace``, what is at ``out`` gives way once all is written.
+    Sentences are sorted by user, users by their first sentence; entities are numbered by their first mention. What is
+    stored of a user depends on that user alone, and of a sentence on that sentence alone, unless ``identity`` links the
+    sentences of a document.
 
-    Raises :class:`CorpusError` where ``out`` is taken, and for a corpus that no private training could use:
-    no train split, fewer than two users in it, or no entity in it unless it ``needs_entities`` no more.
+    Args:
+        sentences: in any order.
+        out: the folder to make.
+        name: of the corpus, for the manifest.
+        sources: size and checksum of the source files, for the manifest.
+        settings: how the sources were read, for the manifest.
+        tagger: what marked the entities, for the manifest; gold by default.
+        tools: distributions whose versions go to the manifest.
+        notes: counts of bad text, for the manifest; read after the last sentence.
+        identity: which mentions are the same entity.
+        rewrite: changes the text after the entities are identified.
+        needs_entities: whether a train split without entities is an error.
+        replace: whether to replace what is at ``out`` once everything is written.
+
+    Raises:
+        CorpusError: ``out`` is taken, or no private training could use the corpus: it has no train split, fewer than
+            two users in it, or no entity in it.
     """
     with folder_appearing_at(out, replace=replace) as folder:
-        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, lambda split: None)
+        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         _finish(
@@ -66,7 +87,7 @@ def write_corpus(
             settings=full_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
-            notes=_counted(notes),
+            notes=_nonzero(notes),
         )
     return Corpus.open(out)
 
@@ -85,21 +106,35 @@ def append_corpus(
     identity: Identity = DEFAULT_IDENTITY,
     rewrite: Rewrite | None = None,
 ) -> Corpus:
-    """Add ``sentences`` to ``corpus`` as a part of its own, and open what it is then; no file of it changes.
+    """Append ``sentences`` to ``corpus`` as a part of its own, and open the result; no existing file changes.
 
-    Users, entities and classes that it knows keep their ids, others are numbered on; so are the sentences. A key names
-    the same user as before. ``joined_at`` is the round from which the part takes part in training.
+    Known users, entities and classes keep their ids; new ones, and the sentences, are numbered on. A key names the same
+    user as before.
 
-    Raises :class:`CorpusError` for ``sentences`` that are none, another ``identity`` than the corpus's, a
-    ``joined_at`` before that of the last part, and a user who would move to another split.
+    Args:
+        corpus: as it is.
+        sentences: to append; at least one.
+        joined_at: the round from which the part takes part in training.
+        name: of the part; this and the other arguments are as of :func:`write_corpus`.
+        sources: see there.
+        settings: see there.
+        tagger: see there.
+        tools: see there.
+        notes: see there.
+        identity: that of the corpus.
+        rewrite: see there.
+
+    Raises:
+        CorpusError: there is no sentence, ``identity`` is not the corpus's, ``joined_at`` is before the last part's, or
+            a user would move to another split.
     """
     last = corpus.parts[-1].manifest
     if joined_at < last.joined_at:
         raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
-    if corpus.manifest.settings.get("identity") != identity.described():
+    if corpus.manifest.settings.get("identity") != identity.manifest_settings():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _written(_rewritten(identity.resolved(sentences), rewrite), folder, corpus.known)
+        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, corpus.known_ids)
         if not writers:
             raise CorpusError("there is no sentence to append")
         _check_users_stay(corpus, writers)
@@ -113,31 +148,31 @@ def append_corpus(
             settings=full_settings(settings or {}, identity),
             tagger=tagger,
             tools=tools,
-            notes=_counted(notes),
+            notes=_nonzero(notes),
             follows=corpus.fingerprint,
             joined_at=joined_at,
         )
     return Corpus.open(corpus.path)
 
 
-def _rewritten(
+def _rewrite_all(
     sentences: Iterable[tuple[Sentence, tuple[Entity, ...]]], rewrite: Rewrite | None
 ) -> Iterable[tuple[Sentence, tuple[Entity, ...]]]:
-    """With texts as they are to be kept; a sentence's entities are those of its text as it was."""
+    """Return the sentences with their final texts; their entities stay those of the original texts."""
     if rewrite is None:
         return sentences
     kept = ((rewrite(sentence), entities) for sentence, entities in sentences)
     return ((sentence, entities) for sentence, entities in kept if sentence is not None)
 
 
-def _counted(notes: Mapping[str, int] | None) -> dict[str, int]:
+def _nonzero(notes: Mapping[str, int] | None) -> dict[str, int]:
     return {name: count for name, count in sorted((notes or {}).items()) if count}
 
 
-def _written(
-    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], Known | None]
+def _collect(
+    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], KnownIds | None]
 ) -> dict[str, SplitWriter]:
-    """The writers of all splits, each with its sentences; they wait in a folder inside ``folder``."""
+    """Return a writer per split with its sentences, which are buffered in a folder inside ``folder``."""
     scratch = folder / _SCRATCH
     scratch.mkdir()
     writers: dict[str, SplitWriter] = {}
@@ -160,7 +195,7 @@ def _finish(
     follows: str | None = None,
     **described: Any,
 ) -> None:
-    """Write tables, indexes and the manifest of a part."""
+    """Write the tables, indexes and manifest of a part."""
     counts = {split: writer.write(folder, classes) for split, writer in writers.items()}
     shutil.rmtree(folder / _SCRATCH)
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
@@ -177,24 +212,24 @@ def _finish(
 
 
 def full_settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
-    """As a manifest has them: with the identity, and what a reader of ε must know of both under ``warnings``."""
+    """Return the settings for a manifest: with the identity, and with warnings for readers of ε."""
     warnings = [*settings.get("warnings", ()), *identity.warnings()]
-    return {**settings, "identity": identity.described()} | ({"warnings": warnings} if warnings else {})
+    return {**settings, "identity": identity.manifest_settings()} | ({"warnings": warnings} if warnings else {})
 
 
 def _checked_split(split: str) -> str:
-    """``split`` becomes part of a file name, and may come from somebody's data."""
+    """Return ``split`` if it can be part of a file name; it may come from data."""
     if not _SPLIT_NAME.fullmatch(split):
         raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
     return split
 
 
 def _check_users_stay(corpus: Corpus, writers: Mapping[str, SplitWriter]) -> None:
-    """Who was held out must not come to train, nor the other way round."""
-    at_home = {split: set(corpus.users(split)["user"]) for split in corpus.splits}
+    """Check that no user moves to another split: a held-out user must not come to train, nor the other way round."""
+    users_of = {split: set(corpus.users(split)["user"]) for split in corpus.splits}
     for split, writer in writers.items():
         for user in writer.new_users:
-            home = next((name for name, users in at_home.items() if user in users), None)
+            home = next((name for name, users in users_of.items() if user in users), None)
             if home is not None:
                 raise CorpusError(
                     f"user {user!r} is in split {home} of {corpus.path} and would be in split {split} of what is added"

@@ -1,4 +1,9 @@
-"""The records every reader produces: a sentence, who owns it, and where its entities stand in it."""
+"""The records of every reader: a sentence, its user, and the mentions of entities in it.
+
+>>> sentence = Sentence("train", "ann", "Ada left Leeds.", (Mention(0, 3, "PERSON"), Mention(9, 14, "GPE")))
+>>> [sentence.surface(mention) for mention in sentence.mentions]
+['Ada', 'Leeds']
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,16 @@ from dataclasses import dataclass, field
 
 
 class CorpusError(ValueError):
-    """The text, the folder or the setting at fault, in one line that says what to change."""
+    """Text, a folder or a setting is bad; the message says in one line what to change."""
 
 
 class ChangedCorpusError(CorpusError):
-    """A corpus that is not, and never was, what somebody began to work on."""
+    """A corpus has another fingerprint than the one asked for, and never had that one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """One place where a sentence names an entity: characters ``[start, end)`` of its text, and a label."""
+    """A mention of an entity: the characters ``[start, end)`` of a sentence's text, and a label."""
 
     start: int
     end: int
@@ -25,12 +30,18 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of one user.
+    """A sentence of a user.
 
-    ``mentions`` may overlap; each must lie inside ``text`` and cover something other than white space.
-    ``target`` is the sentence's class where the corpus is one for classification; ``document`` names the text of
-    this user that the sentence was cut from, where the source tells.
-    Raises :class:`CorpusError` otherwise.
+    Attributes:
+        split: such as ``train``.
+        user: the user's key.
+        text: any text.
+        mentions: the entities; they may overlap, lie inside ``text``, have a label, and cover more than white space.
+        target: the class, in a corpus for classification.
+        document: the document of this user that the sentence is from, if the source says.
+
+    Raises:
+        CorpusError: a mention is bad.
     """
 
     split: str
@@ -55,13 +66,13 @@ class Sentence:
                 raise CorpusError(f"entity [{mention.start}, {mention.end}) of user {self.user!r} has an empty label")
 
     def surface(self, mention: Mention) -> str:
-        """The very characters that ``mention`` covers."""
+        """Return the characters that ``mention`` covers."""
         return self.text[mention.start : mention.end]
 
 
 @dataclass(frozen=True)
-class Known:
-    """The users and entities that a corpus has before sentences are added to it: key → id, in the order of the ids."""
+class KnownIds:
+    """The ids of a split's users and entities before sentences are appended: key → id, in the order of the ids."""
 
     users: Mapping[str, int] = field(default_factory=dict)
     entities: Mapping[str, int] = field(default_factory=dict)

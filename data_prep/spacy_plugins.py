@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """While the block runs, spaCy makes pipelines of its own components alone.
+    """Let spaCy know its own components only, while the block runs.
 
-    Else it imports, for any pipeline, every component that an installed package registers with it. Presidio's brings
-    transformers, in seconds.
+    Otherwise spaCy imports every component that an installed package registers, for any pipeline. Presidio's imports
+    transformers, which takes seconds.
     """
     from spacy.util import registry
 
-    before = registry._entry_point_factories  # in which spaCy has no say, and which `Language` asks for all
+    before = registry._entry_point_factories  # spaCy has no setting for it; `Language` asks it for all
     registry._entry_point_factories = SimpleNamespace(get_all=dict)
     try:
         yield

@@ -1,6 +1,6 @@
-"""The sentences of one split on their way to disk: packed into columns, sorted by user, indexed.
+"""Write the sentences of a split: pack them into columns, sort them by user, index them.
 
-Memory holds one batch of rows, and the keys of all users and entities; the rows wait in a file until all are there.
+Memory holds one batch of rows and the keys of all users and entities. The rows wait in a file until all have come.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.identity import Entity
-from fl_sim.data_prep.records import Known, Sentence
+from fl_sim.data_prep.records import KnownIds, Sentence
 from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
 from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, table_file
 from fl_sim.data_prep.store.manifest import SplitCounts
@@ -32,7 +32,7 @@ _UNSORTED = "unsorted.arrow"
 
 @dataclass
 class _Batch:
-    """Columns of rows that are not packed yet."""
+    """Columns of the rows that are not written yet."""
 
     user_id: list[int] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -59,13 +59,23 @@ class _Batch:
 
 
 class SplitWriter:
-    """Takes the sentences of ``split`` one by one, then writes their tables and their index to a folder.
+    """Takes the sentences of a split one by one, then writes their tables and index to a folder.
 
-    Users and entities that are not ``known`` are numbered on, in the order of their first sentence or mention.
-    ``scratch`` is a folder for the rows to wait in.
+    New users and entities are numbered on, in the order of their first sentence or mention.
+
+    Attributes:
+        split: its name.
+        targets: class → number, in the order of first appearance.
     """
 
-    def __init__(self, split: str, scratch: Path, known: Known | None = None) -> None:
+    def __init__(self, split: str, scratch: Path, known: KnownIds | None = None) -> None:
+        """Start without sentences.
+
+        Args:
+            split: its name.
+            scratch: a folder for the rows to wait in.
+            known: the ids of the corpus to append to.
+        """
         self.split = split
         self.targets: dict[str, int] = {}
         self._known = known
@@ -84,31 +94,31 @@ class SplitWriter:
 
     @property
     def users(self) -> int:
-        """How many users are known by now."""
+        """Number of users so far."""
         return len(self._users)
 
     @property
     def new_users(self) -> list[str]:
-        """The users that were not known before."""
+        """The users that the corpus did not have before."""
         return list(itertools.islice(self._users, len(self._known.users) if self._known else 0, None))
 
     @property
     def entities(self) -> int:
-        """How many entities are known by now."""
+        """Number of entities so far."""
         return len(self._entities)
 
     def add(self, sentence: Sentence, entities: Iterable[Entity]) -> None:
-        """Take a sentence that counts as mentioning ``entities``."""
+        """Add a sentence that counts as mentioning ``entities``."""
         batch = self._batch
         user = self._users.setdefault(sentence.user, len(self._users))
-        found = {self._entity_id(key, label) for key, label in entities}
+        ids = {self._entity_id(key, label) for key, label in entities}
         batch.user_id.append(user)
         batch.text.append(sentence.text)
         batch.target.append(
             -1 if sentence.target is None else self.targets.setdefault(sentence.target, len(self.targets))
         )
-        batch.entities.append(len(found))
-        batch.entity_ids += sorted(found) if len(found) > 1 else found
+        batch.entities.append(len(ids))
+        batch.entity_ids += sorted(ids) if len(ids) > 1 else ids
         batch.mentions.append(len(sentence.mentions))
         for mention in sentence.mentions:
             batch.starts.append(mention.start)
@@ -119,7 +129,7 @@ class SplitWriter:
             self._pack()
 
     def write(self, folder: Path, classes: Sequence[str]) -> SplitCounts:
-        """Write tables and index, targets as positions in ``classes``; returns what the sentences added."""
+        """Write tables and index, targets as positions in ``classes``; return the counts that the sentences add."""
         self._pack()
         self._spill.close()
         positions = np.array([*(classes.index(target) for target in self.targets), -1], dtype=np.int32)
@@ -158,12 +168,12 @@ class SplitWriter:
         self._last_user = int(users[-1])
         self._mentions += len(batch.labels)
         weights = np.fromiter(map(len, batch.text), dtype=np.int64, count=len(users)) + _CHARACTERS_PER_ROW
-        self._load = _added(self._load, np.bincount(users))
-        self._weight = _added(self._weight, np.bincount(users, weights).astype(np.int64))
+        self._load = _add_padded(self._load, np.bincount(users))
+        self._weight = _add_padded(self._weight, np.bincount(users, weights).astype(np.int64))
         self._spill.write_table(batch.table())
 
     def _sentences_per_user(self) -> NDArray[np.int64]:
-        return _added(self._load, np.zeros(self.users, dtype=np.int64))[: self.users]
+        return _add_padded(self._load, np.zeros(self.users, dtype=np.int64))[: self.users]
 
     def _rows(self, file: pq.ParquetWriter, class_of: NDArray[np.int32]) -> Iterator[Rows]:
         column = SENTENCES.get_field_index("target")
@@ -176,7 +186,7 @@ class SplitWriter:
             yield np.diff(ids.offsets.to_numpy()), ids.flatten().to_numpy()
 
     def _by_user(self) -> Iterator[pa.Table]:
-        """All rows, sorted by user and otherwise as they came, some at a time."""
+        """Yield all rows sorted by user, in a stable order, some at a time."""
         if self._in_order:
             yield from _tables(self._file)
             return
@@ -194,7 +204,7 @@ class SplitWriter:
             path.unlink()
 
     def _distribute(self, files: Sequence[Path], bucket_of_user: NDArray[np.int64]) -> None:
-        """Deal the rows out to files of consecutive users, each small enough to be sorted in memory."""
+        """Distribute the rows over files of consecutive users, each small enough to sort in memory."""
         buckets = [pa.ipc.new_stream(str(path), SENTENCES) for path in files]
         for table in _tables(self._file):
             bucket = bucket_of_user[table.column("user_id").to_numpy()]
@@ -249,8 +259,13 @@ def _lists(counts: Sequence[int], values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _added(totals: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``totals`` with ``more`` added in place, grown by zeros where it is the shorter one."""
+def _add_padded(totals: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add ``more`` to ``totals`` in place, after padding it with zeros if it is shorter; return it.
+
+    Args:
+        totals: int64 (n,).
+        more: int64 (m,).
+    """
     if len(totals) < len(more):
         totals = np.concatenate((totals, np.zeros(max(len(more), 2 * len(totals)) - len(totals), dtype=np.int64)))
     totals[: len(more)] += more

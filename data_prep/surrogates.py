@@ -1,7 +1,13 @@
-"""Made-up names, numbers and dates that stand for entities in de-identified text.
+"""Surrogates: made-up names, numbers and dates that replace entities in de-identified text.
 
-Names are put together from lists of our own; numbers and dates keep the shape of what they stand for. The draw of a
-surrogate depends on the seed and on the entity's key, and on other entities only where it would coincide with one.
+Names are composed from lists of our own; numbers and dates keep the shape of the original. A surrogate depends on the
+seed and the entity's key, and on other entities only if it would coincide with one of them.
+
+>>> maker = SurrogateMaker(0, str.casefold, {"ada byron"})
+>>> maker.surrogate("ada byron", Category.PERSON) == maker.surrogate("ada byron", Category.PERSON)
+True
+>>> match_case("ADA", "Greta")
+'GRETA'
 """
 
 from __future__ import annotations
@@ -80,24 +86,30 @@ _ATTEMPTS_PER_LENGTH = 8
 
 
 class SurrogateMaker:
-    """Gives each entity key one surrogate, whose own key is nobody's: not in ``taken``, and no other surrogate's."""
+    """Gives every entity key one surrogate, whose own key is neither a real entity's nor another surrogate's."""
 
     def __init__(self, seed: int, key_of: Callable[[str], str], taken: Collection[str]) -> None:
-        """``key_of`` says which surfaces are one entity; ``taken`` has the keys of all real entities."""
+        """Start without surrogates.
+
+        Args:
+            seed: of the draws.
+            key_of: the key of a surface.
+            taken: the keys of all real entities.
+        """
         self._seed = seed
         self._key_of = key_of
         self._taken = set(taken)
-        self._made: dict[str, str] = {}
+        self._surrogates: dict[str, str] = {}
 
     def surrogate(self, key: str, category: Category) -> str:
-        """What stands for the entity ``key`` from now on; of ``category``, whatever is said in later calls."""
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = self._drawn(key, category)
-            self._taken.add(self._key_of(found))
-        return found
+        """Return the surrogate of the entity ``key``; the category of the first call decides."""
+        surrogate = self._surrogates.get(key)
+        if surrogate is None:
+            surrogate = self._surrogates[key] = self._draw(key, category)
+            self._taken.add(self._key_of(surrogate))
+        return surrogate
 
-    def _drawn(self, key: str, category: Category) -> str:
+    def _draw(self, key: str, category: Category) -> str:
         attempt = 0
         while True:  # ends, because names grow with the attempts
             rng = _generator(self._seed, category, key, attempt)
@@ -107,8 +119,8 @@ class SurrogateMaker:
             attempt += 1
 
 
-def in_case_of(surface: str, surrogate: str) -> str:
-    """``surrogate`` in capitals or in small letters where all of ``surface`` is."""
+def match_case(surface: str, surrogate: str) -> str:
+    """Return ``surrogate`` in upper or lower case if all of ``surface`` is."""
     if surface.isupper() and sum(character.isalpha() for character in surface) > 1:
         return surrogate.upper()
     return surrogate.lower() if surface.islower() else surrogate
@@ -120,7 +132,14 @@ def _generator(seed: int, category: Category, key: str, attempt: int) -> np.rand
 
 
 def _candidate(key: str, category: Category, length: int, rng: np.random.Generator) -> str:
-    """A surrogate with ``length`` syllables or digits more than plain ones have."""
+    """Return a surrogate of the entity ``key``.
+
+    Args:
+        key: the entity's key.
+        category: of the entity.
+        length: how many syllables or digits the surrogate has more than usual.
+        rng: draws it.
+    """
     if "@" in key:
         return f"{_name(_PERSON_ENDS, length, rng)}@{_name(_PLACE_ENDS, length, rng)}.example".lower()
     if category is Category.PII and ("/" in key or key.startswith("www.")):
@@ -128,12 +147,12 @@ def _candidate(key: str, category: Category, length: int, rng: np.random.Generat
     if category in _NUMBERS:
         if key.count("(") != key.count(")"):  # a key has lost the brackets at its ends
             key = key.replace("(", "").replace(")", " ")
-        changed = " ".join(_redrawn(word, category, rng) for word in key.split())
+        changed = " ".join(_redraw(word, category, rng) for word in key.split())
         if changed != key and length < 2:
             return changed
         return _plain_number(category, length, rng)
     words = key.split(" ")[:_MOST_WORDS]
-    numbers = [_redrawn(word, category, rng) for word in words if _NUMBER.search(word)]
+    numbers = [_redraw(word, category, rng) for word in words if _NUMBER.search(word)]
     return " ".join([*numbers, *_names(category, max(len(words) - len(numbers), 1), length, rng)])
 
 
@@ -153,8 +172,8 @@ def _name(ends: list[str], length: int, rng: np.random.Generator) -> str:
     return "".join([pick(_STEMS, rng), *links, pick(ends, rng)])
 
 
-def _redrawn(word: str, category: Category, rng: np.random.Generator) -> str:
-    """``word`` with other digits; months, weekdays and number words become others; codes get other letters."""
+def _redraw(word: str, category: Category, rng: np.random.Generator) -> str:
+    """Return ``word`` with other digits; months, weekdays and number words become others; codes get other letters."""
     cycle = _CYCLE_OF.get(word.strip(".,"))
     if cycle is not None:
         other = pick([name for name in cycle if name != word.strip(".,")], rng)
@@ -163,7 +182,7 @@ def _redrawn(word: str, category: Category, rng: np.random.Generator) -> str:
         return word
     if category is Category.PII:
         word = _LETTER.sub(lambda _: chr(ord("a") + int(rng.integers(26))), word).upper()
-    return _NUMBER.sub(lambda found: _digits_like(found[0], category, rng), word)
+    return _NUMBER.sub(lambda match: _digits_like(match[0], category, rng), word)
 
 
 def _digits_like(digits: str, category: Category, rng: np.random.Generator) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_sim.data_prep.ner.coverage import Evaluation, Measured
+from fl_sim.data_prep.ner.coverage import Estimate, Evaluation
 from fl_sim.data_prep.ner.open_sets import read_open_sets
 from fl_sim.data_prep.ner.tagger_evaluation import GoldCorpus, evaluate, gold_corpus
 from fl_sim.data_prep.records import CorpusError
@@ -90,7 +90,7 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _cell(figure: Measured, column: str) -> str:
+def _cell(figure: Estimate, column: str) -> str:
     if figure.value is None:
         return "–"
     if column == "sentences flagged" and figure.low is not None:

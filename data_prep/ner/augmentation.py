@@ -38,7 +38,7 @@ def name_pools(sentences: Iterable[Sentence]) -> dict[str, tuple[str, ...]]:
     return {label: tuple(sorted(pools[label])) for label in sorted(pools)}
 
 
-def with_unknown(sentence: Sentence) -> Sentence:
+def mark_unknown(sentence: Sentence) -> Sentence:
     """``sentence`` with every unmarked capitalised word, but the first word, marked :data:`UNKNOWN`."""
     marked = {place for mention in sentence.mentions for place in range(mention.start, mention.end)}
     words = [found.span() for found in _CAPITALISED.finditer(sentence.text)]
@@ -46,7 +46,9 @@ def with_unknown(sentence: Sentence) -> Sentence:
     return replace(sentence, mentions=(*sentence.mentions, *unknown))
 
 
-def swapped(sentence: Sentence, pools: Mapping[str, Sequence[str]], share: float, rng: np.random.Generator) -> Sentence:
+def swap_names(
+    sentence: Sentence, pools: Mapping[str, Sequence[str]], share: float, rng: np.random.Generator
+) -> Sentence:
     """``sentence`` with each plain name exchanged, with probability ``share``, for another of its label.
 
     Mentions must not overlap. White space and everything around the names stays.
@@ -67,7 +69,7 @@ def swapped(sentence: Sentence, pools: Mapping[str, Sequence[str]], share: float
     return replace(sentence, text="".join([*parts, sentence.text[position:]]), mentions=tuple(mentions))
 
 
-def without_case(sentence: Sentence, upper: bool) -> Sentence:
+def drop_case(sentence: Sentence, upper: bool) -> Sentence:
     """``sentence`` in capitals or in small letters; a letter whose other form has another length stays."""
     text = "".join(_other(character, upper) for character in sentence.text)
     return replace(sentence, text=text)

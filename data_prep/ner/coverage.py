@@ -23,7 +23,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
-class Measured(_Strict):
+class Estimate(_Strict):
     """A share with the interval in which the bootstrap put it in 95 of 100 resamplings; None where nothing is known."""
 
     value: float | None = Field(ge=0, le=1)
@@ -57,10 +57,10 @@ class Evaluation(_Strict):
     format_version: Literal[1] = 1
     tagger: dict[str, str]
     gold: GoldRecord
-    hiding: dict[str, Measured]
+    hiding: dict[str, Estimate]
     flagged: float = Field(ge=0, le=1)
-    flag_precision: Measured
-    matching: dict[str, dict[str, dict[str, Measured]]]
+    flag_precision: Estimate
+    matching: dict[str, dict[str, dict[str, Estimate]]]
     outside_scheme: int = Field(ge=0)
     resamples: int = Field(ge=1)
     seed: int

@@ -35,7 +35,7 @@ _STEPS = 40
 the solver, stopped before it has converged, damp as well."""
 
 
-def distilled(
+def distil_table(
     words: Sequence[str], targets: NDArray[np.float32], others: Sequence[str], rows: int
 ) -> NDArray[np.float32]:
     """A table of ``rows`` rows from which ``words``, commonest first, read about ``targets`` (words, width), and
@@ -69,7 +69,7 @@ def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int
     )
 
 
-def words_outside(known: Iterable[str], sentences: Iterable[Sentence]) -> list[str]:
+def unknown_words(known: Iterable[str], sentences: Iterable[Sentence]) -> list[str]:
     """The lower-case tokens of ``sentences`` that are not in ``known``, sorted."""
     tokenizer = English().tokenizer
     return sorted({token.lower_ for sentence in sentences for token in tokenizer(sentence.text)} - set(known))

@@ -122,9 +122,9 @@ def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[l
             continue
         by_part: dict[str, list[Sentence]] = {}
         for name, part in open_set.files.items():
-            path = _found(source / open_set.folder, name)
+            path = _find_file(source / open_set.folder, name)
             records[f"{open_set.folder}/{path.name}"] = record_of(path)
-            for sentence in _coarse(read_iob_file(path, part or TRAIN, IobOptions())):
+            for sentence in _map_labels(read_iob_file(path, part or TRAIN, IobOptions())):
                 where = part or open_set.cut(_percent(f"{open_set.name}:{sentence.user}"))
                 by_part.setdefault(where, []).append(replace(sentence, split=where))
         for part_name, sentences in by_part.items():
@@ -151,13 +151,13 @@ def sentences_of_corpus(corpus: Corpus, split: str) -> Iterator[Sentence]:
         yield Sentence(split, keys[user], text.as_py(), tuple(mentions.get(number, ())))
 
 
-def _coarse(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+def _map_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
     for sentence in sentences:
         kinds = [(mention, kind_of(mention.label)) for mention in sentence.mentions]
         yield replace(sentence, mentions=tuple(replace(m, label=kind) for m, kind in kinds if kind in LABELS))
 
 
-def _found(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     for ending in _PACKED:
         path = folder / f"{name}{ending}"
         if path.is_file():

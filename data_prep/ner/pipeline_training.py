@@ -29,11 +29,11 @@ from spacy.training.loop import train
 from spacy.util import dot_to_object, load_config, load_model, load_model_from_config
 from thinc.api import Config, NumpyOps, get_current_ops, set_current_ops
 
-from fl_sim.data_prep.ner.augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
-from fl_sim.data_prep.ner.distillation import distilled, hashed_vectors, words_outside
+from fl_sim.data_prep.ner.augmentation import UNKNOWN, drop_case, mark_unknown, name_pools, swap_names
+from fl_sim.data_prep.ner.distillation import distil_table, hashed_vectors, unknown_words
 from fl_sim.data_prep.ner.open_sets import LABELS, TRAIN, VALIDATION, NamedPart, read_open_sets, sentences_of_corpus
 from fl_sim.data_prep.ner.pipeline_card import describe, model_card
-from fl_sim.data_prep.ner.scoring import ANY, Judged, Tally, figures, kind_of
+from fl_sim.data_prep.ner.scoring import ANY, ScoredSentence, Tally, figures, kind_of
 from fl_sim.data_prep.ner.word_vectors import WordVectors, installed_encoder, reduce_vectors, word_vectors
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at, require_free
@@ -81,7 +81,7 @@ class Recipe(BaseModel):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedPipeline:
     """A finished training: its folder, the figures on what was held out, and the SHA-256 of the weights."""
 
     folder: Path
@@ -97,7 +97,7 @@ def train_pipeline(
     seed: int = 0,
     teacher: Path | None = None,
     progress: IO[str] | None = None,
-) -> Trained:
+) -> TrainedPipeline:
     """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
 
     ``teacher`` is the folder of the encoder whose word embeddings are learnt from, if the recipe says so, by default
@@ -127,19 +127,19 @@ def train_pipeline(
             config["paths"][name] = str(Path(scratch) / f"{name}.spacy")
             _write_documents(sentences, Path(scratch) / f"{name}.spacy")
         with _numpy_alone():
-            trained = _best(init_nlp(config), Path(scratch) / "first", progress or io.StringIO())
+            trained = _train_best(init_nlp(config), Path(scratch) / "first", progress or io.StringIO())
             if words is not None:
                 used = [part for part in parts if part.part == TRAIN and recipe.repeats.get(part.name, 0)]
-                others = words_outside(words.words, (sentence for part in used for sentence in part.sentences))
+                others = unknown_words(words.words, (sentence for part in used for sentence in part.sentences))
                 _distil(trained, words, others, recipe)
-                trained = _best(trained, Path(scratch) / "again", progress or io.StringIO())
+                trained = _train_best(trained, Path(scratch) / "again", progress or io.StringIO())
         scores = measure(trained, parts)
-        pipeline = _slim(trained)  # only now: what a pipeline reads stays in its vocabulary
+        pipeline = _strip(trained)  # only now: what a pipeline reads stays in its vocabulary
         describe(pipeline, parts, _training_record(records, training, words, recipe, config_file, seed), scores)
         pipeline.to_disk(folder)
         checksum = weights_checksum(folder)
         (folder / "README.md").write_text(model_card(pipeline.meta, checksum), encoding="utf-8")
-    return Trained(out, scores, checksum)
+    return TrainedPipeline(out, scores, checksum)
 
 
 def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) -> list[Sentence]:
@@ -152,13 +152,13 @@ def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) ->
         keep, repeats = recipe.keep_empty.get(part.name, 1.0), recipe.repeats[part.name]
         kept = [sentence for sentence in part.sentences if sentence.mentions or rng.random() < keep]
         if part.name in recipe.incomplete:
-            kept = [with_unknown(sentence) for sentence in kept]
+            kept = [mark_unknown(sentence) for sentence in kept]
         for copy in range(math.ceil(repeats)):
             for index in sorted(rng.permutation(len(kept))[: round(len(kept) * (repeats - copy))]):
-                own = kept[index] if copy == 0 else swapped(kept[index], pools, recipe.swap, rng)
+                own = kept[index] if copy == 0 else swap_names(kept[index], pools, recipe.swap, rng)
                 case = rng.random()
                 if case < recipe.upper + recipe.lower and (copy or repeats <= 1):
-                    own = without_case(own, upper=case < recipe.upper)
+                    own = drop_case(own, upper=case < recipe.upper)
                 made.append(own)
     if not made:
         raise CorpusError("no training sentence: recipe.repeats names none of the sets that are there")
@@ -175,7 +175,7 @@ def measure(pipeline: Language, parts: Iterable[NamedPart]) -> Scores:
         tally = Tally(frozenset(part.labels))
         documents = pipeline.pipe(sentence.text for sentence in part.sentences)
         for sentence, document in zip(part.sentences, documents, strict=True):
-            tally.add(Judged(sentence.user, sentence.text, sentence.mentions, _mentions_of(document)))
+            tally.add(ScoredSentence(sentence.user, sentence.text, sentence.mentions, _mentions_of(document)))
         made = figures(tally, resamples=1)
         scores.setdefault(part.name, {})[part.part] = {
             **{name: made[("exact", ANY, name)].value for name in ("precision", "recall", "f1")},
@@ -192,7 +192,7 @@ def weights_checksum(folder: Path) -> str:
     return fingerprint_of({name: record_of(folder / name) for name in files})
 
 
-def names_alone(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
+def keep_names(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
     """The sentences with their names under :data:`fl_sim.data_prep.ner.open_sets.LABELS`, and nothing else marked."""
     coarse = []
     for sentence in sentences:
@@ -206,7 +206,7 @@ def synthetic_parts() -> list[NamedPart]:
     """The bundled corpus's train and validation splits; its public split is for tokenizers."""
     corpus = Corpus.open(BUNDLED)
     return [
-        NamedPart(SYNTHETIC, split, LABELS, names_alone(sentences_of_corpus(corpus, split)))
+        NamedPart(SYNTHETIC, split, LABELS, keep_names(sentences_of_corpus(corpus, split)))
         for split in (TRAIN, VALIDATION)
     ]
 
@@ -238,7 +238,7 @@ def _reads_vectors(config: Config) -> bool:
         return False
 
 
-def _best(pipeline: Language, folder: Path, progress: IO[str]) -> Language:
+def _train_best(pipeline: Language, folder: Path, progress: IO[str]) -> Language:
     """``pipeline``, trained as its configuration says by spaCy's own loop: that of the evaluation with the best F1."""
     folder.mkdir()
     train(pipeline, folder, stdout=progress, stderr=progress)
@@ -248,7 +248,7 @@ def _best(pipeline: Language, folder: Path, progress: IO[str]) -> Language:
 def _distil(trained: Language, words: WordVectors, others: Sequence[str], recipe: Recipe) -> None:
     """Put the table that is taught ``words`` into their place, and prepare ``trained`` for training on it."""
     targets = reduce_vectors(trained, _COMPONENT, recipe.columns)
-    table = distilled(words.words, targets, others, recipe.rows)
+    table = distil_table(words.words, targets, others, recipe.rows)
     trained.vocab.vectors = hashed_vectors(table, trained.vocab.strings)
     training = trained.config["training"]
     steps = training["optimizer"]["learn_rate"]["total_steps"] * recipe.again_epochs // training["max_epochs"]
@@ -271,11 +271,11 @@ def _write_documents(sentences: Iterable[Sentence], path: Path) -> None:
     pipeline = English()
     documents = DocBin(attrs=["ENT_IOB", "ENT_TYPE"])
     for sentence in sentences:
-        documents.add(_marked(pipeline.make_doc(sentence.text), sentence.mentions))
+        documents.add(_mark_document(pipeline.make_doc(sentence.text), sentence.mentions))
     documents.to_disk(path)
 
 
-def _marked(document: Doc, mentions: Iterable[Mention]) -> Doc:
+def _mark_document(document: Doc, mentions: Iterable[Mention]) -> Doc:
     """``document`` with ``mentions`` as its entities, each widened to whole tokens; of two in one token the first.
 
     The tokens of unknown ones are missing: spaCy lets a model say what it likes there.
@@ -294,7 +294,7 @@ def _mentions_of(document: Doc) -> tuple[Mention, ...]:
     return tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents)
 
 
-def _slim(trained: Language) -> Language:
+def _strip(trained: Language) -> Language:
     """The same pipeline without what it met while training: words in its vocabulary, and paths in its configuration."""
     config = trained.config.copy()
     config["paths"] = dict.fromkeys(config["paths"])

@@ -53,13 +53,13 @@ _Sums = Mapping[tuple[str, ...], Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ScoredSentence:
     """One sentence with the mentions that a gold corpus marks and those that a tagger found; ``cluster`` owns it."""
 
     cluster: str
     text: str
     gold: tuple[Mention, ...]
-    found: tuple[Mention, ...]
+    tagged: tuple[Mention, ...]
 
 
 def kind_of(label: str) -> str:
@@ -89,14 +89,14 @@ class Tally:
     _sums: dict[tuple[str, ...], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     _entities: dict[str, _EntitySeen] = field(default_factory=dict)
 
-    def add(self, judged: Judged) -> None:
+    def add(self, sentence: ScoredSentence) -> None:
         """Count one sentence."""
-        cluster = self.clusters.setdefault(judged.cluster, len(self.clusters))
+        cluster = self.clusters.setdefault(sentence.cluster, len(self.clusters))
         self.sentences += 1
-        comparable = tuple(m for m in judged.found if self._in_scheme(m.label))
-        self.outside_scheme += len(judged.found) - len(comparable)
-        self._add_matches(judged, comparable, cluster)
-        self._add_hiding(judged, cluster)
+        comparable = tuple(m for m in sentence.tagged if self._in_scheme(m.label))
+        self.outside_scheme += len(sentence.tagged) - len(comparable)
+        self._add_matches(sentence, comparable, cluster)
+        self._add_hiding(sentence, cluster)
 
     @property
     def num_entities(self) -> int:
@@ -117,10 +117,10 @@ class Tally:
         kind = kind_of(label)
         return kind == UNKNOWN_NAME or kind in self.gold_kinds
 
-    def _add_matches(self, judged: Judged, found: tuple[Mention, ...], cluster: int) -> None:
+    def _add_matches(self, sentence: ScoredSentence, found: tuple[Mention, ...], cluster: int) -> None:
         for match, units in _UNITS.items():
             for suffix, kind in (("", kind_of), ("_any_label", _any_kind)):
-                gold_units, found_units = units(judged.text, judged.gold, kind), units(judged.text, found, kind)
+                gold_units, found_units = units(sentence.text, sentence.gold, kind), units(sentence.text, found, kind)
                 for side, these, others in (
                     ("recall", gold_units, found_units),
                     ("precision", found_units, gold_units),
@@ -130,17 +130,17 @@ class Tally:
                         for name in {unit[-1], ANY}:
                             self._count((match + suffix, name, side), hit, cluster)
 
-    def _add_hiding(self, judged: Judged, cluster: int) -> None:
-        flagged = bool(judged.found)
-        if judged.gold:
+    def _add_hiding(self, sentence: ScoredSentence, cluster: int) -> None:
+        flagged = bool(sentence.tagged)
+        if sentence.gold:
             self._count(("sensitive_sentences",), flagged, cluster)
         if flagged:
-            self._count(("flag_precision",), bool(judged.gold), cluster)
-        uniforms = {entity_key(judged.text[m.start : m.end]) for m in judged.found}
-        for mention in set(judged.gold):
-            hidden = any(_overlap(mention, other) for other in judged.found)
+            self._count(("flag_precision",), bool(sentence.gold), cluster)
+        uniforms = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
+        for mention in set(sentence.gold):
+            hidden = any(_overlap(mention, other) for other in sentence.tagged)
             self._count(("mentions_hidden",), hidden, cluster)
-            key = entity_key(judged.text[mention.start : mention.end])
+            key = entity_key(sentence.text[mention.start : mention.end])
             self._count(("mentions_with_coin",), key in uniforms, cluster)
             self._entities.setdefault(key, _EntitySeen()).add(cluster, key in uniforms)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fl_sim.data_prep.ner.coverage import Evaluation, GoldRecord, Measured
+from fl_sim.data_prep.ner.coverage import Estimate, Evaluation, GoldRecord
 from fl_sim.data_prep.ner.open_sets import TEST, VALIDATION, sentences_of_corpus
-from fl_sim.data_prep.ner.scoring import HIDING, UNKNOWN_NAME, Judged, Tally, check_resamples, figures, kind_of
+from fl_sim.data_prep.ner.scoring import HIDING, UNKNOWN_NAME, ScoredSentence, Tally, check_resamples, figures, kind_of
 from fl_sim.data_prep.readers.iob import iob_files, read_iob, read_iob_file
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
@@ -69,16 +69,16 @@ def evaluate(
     while batch := list(islice(sentences, _BATCH)):
         for true, found in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
             marked = tuple(mention for mention in true.mentions if mention.label in counted)
-            tally.add(Judged(true.user, true.text, marked, found))
+            tally.add(ScoredSentence(true.user, true.text, marked, found))
             sensitive += bool(marked)
             mentions += len(set(marked))
             flagged += bool(found)
     if not mentions:
         raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
     made = {
-        name: Measured(**figure.record()) for name, figure in figures(tally, resamples=resamples, seed=seed).items()
+        name: Estimate(**figure.record()) for name, figure in figures(tally, resamples=resamples, seed=seed).items()
     }
-    matching: dict[str, dict[str, dict[str, Measured]]] = {}
+    matching: dict[str, dict[str, dict[str, Estimate]]] = {}
     for name, figure in made.items():
         if len(name) == 3:
             matching.setdefault(name[0], {}).setdefault(name[1], {})[name[2]] = figure
@@ -113,7 +113,7 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
             f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
             "corpus without --preprocess, --lower-case and --strip-punctuation"
         )
-    chosen = _chosen(split, corpus.splits, corpus.path)
+    chosen = _choose_split(split, corpus.splits, corpus.path)
     return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_corpus(corpus, chosen))
 
 
@@ -124,11 +124,11 @@ def _tagged_gold(path: Path, split: str | None) -> GoldCorpus:
     if split is None and not any(files.values()):
         return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in read_iob_file(f, "all")))
     present = tuple(dict.fromkeys(sentence.split for sentence in read_iob(path)))
-    chosen = _chosen(split, present, path)
+    chosen = _choose_split(split, present, path)
     return GoldCorpus(name, chosen, fingerprint, lambda: (s for s in read_iob(path) if s.split == chosen))
 
 
-def _chosen(split: str | None, present: tuple[str, ...], where: Path) -> str:
+def _choose_split(split: str | None, present: tuple[str, ...], where: Path) -> str:
     wanted = [split] if split is not None else [TEST, VALIDATION]
     for candidate in wanted:
         if candidate in present:

@@ -1,1 +1,1 @@
-"""Readers: raw corpora as cleaned sentences with their users and any gold entities."""
+"""Readers: turn raw corpora into clean sentences with their users and gold entities."""

@@ -1,22 +1,28 @@
-"""Bad text: what is kept, what is replaced, cut or dropped, and what is counted of it. The one place that decides.
+"""Clean bad text: what is replaced, cut, dropped or kept, and how it is counted. This module alone decides.
 
 | in the source | becomes | counted as |
 |---|---|---|
 | control characters but tab, line feed, carriage return (NUL, escape, C1, ...) | spaces | ``control_characters`` |
-| half a surrogate pair (JSON can write one, UTF-8 cannot hold it) | U+FFFD | ``lone_surrogates`` |
+| a lone surrogate (JSON can write one, UTF-8 cannot) | U+FFFD | ``lone_surrogates`` |
 | bytes that are no UTF-8 | an error with file and line; U+FFFD if ``bad_bytes`` is ``replace`` | ``bad_bytes`` |
 | a text of white space alone, or none | dropped | ``blank_texts`` |
 | a sentence of more than ``max_characters`` | cut at white space, never inside an entity | ``long_sentences`` |
 | an entity of control characters alone | dropped, its sentence stays | ``blank_entities`` |
 | a row without a user | dropped | ``rows_without_user`` |
 | a row whose id came before in its source | dropped | ``repeated_ids`` |
-| a tag that its scheme does not allow | read as the entity it must have meant | ``malformed_tags`` |
+| a tag that its scheme does not allow | read as the likeliest entity | ``malformed_tags`` |
 | a line of a tagged file without a tag | a token outside of entities | ``lines_without_tag`` |
 | a line of a tagged file without a token | dropped | ``lines_without_token`` |
 
-Everything else is kept as it is: right-to-left text and its direction marks, emoji and their joiners, combining marks,
-any white space inside a sentence. Replacing one character by one keeps every offset, so an entity's span still says
-what the text says.
+Everything else is kept: right-to-left text and its direction marks, emoji and their joiners, combining marks, any white
+space inside a sentence. A character is replaced by one character, so the spans of entities stay valid.
+
+>>> reading = Reading()
+>>> rows = [Sentence("train", "ann", "Dear\x07Ada. I am well.", ()), Sentence("train", "ann", " ", ())]
+>>> [sentence.text for sentence in reading.clean(rows, split_sentences=True)]
+['Dear Ada.', 'I am well.']
+>>> dict(reading.notes)
+{'control_characters': 1, 'blank_texts': 1}
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import decoded_lines
 
 Notes = Counter[str]
-"""How often what was met while a corpus was read; the keys are :class:`Note`'s. It ends up in the manifest."""
+"""Counts of :class:`Note` while a corpus is read, for the manifest."""
 
 BAD_BYTES = ("refuse", "replace")
 DEFAULT_MAX_CHARACTERS = 10_000
@@ -50,7 +56,7 @@ _LONGEST_CLUSTER = 64
 
 
 class Note(StrEnum):
-    """What may be met and survived. Texts, rows, sentences or lines are counted, never characters."""
+    """Problems that are counted and not refused. Texts, rows, sentences or lines are counted, never characters."""
 
     CONTROL_CHARACTERS = "control_characters"
     LONE_SURROGATES = "lone_surrogates"
@@ -84,15 +90,17 @@ MEANING = {
     Note.EMPTIED_SENTENCES: "sentences dropped because nothing was left of them after preprocessing",
     Note.EMPTIED_ENTITIES: "entities dropped because nothing was left of them after preprocessing",
 }
-"""What to print of each note, after its count."""
+"""What to print after the count of a note."""
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """How bad text is met.
+    """How to treat bad text.
 
-    max_characters: the longest sentence; a longer one is cut. bad_bytes: ``refuse`` lines that are not UTF-8 with an
-    error (a wrong encoding spoils every accented name of a file), or ``replace`` their bad bytes.
+    Attributes:
+        max_characters: the longest sentence; a longer one is cut.
+        bad_bytes: ``refuse`` lines that are not UTF-8 with an error (a wrong encoding garbles every accented name), or
+            ``replace`` their bad bytes.
     """
 
     max_characters: int = DEFAULT_MAX_CHARACTERS
@@ -104,40 +112,52 @@ class Cleaning:
         if self.bad_bytes not in BAD_BYTES:
             raise CorpusError(f"--bad-bytes {self.bad_bytes!r} must be one of {', '.join(BAD_BYTES)}")
 
-    def described(self) -> dict[str, Any]:
-        """What differs from the defaults, for the manifest."""
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return what differs from the defaults, for the manifest."""
         plain = asdict(Cleaning())
         return {key: value for key, value in asdict(self).items() if value != plain[key]}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of a source: how bad text is met, and how often what was."""
+    """One reading of a source.
+
+    Attributes:
+        cleaning: how to treat bad text.
+        notes: counts of bad text so far.
+    """
 
     cleaning: Cleaning = Cleaning()
     notes: Notes = field(default_factory=Counter)
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
-        """The lines of a text file, see :func:`fl_sim.data_prep.store.textfiles.decoded_lines`."""
+        """Yield the numbered lines of a text file (:func:`fl_sim.data_prep.store.textfiles.decoded_lines`)."""
         replace = self.cleaning.bad_bytes == "replace"
         return decoded_lines(path, (lambda: self.note(Note.BAD_BYTES)) if replace else None)
 
     def note(self, note: Note, times: int = 1) -> None:
-        """Count ``note``."""
+        """Count ``note`` so many times."""
         if times:
             self.notes[note.value] += times
 
     def key(self, value: str) -> str:
-        """A user, split, class or document name without half surrogate pairs, which no file could hold."""
+        """Return a user, split, class or document name without lone surrogates, which no file could hold."""
         if value.isascii() or not _SURROGATE.search(value):
             return value
         self.note(Note.LONE_SURROGATES)
         return _SURROGATE.sub(_REPLACEMENT, value)
 
-    def finished(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
-        """``rows`` as sentences: characters replaced as the module's table says, blank texts dropped, the rest cut into
-        its sentences if ``split_sentences``, and whatever is still too long into pieces; no white space at the ends."""
-        rows = self._cleaned(rows)
+    def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
+        """Yield clean sentences.
+
+        Characters are replaced as in the table above, blank texts dropped, too long sentences cut, and white space at
+        the ends is stripped.
+
+        Args:
+            rows: texts as they are in the source.
+            split_sentences: whether to split them into sentences.
+        """
+        rows = self._keep_text(rows)
         if split_sentences:
             rows = cut_into_sentences(rows)
         for row in rows:
@@ -149,15 +169,17 @@ class Reading:
             else:
                 yield row
 
-    def _cleaned(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
+    def _keep_text(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
         for row in rows:
-            clean = row if row.text.isprintable() else self._replaced(row)  # nothing that is replaced is printable
+            clean = (
+                row if row.text.isprintable() else self._replace_characters(row)
+            )  # no replaced character is printable
             if clean.text and not clean.text.isspace():
                 yield clean
             else:
                 self.note(Note.BLANK_TEXTS)
 
-    def _replaced(self, row: Sentence) -> Sentence:
+    def _replace_characters(self, row: Sentence) -> Sentence:
         text, controls = _CONTROL.subn(" ", row.text)
         text, surrogates = _SURROGATE.subn(_REPLACEMENT, text)
         if not controls and not surrogates:
@@ -170,7 +192,7 @@ class Reading:
 
 
 def _pieces(text: str, limit: int) -> Iterator[tuple[int, int]]:
-    """Bounds of the pieces of ``text``: the last white space within ``limit``, else between two visible characters."""
+    """Yield bounds of pieces of at most ``limit`` characters, cut at white space, else between visible characters."""
     start = 0
     while len(text) - start > limit:
         gap = _LAST_GAP.search(text, start + 1, start + limit + 1)
@@ -181,7 +203,7 @@ def _pieces(text: str, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _cluster_start(text: str, end: int) -> int:
-    """``end``, or a little before it where it would part a character from its combining marks or its joiner."""
+    """Return ``end``, or a place before it that separates no character from its combining marks or joiner."""
     for place in range(end, end - _LONGEST_CLUSTER, -1):
         if text[place - 1] != _JOINER and text[place] != _JOINER and unicodedata.category(text[place])[0] != "M":
             return place

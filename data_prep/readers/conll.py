@@ -1,4 +1,4 @@
-"""The four-column files of CoNLL-2003: documents are users, gold tags are the entities.
+"""Read the four-column files of CoNLL-2003: documents are users, gold tags are the entities.
 
 Tjong Kim Sang and De Meulder (2003), "Introduction to the CoNLL-2003 shared task".
 """
@@ -14,7 +14,7 @@ from fl_sim.data_prep.readers.iob import OpenSentence
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 SPLIT_OF_FILE = {"eng.train": "train", "eng.testa": "validation", "eng.testb": "test"}
-"""Which split each file of the shared task becomes."""
+"""The split of each file of the shared task."""
 
 _COLUMNS = 4
 _DOCUMENT_START = "-DOCSTART-"
@@ -23,37 +23,40 @@ _GAP = re.compile(r"[ \t]+")
 
 
 def conll2003_files(source: Path) -> dict[str, Path]:
-    """Split → file in the folder ``source``; a plain file is preferred to its .xz or .gz copy.
+    """Return split → file in the folder ``source``; a plain file is preferred to its .xz or .gz copy.
 
-    Raises :class:`CorpusError` where ``source`` is no folder or has no ``eng.train``.
+    Raises:
+        CorpusError: ``source`` is no folder, or has no ``eng.train``.
     """
     if not source.is_dir():
         raise CorpusError(f"{source}: --source must be the folder that holds eng.train, eng.testa and eng.testb")
     files = {}
     for name, split in SPLIT_OF_FILE.items():
         candidates = [source / f"{name}{suffix}" for suffix in ("", ".xz", ".gz")]
-        found = next((path for path in candidates if path.is_file()), None)
-        if found is not None:
-            files[split] = found
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is not None:
+            files[split] = path
     if "train" not in files:
         raise CorpusError(f"{source}: no eng.train (or eng.train.xz, eng.train.gz) in this folder")
     return files
 
 
 def read_conll2003(source: Path, reading: Reading | None = None) -> Iterator[Sentence]:
-    """All sentences of the shared task's files in ``source``, file by file.
+    """Yield all sentences of the shared task's files in ``source``, file by file.
 
-    A document is a user, named ``train-0001`` and so on; a sentence's text is its tokens joined by single
-    spaces. Raises :class:`CorpusError` with file and line for ragged lines and malformed tags.
+    A document is a user, named ``train-0001`` and so on; the text of a sentence is its tokens joined by single spaces.
+
+    Raises:
+        CorpusError: a line has another number of columns or a malformed tag; the message names file and line.
     """
     for split, path in conll2003_files(source).items():
         yield from read_conll_file(path, split, reading)
 
 
 def read_conll_file(path: Path, split: str, reading: Reading | None = None) -> Iterator[Sentence]:
-    """The sentences of one four-column file (``token POS chunk tag``; IOB1 or IOB2 tags)."""
+    """Yield the sentences of one four-column file (``token POS chunk tag``; IOB1 or IOB2 tags)."""
     reading = reading or Reading()
-    return reading.finished(_sentences(path, split, reading))
+    return reading.clean(_sentences(path, split, reading))
 
 
 def _sentences(path: Path, split: str, reading: Reading) -> Iterator[Sentence]:

@@ -1,9 +1,13 @@
-"""Texts cut into sentences, without cutting an entity.
+"""Cut texts into sentences without cutting an entity.
 
-The rule is that of spaCy's sentencizer, on the tokens of spaCy's English tokenizer: a sentence ends after a token that
-is a full stop, question mark or the like, and whatever punctuation follows it ("U.S." and "Mr." are tokens of their
-own, so they end nothing). spaCy's tokenizer looks at words between white space one by one; so does this module, and it
-remembers the words, which makes it many times faster than a pipeline that builds documents.
+The rule is that of spaCy's sentencizer on the tokens of spaCy's English tokenizer: a sentence ends after a full stop,
+question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no sentence). The
+tokenizer looks at words between white space one by one. So does this module, and it caches the words, which makes it
+many times faster than a pipeline that builds documents.
+
+>>> text = "Mr. Byron left. Why?"
+>>> [text[start:end] for start, end in sentence_bounds(text)]
+['Mr. Byron left. ', 'Why?']
 """
 
 from __future__ import annotations
@@ -20,32 +24,32 @@ from fl_sim.data_prep.spacy_plugins import without_plugins
 
 _REMEMBERED_WORDS = 1 << 16
 _LONGEST_WORD = 200
-"""What is longer is no word, and is not shown to the tokenizer, which may take quadratic time; its last character may
-still close a sentence."""
+"""Longer words are not given to the tokenizer, which may take quadratic time; their last character may still end a
+sentence."""
 
 _WORD = re.compile(r"\S+")
 _PLAIN_WORD = re.compile(r"[A-Za-z]+")
 _PLAIN_END = re.compile(r"[A-Za-z]*[a-z]\.")
-"""Words of which the tokenizer's answer is known without asking it, if they are none of its exceptions."""
+"""Words that the tokenizer is known to keep whole, unless they are among its exceptions."""
 
 _ASCII_ENDS = re.compile(r"[.!?]")
-"""The full stops that an ASCII text can have; a search among all of Unicode's takes several times as long."""
+"""The full stops of ASCII; a search for all of Unicode's takes several times as long."""
 
 
 def cut_into_sentences(rows: Iterable[Sentence]) -> Iterator[Sentence]:
-    """The sentences of every row, see :func:`cut`."""
+    """Yield the sentences of every row (:func:`cut`)."""
     for row in rows:
         yield from cut(row, sentence_bounds(row.text))
 
 
 def sentence_bounds(text: str) -> list[tuple[int, int]]:
-    """The sentences of ``text`` as character spans, which follow each other without a gap."""
+    """Return the sentences of ``text`` as character spans without gaps between them."""
     next_end = (_ASCII_ENDS if text.isascii() else _all_ends()).search
     starts = [0]
     place = 0
     closed = False
     while True:
-        if not closed:  # nothing happens before the next full stop, so skip to the word that has it
+        if not closed:  # skip to the word with the next full stop
             end = next_end(text, place)
             if not end:
                 break
@@ -53,7 +57,7 @@ def sentence_bounds(text: str) -> list[tuple[int, int]]:
         word = _WORD.search(text, place)
         if not word:
             break
-        if closed and text[place : word.start()] != " ":  # more white space than between words is a token, too
+        if closed and text[place : word.start()] != " ":  # more white space than one space is a token
             starts.append(word.start())
             closed = False
         opened, closed = _openings(word.group(), closed)
@@ -64,28 +68,32 @@ def sentence_bounds(text: str) -> list[tuple[int, int]]:
 
 
 def cut(row: Sentence, bounds: Iterable[tuple[int, int]]) -> Iterator[Sentence]:
-    """The sentences of ``row`` at ``bounds``, which cover its text in order, without the white space around them.
+    """Yield the sentences of ``row`` at ``bounds``, without the white space around them.
 
-    Two sentences that share a mention stay together: no mention is cut or lost.
+    Two sentences that share a mention stay together, so no mention is cut or lost.
+
+    Args:
+        row: a text with its mentions.
+        bounds: character spans that cover the text in order.
     """
     if not row.mentions:
         for start, end in bounds:
             yield from _part(row, start, end, [])
         return
-    joined = _joined(bounds, row.mentions)
-    starts = [start for start, _ in joined]
-    inside: list[list[Mention]] = [[] for _ in joined]
+    spans = _join_at_mentions(bounds, row.mentions)
+    starts = [start for start, _ in spans]
+    inside: list[list[Mention]] = [[] for _ in spans]
     for mention in row.mentions:
         inside[bisect_right(starts, mention.start) - 1].append(mention)
-    for (start, end), mentions in zip(joined, inside, strict=True):
+    for (start, end), mentions in zip(spans, inside, strict=True):
         yield from _part(row, start, end, mentions)
 
 
-def _joined(bounds: Iterable[tuple[int, int]], mentions: Iterable[Mention]) -> list[tuple[int, int]]:
-    """``bounds`` without those that fall inside a mention."""
+def _join_at_mentions(bounds: Iterable[tuple[int, int]], mentions: Iterable[Mention]) -> list[tuple[int, int]]:
+    """Return the spans, joined where a bound falls inside a mention."""
     spans = iter(sorted((mention.start, mention.end) for mention in mentions))
     span = next(spans, None)
-    covered = 0  # the furthest end of the mentions that start before the bound
+    covered = 0  # the largest end of the mentions that start before the bound
     joined: list[tuple[int, int]] = []
     for start, end in bounds:
         while span is not None and span[0] < start:
@@ -99,7 +107,7 @@ def _joined(bounds: Iterable[tuple[int, int]], mentions: Iterable[Mention]) -> l
 
 
 def _part(row: Sentence, start: int, end: int, mentions: list[Mention]) -> Iterator[Sentence]:
-    """The part ``[start, end)`` of ``row`` as a sentence, if anything but white space is in it."""
+    """Yield the part ``[start, end)`` of ``row`` as a sentence, unless it is blank."""
     text = row.text[start:end]
     stripped = text.strip()
     if not stripped:
@@ -121,7 +129,15 @@ def _word_start(text: str, place: int) -> int:
 
 @lru_cache(_REMEMBERED_WORDS)
 def _openings(word: str, closed: bool) -> tuple[tuple[int, ...], bool]:
-    """Where in ``word`` a sentence opens if one was ``closed`` before it, and whether one is closed after it."""
+    """Find where sentences begin in a word.
+
+    Args:
+        word: characters without white space.
+        closed: whether a sentence ended before it.
+
+    Returns:
+        The offsets in ``word`` where a sentence begins, and whether a sentence has ended after it.
+    """
     if _PLAIN_WORD.fullmatch(word):
         return (0,) if closed else (), False
     plain_end = _PLAIN_END.fullmatch(word) and word not in _exceptions() and word[:-1] not in _exceptions()

@@ -1,7 +1,10 @@
-"""A dataset of Hugging Face's ``datasets`` library, by its name on the hub or from a folder; needs the ``hf`` extra.
+"""Read a dataset of Hugging Face's ``datasets`` library, by name from the hub or from a folder; needs the ``hf`` extra.
 
-Nothing of a dataset is ever run: only data files of tables are read (Parquet, Arrow, JSON, CSV), no loading scripts, no
-archives, no pickles.
+No code of a dataset is ever run: only table files are read (Parquet, Arrow, JSON, CSV), no loading scripts, archives
+or pickles.
+
+>>> HfDataset("owner/reviews", splits=("train",)).name
+'reviews'
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from fl_sim.data_prep.readers.tables import Row, TableOptions, require_columns, 
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 _SPLIT = "\0split"
-"""Where a row's split is put; no column of a dataset is called that."""
+"""The column that holds a row's split; no dataset has one of this name."""
 
 _TABLES = frozenset({"parquet", "arrow", "json", "csv"})
 _DATA_SUFFIXES = frozenset({".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".gz", ".xz", ".zst"})
@@ -31,10 +34,13 @@ _SECONDS_FOR_HUB = 15
 
 @dataclass(frozen=True)
 class HfDataset:
-    """Which dataset: ``source`` is a folder (saved by ``save_to_disk``, or of tables) or a name on the hub.
+    """Names a dataset.
 
-    configuration: the dataset's part of that name. splits: those to read, all if empty. revision: of the hub's
-    dataset, a commit; what it is when this is made, if None.
+    Attributes:
+        source: a folder (saved by ``save_to_disk``, or of table files) or a name on the hub.
+        configuration: of the dataset.
+        splits: the splits to read; all if empty.
+        revision: a commit on the hub; the latest if None.
     """
 
     source: str
@@ -50,10 +56,11 @@ class HfDataset:
     def name(self) -> str:
         return self.folder.resolve().name if self.folder else self.source.split("/")[-1]
 
-    def pinned(self) -> HfDataset:
-        """The same with the revision that it has on the hub at present; as it is for a folder, or with the hub off.
+    def pin_revision(self) -> HfDataset:
+        """Return the dataset with its latest revision on the hub; unchanged for a folder, or with the hub offline.
 
-        Raises :class:`CorpusError` for a name that the hub does not have, and where it cannot be asked.
+        Raises:
+            CorpusError: the hub does not have the name, or cannot be reached.
         """
         if self.folder or self.revision or re.match(r"[./~]|.*\.\w+$", self.source):
             return self
@@ -72,14 +79,14 @@ class HfDataset:
             ) from error
 
     def files(self) -> dict[str, Path]:
-        """The data files of a folder by their place in it; none of a dataset on the hub."""
+        """Return the data files of a folder by their relative path; none of a dataset on the hub."""
         if not self.folder:
             return {}
-        found = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
-        return {path.relative_to(self.folder).as_posix(): path for path in found}
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
+        return {path.relative_to(self.folder).as_posix(): path for path in paths}
 
-    def described(self) -> dict[str, Any]:
-        """What a manifest should say of it; a folder's path is nobody's business."""
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return what a manifest records: of a folder its name, never its path."""
         dataset = self.name if self.folder else self.source
         return {
             "dataset": dataset,
@@ -90,26 +97,33 @@ class HfDataset:
 
 
 def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
-    """All sentences of a dataset, whose columns ``options`` names as a table's.
+    """Yield all sentences of a dataset.
 
-    The dataset's splits are the corpus's. Where it has but one and no split column is named, users are held out by
-    hash. A target that the dataset knows as a class is that class's name. Raises :class:`CorpusError` for whatever
-    does not fit or cannot be had.
+    The dataset's splits become the corpus's. If it has one split and no split column, users are held out by hash. A
+    target that is a class of the dataset becomes the name of the class.
+
+    Args:
+        dataset: which one.
+        options: its columns, as of a table.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: the dataset cannot be loaded, or a row does not fit.
     """
     reading = reading or Reading()
-    loaded = _loaded(dataset)
+    loaded = _load(dataset)
     splits = dataset.splits or tuple(loaded)
     for split in splits:
         if split not in loaded:
             raise CorpusError(f"{dataset.source}: no split {split!r}, only {', '.join(map(str, loaded))}")
     several = len(splits) > 1 and options.split_column is None
-    asked = replace(options, split_column=_SPLIT) if several else options
+    table_options = replace(options, split_column=_SPLIT) if several else options
     rows = (row for split in splits for row in _rows(dataset.name, str(split), loaded[split], options))
-    return sentences_of(rows, asked, reading)
+    return sentences_of(rows, table_options, reading)
 
 
-def _loaded(dataset: HfDataset) -> dict[str, Any]:
-    """Split → the library's dataset, read from disk or stream batch by batch, never held in memory."""
+def _load(dataset: HfDataset) -> dict[str, Any]:
+    """Return split → the library's dataset, which is read batch by batch and never held in memory."""
     datasets = _import_datasets(dataset.source)
     folder = dataset.folder
     try:
@@ -155,7 +169,7 @@ def _rows(name: str, split: str, loaded: Any, options: TableOptions) -> Iterator
 
 
 def _class_names(loaded: Any, column: str | None) -> Any:
-    """A function from a target as it is stored to the class's name."""
+    """Return a function from a stored target to the name of its class."""
     names = getattr((loaded.features or {}).get(column), "names", None)
     return partial(_class_name, names) if names else lambda value: value
 
@@ -165,7 +179,7 @@ def _class_name(names: list[str], value: int | None) -> str | None:
 
 
 def _as_list(entities: Any) -> Any:
-    """The library turns a sequence of structures into a structure of sequences; here it is turned back."""
+    """Return the entities as a list of structures; the library stores them as a structure of lists."""
     if isinstance(entities, dict) and entities and all(isinstance(values, list) for values in entities.values()):
         return [dict(zip(entities, values, strict=True)) for values in zip(*entities.values(), strict=True)]
     return entities

@@ -1,7 +1,12 @@
-"""Tagged files with a token a line: any columns, tabs or spaces, IOB1, IOB2 and IOBES (BILOU) tags, comments.
+"""Read tagged files with a token a line: any columns, tabs or spaces, IOB1, IOB2 and IOBES (BILOU) tags, comments.
 
-Real annotation breaks its own scheme here and there. A tag that the scheme does not allow is read as the entity it
-must have meant and counted: an entity too many costs no privacy, a missed one would.
+Real annotation breaks its own scheme now and then. A tag that the scheme does not allow is read as the likeliest entity
+and counted: an extra entity costs no privacy, a missed one would.
+
+>>> mentions_of_tags(["B-PER", "I-PER", "O", "I-LOC"], [(0, 3), (4, 9), (10, 14), (15, 20)])
+(Mention(start=0, end=9, label='PER'), Mention(start=15, end=20, label='LOC'))
+>>> count_malformed(["O", "I-LOC"], "iob2")
+1
 """
 
 from __future__ import annotations
@@ -47,12 +52,15 @@ _WORDS_OF_A_NAME = re.compile(r"[a-z]+")
 class IobOptions:
     """How to read tagged files.
 
-    token_column, tag_column: counted from 1, or from the end with -1, -2, ...; None: found by looking at the file (the
-    last column that holds nothing but tags, and the first column unless that numbers the tokens).
-    scheme: decides only which tags count as malformed; ``auto`` looks at the file.
-    sentences_per_user: that many sentences in a row are a user; None: documents are, where the file marks them
-    (``-DOCSTART-`` or ``# newdoc``), else 15 sentences in a row.
-    test_fraction, seed: of the hash that holds users out where file names do not tell the splits.
+    Attributes:
+        token_column: counted from 1, or from the end with -1, -2, ...; None: the first column, unless it numbers the
+            tokens.
+        tag_column: counted the same way; None: the last column that holds nothing but tags.
+        scheme: decides which tags count as malformed; ``auto`` detects it from the file.
+        sentences_per_user: so many consecutive sentences are a user; None: documents are, if the file marks them
+            (``-DOCSTART-`` or ``# newdoc``), else 15 consecutive sentences.
+        test_fraction: share of the users held out if the file names do not name the splits.
+        seed: of the hash that holds them out.
     """
 
     token_column: int | None = None
@@ -72,17 +80,20 @@ class IobOptions:
             raise CorpusError(f"--sentences-per-user {self.sentences_per_user} must be at least 1")
         check_fraction(self.test_fraction)
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
 
 def iob_files(source: Path) -> dict[Path, str | None]:
-    """File → split, of one file or of those in a folder, in the order of their names.
+    """Return file → split, of one file or of the files of a folder, sorted by name.
 
-    Licences, readme files, hidden files and packed copies of files that are there are passed over. Where the names say
-    "train" and another split, they tell the splits (dev, valid and testa are validation; no word is train); otherwise
-    none is told. Raises :class:`CorpusError` for a folder without files.
+    Licences, readme files, hidden files and compressed copies are skipped. If the names contain "train" and another
+    split, they decide the splits (dev, valid and testa are validation; a name without a split is train). Otherwise all
+    splits are None.
+
+    Raises:
+        CorpusError: the folder has no tagged file.
     """
     files = [source]
     if source.is_dir():
@@ -90,35 +101,47 @@ def iob_files(source: Path) -> dict[Path, str | None]:
         files = [path for path in files if path.suffix not in _PACKED or path.with_suffix("") not in files]
     if not files:
         raise CorpusError(f"{source}: no tagged file in this folder")
-    told = {path: _split_of_name(path.name) for path in files}
-    if TRAIN not in told.values() or len(set(told.values()) - {None}) == 1:
+    splits = {path: _split_of_name(path.name) for path in files}
+    if TRAIN not in splits.values() or len(set(splits.values()) - {None}) == 1:
         return dict.fromkeys(files)
-    return {path: split or TRAIN for path, split in told.items()}
+    return {path: split or TRAIN for path, split in splits.items()}
 
 
 def read_iob(source: Path, options: IobOptions | None = None, reading: Reading | None = None) -> Iterator[Sentence]:
-    """All sentences of the tagged file, or the folder of tagged files, ``source``.
+    """Yield all sentences of a tagged file or of a folder of tagged files.
 
-    A user is a document or a run of sentences, named after the file and numbered (``wikigold-0001``); a sentence's
-    text is its tokens joined by single spaces. Raises :class:`CorpusError` with file and line for a file in which no
-    column holds tags, or fewer than nine of ten tags are tags.
+    A user is a document or a run of sentences, named after the file and numbered (``wikigold-0001``). The text of a
+    sentence is its tokens joined by single spaces.
+
+    Args:
+        source: a file or a folder.
+        options: how to read it.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: no column of a file holds tags, or fewer than nine of ten tags are tags; the message names file and
+            line.
     """
     reading, options = reading or Reading(), options or IobOptions()
     for path, split in iob_files(source).items():
-        yield from reading.finished(_file_sentences(path, split, options, reading))
+        yield from reading.clean(_file_sentences(path, split, options, reading))
 
 
 def read_iob_file(path: Path, split: str, options: IobOptions | None = None) -> Iterator[Sentence]:
-    """The sentences of one tagged file, all in ``split``."""
+    """Yield the sentences of one tagged file, all in ``split``."""
     reading = Reading()
-    return reading.finished(_file_sentences(path, split, options or IobOptions(), reading))
+    return reading.clean(_file_sentences(path, split, options or IobOptions(), reading))
 
 
 def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Mention, ...]:
-    """The entities of a sentence from its tags, one per token, and its tokens' character spans.
+    """Return the entities of a sentence.
 
-    A new entity opens at ``B-`` and ``S-`` (``U-``), and at ``I-`` or ``E-`` (``L-``) after another type, after ``O``
-    or after the end of an entity; so every scheme reads right, and broken ones as far as they can.
+    An entity begins at ``B-`` and ``S-`` (``U-``), and at ``I-`` or ``E-`` (``L-``) after another type, after ``O`` or
+    after the end of an entity. This reads every scheme, and malformed tags as well as possible.
+
+    Args:
+        tags: one per token.
+        spans: the tokens' characters.
     """
     mentions: list[Mention] = []
     open_label = ""
@@ -126,7 +149,7 @@ def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> t
         if tag == "O":
             open_label = ""
             continue
-        prefix, label, _ = _parsed(tag)
+        prefix, label, _ = _parse(tag)
         if not label:
             open_label = ""
         elif prefix in "IEL" and label == open_label:
@@ -137,30 +160,30 @@ def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> t
     return tuple(mentions)
 
 
-def malformed(tags: Iterable[str], scheme: str) -> int:
-    """How many of a sentence's ``tags`` their ``scheme`` (iob1, iob2 or iobes) does not allow where they stand."""
-    broken = 0
+def count_malformed(tags: Iterable[str], scheme: str) -> int:
+    """Return how many of a sentence's tags the scheme (iob1, iob2 or iobes) does not allow at their place."""
+    malformed = 0
     before, before_label = "O", ""
     allowed = _ALLOWED[scheme]
     for tag in [*tags, "O"]:
-        prefix, label, regular = _parsed(tag)
+        prefix, label, regular = _parse(tag)
         same = label == before_label
         if not regular or prefix not in allowed:
-            broken += 1
+            malformed += 1
         elif scheme == "iobes":
             goes_on = prefix in "IEL" and same and before in "BI"
-            broken += (prefix in "IEL" or before in "BI") and not goes_on
+            malformed += (prefix in "IEL" or before in "BI") and not goes_on
         elif scheme == "iob2":
-            broken += prefix == "I" and not same
+            malformed += prefix == "I" and not same
         else:
-            broken += prefix == "B" and not same
+            malformed += prefix == "B" and not same
         before, before_label = prefix, label
-    return broken
+    return malformed
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where a file keeps its tokens and tags; columns count from 0."""
+    """The columns of a file's tokens and tags, counted from 0."""
 
     tabs: bool = False
     token: int = 0
@@ -172,7 +195,7 @@ class _Layout:
 
 @dataclass
 class OpenSentence:
-    """Tokens and tags gathered until a blank line closes the sentence."""
+    """Collects tokens and tags until a blank line ends the sentence."""
 
     tokens: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -192,13 +215,13 @@ def _file_sentences(path: Path, split: str | None, options: IobOptions, reading:
         number = document if by_document else count // per_user + 1
         user = reading.key(f"{name}-{number:04d}")
         if any(tag != "O" for tag in current.tags):
-            reading.note(Note.MALFORMED_TAGS, malformed(current.tags, layout.scheme))
+            reading.note(Note.MALFORMED_TAGS, count_malformed(current.tags, layout.scheme))
         where = split or split_by_hash(user, options.test_fraction, options.seed)
         yield current.close(where, user, f"{name} {document}" if layout.has_documents else None)
 
 
 def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tuple[int, OpenSentence]]:
-    """Every sentence with the number of its document, from 1 (sentences before the first mark are in one, too)."""
+    """Yield every sentence with the number of its document, from 1; sentences before the first mark form one, too."""
     document = 1
     empty = True
     current = OpenSentence()
@@ -218,7 +241,7 @@ def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tu
         if text[0] == "#" and _is_comment(text, tag):
             continue
         if layout.numbered and not columns[0].isdigit():
-            continue  # "2-3" is a word whose parts follow, "8.1" a word that is not in the text
+            continue  # "2-3" is a word whose parts follow, "8.1" is not in the text
         token = _cell(columns, layout.token)
         if not token:
             reading.note(Note.LINES_WITHOUT_TOKEN)
@@ -232,7 +255,7 @@ def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tu
 
 
 def _layout(path: Path, options: IobOptions, reading: Reading) -> _Layout:
-    """What the first lines of a file show; raises :class:`CorpusError` where they show no tags."""
+    """Return the layout that the first lines of a file show; :class:`CorpusError` if they show no tags."""
     lines, numbers, has_documents = _sample(path, reading)
     if not lines:
         return _Layout(has_documents=has_documents)
@@ -258,7 +281,7 @@ def _layout(path: Path, options: IobOptions, reading: Reading) -> _Layout:
 
 
 def _sample(path: Path, reading: Reading) -> tuple[list[str], list[int], bool]:
-    """The first lines of tokens with their numbers, and whether the file marks documents."""
+    """Return the first lines of tokens, their numbers, and whether the file marks documents."""
     lines: list[str] = []
     numbers: list[int] = []
     has_documents = False
@@ -277,7 +300,7 @@ def _sample(path: Path, reading: Reading) -> tuple[list[str], list[int], bool]:
 
 
 def _find_tags(rows: list[list[str]]) -> int | None:
-    """The last column in which nine of ten cells are tags, preferably one with entities."""
+    """Return the last column in which nine of ten cells are tags, preferably one with entities."""
     candidates = []
     for column in [-1, *range(max(map(len, rows)))]:
         cells = [_cell(row, column) for row in rows]
@@ -288,11 +311,11 @@ def _find_tags(rows: list[list[str]]) -> int | None:
 
 
 def _find_scheme(tags: Iterable[str]) -> str:
-    """iobes if any tag says so; else by how most entities open that do not touch another of their type."""
+    """Return iobes if any tag is of it; else decide by the first tags of entities that follow none of their type."""
     opened_with = {"B": 0, "I": 0}
     before = ""
     for tag in tags:
-        prefix, label, _ = _parsed(tag)
+        prefix, label, _ = _parse(tag)
         if prefix in "ESLU":
             return "iobes"
         if label and label != before:
@@ -302,15 +325,15 @@ def _find_scheme(tags: Iterable[str]) -> str:
 
 
 @lru_cache(4096)
-def _parsed(tag: str) -> tuple[str, str, bool]:
-    """Prefix and type of a tag, ``O`` and none outside of entities, and whether it is written as a tag should be.
+def _parse(tag: str) -> tuple[str, str, bool]:
+    """Return prefix and type of a tag (``O`` and none outside of entities), and whether it is well formed.
 
-    Whatever else stands in its place stands inside an entity.
+    Anything that is no tag counts as inside an entity.
     """
     if tag in _OUTSIDE:
         return "O", "", tag == "O"
-    found = _TAG.match(tag)
-    prefix, label = ((found[1] or "I").upper(), found[2]) if found else ("I", "")
+    match = _TAG.match(tag)
+    prefix, label = ((match[1] or "I").upper(), match[2]) if match else ("I", "")
     return prefix if prefix in "BIESLU" else "I", label or _UNKNOWN, _STRICT_TAG.fullmatch(tag) is not None
 
 
@@ -319,7 +342,7 @@ def _is_document_mark(text: str) -> bool:
 
 
 def _is_comment(text: str, tag: str) -> bool:
-    """Whether a line that begins with # holds no token: "# text = ..." is a comment, "# O" is the token #."""
+    """Return whether a line that begins with # holds no token: "# text = ..." is a comment, "# O" is the token #."""
     return _COMMENT.match(text) is not None or not _STRICT_TAG.fullmatch(tag)
 
 
@@ -328,7 +351,7 @@ def _columns(line: str, tabs: bool) -> list[str]:
 
 
 def _cell(columns: list[str], index: int) -> str:
-    """A column's text without white space around it, empty where the line has no such column."""
+    """Return the text of a column without white space around it; empty if the line has no such column."""
     try:
         return columns[index].strip()
     except IndexError:

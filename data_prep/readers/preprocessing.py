@@ -1,9 +1,11 @@
-"""The UeDP paper's preprocessing, "we changed all words to lower-case and removed punctuation marks", with entities.
+"""Preprocess text as the UeDP paper does: "we changed all words to lower-case and removed punctuation marks".
 
-It runs *after* entities were found and identified, on the sentence that is kept: a tagger that looks at capital
-letters and at full stops has lost them otherwise, and an entity's identity ("David's" is David) is that of the name as
-it was written. Spans move with the text. Every character is treated by itself, whatever stands around it, so what is
-left under a moved span is what preprocessing makes of the characters under the old one.
+It runs after tagging and identity, because taggers need capital letters and full stops, and an entity's key ("David's"
+is David) is that of the original name. Spans move with the text. Every character is treated by itself, so the text
+under a moved span is the preprocessed text under the old one.
+
+>>> Preprocessing.of_paper().text("Ada Byron's letter, £3.")
+'ada byrons letter £3'
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from fl_sim.data_prep.records import Mention, Sentence
 
 Span = tuple[int, int]
 
-_PLANES_WITH_PUNCTUATION = 2  # the others have ideographs, tags and private characters
+_PLANES_WITH_PUNCTUATION = 2  # the other planes have ideographs, tags and private characters
 _SIGMA, _SMALL_SIGMA = "Σ", "σ"
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to the text of a sentence before it is kept.
+    """Changes the text of a sentence before it is stored.
 
-    lower_case: every letter to lower case (a capital sigma to σ, also at a word's end).
-    strip_punctuation: Unicode's punctuation and ASCII's symbols (``$+<=>^`|~``) are removed; then runs of white space
-    become one space, and none is left at the ends.
+    Attributes:
+        lower_case: whether to lower all letters (a capital sigma to σ, also at the end of a word).
+        strip_punctuation: whether to remove Unicode's punctuation and ASCII's symbols (``$+<=>^`|~``); then runs of
+            white space become one space, and none is left at the ends.
     """
 
     lower_case: bool = False
@@ -40,23 +43,24 @@ class Preprocessing:
 
     @classmethod
     def of_paper(cls) -> Preprocessing:
+        """Return the preprocessing of the UeDP paper: both."""
         return cls(lower_case=True, strip_punctuation=True)
 
     def __bool__(self) -> bool:
         return self.lower_case or self.strip_punctuation
 
-    def described(self) -> dict[str, Any]:
-        """What is done, for the manifest; nothing if nothing is."""
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return the settings that are on, for the manifest."""
         return {key: value for key, value in asdict(self).items() if value}
 
     def text(self, text: str) -> str:
-        """``text`` alone, preprocessed."""
+        """Return ``text`` preprocessed."""
         return self._with_spans(text, [])[0]
 
     def rewriter(self, reading: Reading) -> Callable[[Sentence], Sentence | None]:
-        """A function that gives a sentence preprocessed, or None where nothing is left of it; ``reading`` counts.
+        """Return a function that preprocesses a sentence, or returns None if nothing is left; ``reading`` counts.
 
-        A mention of punctuation alone ("$") is left out: nothing of it remains in the text.
+        A mention of punctuation alone ("$") is dropped, because nothing of it remains.
         """
 
         def rewrite(sentence: Sentence) -> Sentence | None:
@@ -79,12 +83,12 @@ class Preprocessing:
         if self.lower_case:
             text, spans = _lower(text, spans)
         if self.strip_punctuation:
-            text, spans = _without_punctuation(text, spans)
+            text, spans = _strip_punctuation(text, spans)
         return text, spans
 
 
 def _lower(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
-    """Letters in lower case; "İ" becomes two characters, all others one."""
+    """Lower all letters, and move the spans; "İ" becomes two characters, all others one."""
     small = text.replace(_SIGMA, _SMALL_SIGMA).lower()
     if len(small) == len(text) or not spans:
         return small, spans
@@ -94,15 +98,15 @@ def _lower(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
     return small, [(place[start], place[end]) for start, end in spans]
 
 
-def _without_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
-    """``text`` and ``spans`` without punctuation; a span of which nothing is left is ``(0, 0)``."""
+def _strip_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
+    """Remove punctuation, and move the spans; a span of which nothing is left becomes ``(0, 0)``."""
     marks = _punctuation()
     if not spans:
         return " ".join(text.translate(marks).split()), []
     bounds = sorted({0, len(text), *itertools.chain.from_iterable(spans)})
     output: list[str] = []
     length = 0
-    gap = False  # whether white space stands between what was put out and what comes
+    gap = False  # whether white space separates the output from the next piece
     places: dict[int, Span] = {}
     for start, end in itertools.pairwise(bounds):
         piece = text[start:end].translate(marks)
@@ -117,18 +121,18 @@ def _without_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]
         places[start] = (length, length + len(words))
         length += len(words)
         gap = piece[-1].isspace()
-    return "".join(output), [_moved(span, bounds, places) for span in spans]
+    return "".join(output), [_move(span, bounds, places) for span in spans]
 
 
-def _moved(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
-    """Where the pieces of the old text that ``span`` is made of lie in the new one."""
+def _move(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
+    """Return the span in the new text of the pieces that ``span`` is made of."""
     pieces = bounds[bisect_left(bounds, span[0]) : bisect_left(bounds, span[1])]
-    left = [places[start] for start in pieces if start in places]
-    return (left[0][0], left[-1][1]) if left else (0, 0)
+    moved = [places[start] for start in pieces if start in places]
+    return (moved[0][0], moved[-1][1]) if moved else (0, 0)
 
 
 @cache
 def _punctuation() -> dict[int, None]:
-    """What is removed, as :meth:`str.translate` wants it."""
+    """Return the removed characters, as a table for :meth:`str.translate`."""
     unicode = (code for code in range(_PLANES_WITH_PUNCTUATION << 16) if unicodedata.category(chr(code))[0] == "P")
     return dict.fromkeys([*unicode, *map(ord, string.punctuation)])

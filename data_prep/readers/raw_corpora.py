@@ -1,4 +1,9 @@
-"""Raw corpora by kind: what to read, what to record of it, and whether its entities are already marked."""
+"""Raw corpora: what to read, what to record of it, and whether it marks its entities.
+
+>>> raw = RawCorpus("letters", lambda: iter([Sentence("train", "ann", "Dear Ada", ())]), has_gold=False)
+>>> [sentence.text for sentence in raw.sentences()]
+['Dear Ada']
+"""
 
 from __future__ import annotations
 
@@ -21,17 +26,22 @@ from fl_sim.data_prep.records import CorpusError, Sentence
 SPLIT_SENTENCES_TOOL = "spacy"
 SEC_STANDIN_FILE = "sentences.jsonl"
 SEC_STANDIN = TableOptions(text_column="sentence", document_column="doc", split_sentences=False)
-"""How the columns of the stand-in for the paper's SEC contracts are called."""
+"""The columns of the stand-in for the paper's SEC contracts."""
 
 
 @dataclass(frozen=True)
 class RawCorpus:
     """A corpus before preparation.
 
-    sentences: starts a reading, anew each time it is called. has_gold: whether it marks its entities. sources: the
-    files that are read, by the name that the manifest gives them. settings, tools: for the manifest. reading: how bad
-    text is met; its notes are those of the last reading. preprocessing: what becomes of the text of every sentence
-    once its entities are known.
+    Attributes:
+        name: of the corpus.
+        sentences: starts a new reading at each call.
+        has_gold: whether it marks its entities.
+        sources: the files that are read, by the name that the manifest gives them.
+        settings: what shapes the corpus, for the manifest.
+        tools: distributions whose versions go to the manifest.
+        reading: how to treat bad text; its notes are those of the last reading.
+        preprocessing: changes the text of every sentence after its entities are identified.
     """
 
     name: str
@@ -67,7 +77,7 @@ class RawCorpus:
             cleaning: how to treat bad text.
             settings: what shapes the corpus besides, for the manifest; JSON values.
             has_gold: whether the sentences carry their entities.
-            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.finished`).
+            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.clean`).
             tools: further distributions whose versions shape the corpus.
         """
         reading = Reading(cleaning or Cleaning())
@@ -81,19 +91,19 @@ class RawCorpus:
             sentences=sentences,
             has_gold=has_gold,
             sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
-            settings={"kind": kind, **(settings or {}), **reading.cleaning.described()},
+            settings={"kind": kind, **(settings or {}), **reading.cleaning.manifest_settings()},
             tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
             reading=reading,
         )
 
-    def preprocessed(self, preprocessing: Preprocessing) -> RawCorpus:
-        """The same corpus, its sentences kept as ``preprocessing`` leaves them."""
-        settings = {**self.settings, **preprocessing.described()}
+    def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
+        """Return the corpus with ``preprocessing``."""
+        settings = {**self.settings, **preprocessing.manifest_settings()}
         return replace(self, preprocessing=preprocessing, settings=settings)
 
 
 def conll2003(source: Path, cleaning: Cleaning | None = None) -> RawCorpus:
-    """The shared task's files in the folder ``source``."""
+    """Return CoNLL-2003 in the folder ``source``."""
     files = conll2003_files(source).values()
     return RawCorpus.from_files(
         "conll2003", "conll2003", partial(read_conll2003, source), files, cleaning=cleaning, has_gold=True
@@ -101,7 +111,7 @@ def conll2003(source: Path, cleaning: Cleaning | None = None) -> RawCorpus:
 
 
 def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
-    """AG News in the folder ``source``, or in one file; users are drawn."""
+    """Return AG News in a folder or in one file; users are drawn."""
     options = options or AgNewsOptions()
     return RawCorpus.from_files(
         "ag-news",
@@ -109,13 +119,13 @@ def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleani
         partial(read_ag_news, source, options),
         ag_news_files(source).values(),
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         splits_sentences=options.split_sentences,
     )
 
 
 def sec_standin(source: Path, options: TableOptions = SEC_STANDIN, cleaning: Cleaning | None = None) -> RawCorpus:
-    """Contract clauses, a company or a contract as user: ``sentences.jsonl`` in the folder ``source``, or that file."""
+    """Return contract clauses by company or contract, from ``sentences.jsonl`` in a folder, or from that file."""
     path = _file_in(source, SEC_STANDIN_FILE)
     settings = {"test_fraction": options.test_fraction, "seed": options.seed}
     reader = partial(read_table, "jsonl", path, options)
@@ -123,7 +133,7 @@ def sec_standin(source: Path, options: TableOptions = SEC_STANDIN, cleaning: Cle
 
 
 def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
-    """Speeches with their speakers as users: a file, or the one edition in a folder."""
+    """Return speeches by speaker, from a file or from the one edition in a folder."""
     options = options or ShakespeareOptions()
     path = shakespeare_file(source)
     return RawCorpus.from_files(
@@ -132,13 +142,13 @@ def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleanin
         partial(read_shakespeare, path, options),
         [path],
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         splits_sentences=options.split_sentences,
     )
 
 
 def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | None = None) -> RawCorpus:
-    """Any tagged file with a token a line, or a folder of them."""
+    """Return a tagged file with a token a line, or a folder of them."""
     options = options or IobOptions()
     return RawCorpus.from_files(
         "iob",
@@ -146,35 +156,35 @@ def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | No
         partial(read_iob, source, options),
         list(iob_files(source)),
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         has_gold=True,
     )
 
 
 def table(kind: str, source: Path, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
-    """Anybody's ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file with a text and a user column."""
+    """Return a ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file with a text and a user column."""
     return RawCorpus.from_files(
         kind,
         source.name.split(".")[0],
         partial(read_table, kind, source, options),
         [source],
         cleaning=cleaning,
-        settings=options.described(),
+        settings=options.manifest_settings(),
         has_gold=options.entities_column is not None,
         splits_sentences=options.split_sentences,
     )
 
 
 def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning | None = None) -> RawCorpus:
-    """A dataset of Hugging Face's, from the hub or a folder; needs the ``hf`` extra."""
-    dataset = dataset.pinned()
+    """Return a dataset of Hugging Face's, from the hub or a folder; needs the ``hf`` extra."""
+    dataset = dataset.pin_revision()
     return RawCorpus.from_files(
         "hf",
         dataset.name,
         partial(read_hf, dataset, options),
         dataset.files(),
         cleaning=cleaning,
-        settings={**dataset.described(), **options.described()},
+        settings={**dataset.manifest_settings(), **options.manifest_settings()},
         has_gold=options.entities_column is not None,
         splits_sentences=options.split_sentences,
         tools=("datasets",),
@@ -182,7 +192,7 @@ def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning |
 
 
 def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
-    """Our own generator's corpus, by default the bundled one; needs the ``generate`` extra (Faker)."""
+    """Return the corpus of our generator, by default the bundled one; needs the ``generate`` extra (Faker)."""
     try:
         from fl_sim.data_prep.synthetic.synthetic_corpus import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences
     except ImportError as error:
@@ -199,7 +209,7 @@ def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
 
 
 def _file_in(source: Path, name: str) -> Path:
-    """``source``, or in that folder the file ``name``, plain or packed; :class:`CorpusError` where there is none."""
+    """Return ``source``, or the file ``name`` in that folder, plain or compressed; :class:`CorpusError` if absent."""
     if not source.is_dir():
         return source
     for suffix in ("", ".xz", ".gz"):

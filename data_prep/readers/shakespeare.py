@@ -1,6 +1,6 @@
-"""Shakespeare by speaker: text of real, named authors of very different amounts; a speaker is a user.
+"""Read Shakespeare by speaker: a speaker is a user, and users have very different amounts of text.
 
-JSON lines with ``user`` and ``text``, one speech each, and ``play`` where the edition tells it.
+The files are JSON lines with ``user`` and ``text``, one speech each, and ``play`` if the edition has it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _SUFFIXES = (".jsonl", ".jsonl.xz", ".jsonl.gz")
 class ShakespeareOptions:
     """How to divide the speeches.
 
-    held_out: single ``speeches`` (of speakers who are in training, too, as LEAF does), or whole ``speakers``; chosen by
-    a hash with ``seed``, with probability ``test_fraction``. split_sentences: cut speeches into sentences.
+    Attributes:
+        held_out: single ``speeches`` (of speakers that also train, as in LEAF), or whole ``speakers``.
+        test_fraction: the probability of being held out.
+        seed: of the hash that decides.
+        split_sentences: whether to split speeches into sentences.
     """
 
     held_out: str = HELD_OUT_UNITS[0]
@@ -37,32 +40,46 @@ class ShakespeareOptions:
             raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
         check_fraction(self.test_fraction)
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
 
 def shakespeare_file(source: Path) -> Path:
-    """``source``, or the one edition in that folder; :class:`CorpusError` where it has none or several.
+    """Return ``source``, or the one edition in that folder.
 
-    Editions share plays, so reading two would hold a speech twice.
+    Editions share plays, so with two of them a speech would be read twice.
+
+    Raises:
+        CorpusError: the folder has no edition, or several.
     """
     if not source.is_dir():
         return source
-    found = sorted(path for path in source.iterdir() if path.name.endswith(_SUFFIXES))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    editions = sorted(path for path in source.iterdir() if path.name.endswith(_SUFFIXES))
+    if len(editions) != 1:
+        names = ", ".join(path.name for path in editions) or "none"
         raise CorpusError(f"{source}: one edition must be named as --source, a .jsonl file; found {names}")
-    return found[0]
+    return editions[0]
 
 
 def read_shakespeare(
     source: Path, options: ShakespeareOptions | None = None, reading: Reading | None = None
 ) -> Iterator[Sentence]:
-    """All sentences of one edition. A user is ``PLAY: SPEAKER``, or ``SPEAKER`` where the edition tells no play (all
-    its First Citizens are then one); a document is a speech. Raises :class:`CorpusError` as a table's reader does."""
+    """Yield all sentences of one edition.
+
+    A user is ``PLAY: SPEAKER``, or ``SPEAKER`` if the edition has no plays (all First Citizens are then one user). A
+    document is a speech.
+
+    Args:
+        source: a file, or a folder with one edition.
+        options: how to divide the speeches.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: a row does not fit; the message names file and line.
+    """
     reading, options = reading or Reading(), options or ShakespeareOptions()
-    return reading.finished(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
+    return reading.clean(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
 
 
 def _speeches(path: Path, options: ShakespeareOptions, reading: Reading) -> Iterator[Sentence]:

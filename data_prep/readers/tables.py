@@ -1,4 +1,14 @@
-"""Anybody's table: JSON lines, CSV, tab-separated values or Parquet with a text column and a user column."""
+"""Read a table with a text and a user column: JSON lines, CSV, tab-separated values or Parquet.
+
+>>> is_held_out("ada", fraction=0.1, seed=0), is_held_out("ada", fraction=0.9, seed=0)
+(False, True)
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "posts.jsonl"
+...     _ = path.write_text('{"text": "Hello. It rains.", "user": "ann"}')
+...     [sentence.text for sentence in read_table("jsonl", path, TableOptions())]
+['Hello.', 'It rains.']
+"""
 
 from __future__ import annotations
 
@@ -27,19 +37,24 @@ _ROWS_AT_ONCE = 4096
 _MAX_CHARACTERS = 10**9
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row stands ("file, line 3"), and its values by column."""
+"""The place of a row ("file, line 3"), and its values by column."""
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Which columns to read and how to divide them.
+    """Which columns to read, and how to divide users.
 
-    entities_column: lists of ``{"start", "end", "label"}`` in characters of the text (as JSON in a text file).
-    target_column: the class of the row. document_column: the text that the row is part of, by default the row itself.
-    id_column: names the row; a row whose id came before is dropped.
-    split_column: names each row's split; without one, a user is held out (split ``test``) by a hash of the user's
-    key and ``seed`` alone, with probability ``test_fraction``.
-    split_sentences: cut each text at its sentence ends; else a row is one sentence.
+    Attributes:
+        text_column: the text.
+        user_column: the user's key.
+        entities_column: lists of ``{"start", "end", "label"}`` in characters of the text (as JSON in a text file).
+        split_column: the split of each row; without it users are held out by hash.
+        test_fraction: the probability with which a user is held out (split ``test``).
+        seed: of the hash, which depends on the seed and the user's key alone.
+        split_sentences: whether to split texts into sentences; else a row is one sentence.
+        target_column: the class of the row.
+        document_column: the document that the row is part of; by default the row.
+        id_column: the id of the row; a row with an earlier row's id is dropped.
     """
 
     text_column: str = "text"
@@ -58,7 +73,7 @@ class TableOptions:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that every row must have."""
+        """The columns that every row needs."""
         named = (
             self.text_column,
             self.user_column,
@@ -70,7 +85,7 @@ class TableOptions:
         )
         return list(dict.fromkeys(column for column in named if column is not None))
 
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that shape the corpus, for its manifest."""
         settings = asdict(self)
         if self.split_column is not None:
@@ -79,49 +94,55 @@ class TableOptions:
 
 
 def read_table(kind: str, path: Path, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
-    """All sentences of a ``jsonl``, ``csv``, ``tsv`` or ``parquet`` file.
+    """Yield all sentences of a table.
 
-    Text files may be compressed (.xz, .gz). A CSV file whose name ends in .tsv has tabs for commas; ``tsv`` means
-    tabs and no quoting at all (the text/tab-separated-values of IANA). Raises :class:`CorpusError` with file and
-    line for whatever does not fit.
+    Args:
+        kind: ``jsonl``, ``csv``, ``tsv`` or ``parquet``. A CSV file named .tsv has tabs for commas; ``tsv`` means tabs
+            without any quoting (IANA's text/tab-separated-values).
+        path: the file; text files may be compressed (.xz, .gz).
+        options: its columns.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: a row does not fit; the message names file and line.
     """
     reading = reading or Reading()
     return sentences_of(table_rows(kind, path, options.columns, reading), options, reading)
 
 
 def table_rows(kind: str, path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
-    """The rows of a table that has ``columns`` and maybe others."""
+    """Yield the rows of a table that has ``columns``, and possibly others."""
     readers = {"jsonl": _jsonl_rows, "csv": _csv_rows, "tsv": _tsv_rows, "parquet": _parquet_rows}
     return readers[kind](path, columns, reading)
 
 
 def sentences_of(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
-    """The sentences of ``rows``, with everything about them checked.
+    """Yield the checked sentences of ``rows``.
 
-    Rows without a user and rows whose id came before are dropped and counted; an absent text is a blank one.
+    Rows without a user and rows with the id of an earlier row are dropped and counted; an absent text is blank.
     """
-    return reading.finished(_whole_rows(rows, options, reading), options.split_sentences)
+    return reading.clean(_uncut_sentences(rows, options, reading), options.split_sentences)
 
 
-def held_out(user: str, fraction: float, seed: int) -> bool:
-    """Whether ``user`` is held out; depends on the key, the fraction and the seed, on nobody else."""
+def is_held_out(user: str, fraction: float, seed: int) -> bool:
+    """Return whether ``user`` is held out; a function of the key, the fraction and the seed alone."""
     digest = hashlib.blake2b(f"{seed}\0{user}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < fraction * 2**64
 
 
 def split_by_hash(user: str, fraction: float, seed: int) -> str:
-    """The split of ``user`` where the source tells none."""
-    return HELD_OUT if fraction and held_out(user, fraction, seed) else TRAIN
+    """Return the split of ``user`` if the source has no splits."""
+    return HELD_OUT if fraction and is_held_out(user, fraction, seed) else TRAIN
 
 
 def check_fraction(fraction: float) -> None:
-    """Raise :class:`CorpusError` for a share of held-out users outside [0, 1)."""
+    """Check that a share of held-out users lies in [0, 1), else raise :class:`CorpusError`."""
     if not 0 <= fraction < 1:
         raise CorpusError(f"--test-fraction {fraction} must lie in [0, 1)")
 
 
 def require_columns(columns: list[str], present: list[str], where: str) -> None:
-    """Raise :class:`CorpusError` unless each of ``columns`` is ``present`` once."""
+    """Check that each of ``columns`` is ``present`` once, else raise :class:`CorpusError`."""
     for column in columns:
         if present.count(column) != 1:
             problem = "several columns" if column in present else "no column"
@@ -130,8 +151,8 @@ def require_columns(columns: list[str], present: list[str], where: str) -> None:
             raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join([*shown, *more]) or 'none'}")
 
 
-def _whole_rows(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
-    """Every row as one sentence, however long."""
+def _uncut_sentences(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+    """Yield every row as one sentence, however long."""
     ids: set[bytes] = set()
     for number, (where, values) in enumerate(rows, start=1):
         if options.id_column is not None and _is_repeated(_identifier(where, values, options.id_column), ids):
@@ -170,7 +191,7 @@ def _tsv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]
 
 
 def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
-    csv.field_size_limit(_MAX_CHARACTERS)  # the library's own limit is shorter than a contract
+    csv.field_size_limit(_MAX_CHARACTERS)  # the library's limit is shorter than some contracts
     reader = csv.reader((line for _, line in reading.lines(path)), **dialect)
     try:
         header = next(reader)
@@ -238,7 +259,7 @@ def _target(where: str, values: dict[str, Any], column: str, reading: Reading) -
 
 
 def _identifier(where: str, values: dict[str, Any], column: str) -> str | None:
-    """A name or a number as text, without white space around it; None for null and for white space alone."""
+    """Return a name or a number as text without white space around it; None for null and blank text."""
     value = values[column]
     if isinstance(value, str):
         return value.strip() or None
@@ -257,7 +278,7 @@ def _required(where: str, values: dict[str, Any], column: str) -> str:
 
 
 def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
-    """Whether ``identifier`` is among ``ids``, which it joins; they are kept as 64 bits each."""
+    """Return whether ``identifier`` is in ``ids``, and add it; ids are kept as 64-bit hashes."""
     if identifier is None:
         return False
     digest = hashlib.blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,1 +1,1 @@
-"""A prepared corpus on disk: its columns, its incidence of users, sentences and entities, and its manifest."""
+"""The prepared corpus on disk: columns, the incidence of users, sentences and entities, and the manifest."""

@@ -1,4 +1,11 @@
-"""Vectors in ``.npy`` files: written piece by piece, opened by memory map."""
+"""Write vectors to ``.npy`` files piece by piece, and open them memory-mapped.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     write_vector(Path(folder) / "v.npy", np.int32, [np.array([1, 2]), np.array([3])])
+...     open_vector(Path(folder) / "v.npy", np.int32)
+array([1, 2, 3], dtype=int32)
+"""
 
 from __future__ import annotations
 
@@ -13,9 +20,14 @@ from fl_sim.data_prep.records import CorpusError
 
 
 def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[Any]]) -> None:
-    """Write ``pieces`` as one vector, in the memory of one piece.
+    """Write ``pieces`` as one vector, with the memory of one piece.
 
-    It is written and not mapped: a full disk is then an error, not a killed process.
+    The file is written, not mapped, so that a full disk is an error and not a killed process.
+
+    Args:
+        path: the file.
+        dtype: of the vector.
+        pieces: arrays (n,) of a dtype that casts to ``dtype``.
     """
     length = 0
     with path.open("wb") as file:
@@ -24,18 +36,29 @@ def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[A
             file.write(np.ascontiguousarray(piece, dtype=dtype).data)
             length += len(piece)
         file.seek(0)
-        _write_header(file, dtype, length)  # as long as the first: numpy leaves room for a length that grows
+        _write_header(file, dtype, length)  # of the same size: numpy leaves room for longer lengths
 
 
 def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
-    """The vector in ``path``, memory-mapped; :class:`CorpusError` where it is absent or something else."""
+    """Return the vector in ``path``, memory-mapped.
+
+    Args:
+        path: the file.
+        dtype: of the vector.
+
+    Returns:
+        ``dtype`` (n,).
+
+    Raises:
+        CorpusError: the file is absent or holds something else.
+    """
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header makes numpy raise what its tokenizer does
+    except Exception as error:  # numpy raises tokenizer errors for a damaged header
         raise CorpusError(f"{path}: not a readable array: {error}") from error
     if values.dtype != dtype or values.ndim != 1:
         raise CorpusError(f"{path}: {values.dtype} of shape {values.shape}, must be a vector of {dtype.__name__}")
-    return np.asarray(values)  # a plain view of the map; indexing a memmap object costs more
+    return np.asarray(values)  # a plain view, because indexing a memmap object is slower
 
 
 def _write_header(file: BinaryIO, dtype: type[np.generic], length: int) -> None:

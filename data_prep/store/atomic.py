@@ -1,4 +1,13 @@
-"""Folders that appear whole or not at all."""
+"""Write folders atomically: they appear complete or not at all.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as parent:
+...     with folder_appearing_at(Path(parent) / "new") as scratch:
+...         _ = (scratch / "file").write_text("x")
+...         before = (Path(parent) / "new").exists()
+...     before, (Path(parent) / "new" / "file").exists()
+(False, True)
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,7 @@ from fl_sim.data_prep.records import CorpusError
 
 
 def require_free(out: Path) -> None:
-    """Raise :class:`CorpusError` unless ``out`` is absent or an empty folder."""
+    """Check that ``out`` is absent or an empty folder, else raise :class:`CorpusError`."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise CorpusError(f"{out}: exists and is not a folder; choose another output folder")
     if out.is_dir() and any(out.iterdir()):
@@ -22,17 +31,23 @@ def require_free(out: Path) -> None:
 
 @contextmanager
 def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give a temporary folder beside ``out`` to write in, and rename it to ``out`` once the block is through.
+    """Give a temporary folder beside ``out``, and rename it to ``out`` when the block ends.
 
-    Whatever ends the block early (an error, Ctrl-C) removes the temporary folder, and the parents it needed. A killed
-    process leaves it behind, named ``.NAME.partial``; whoever comes next clears it away. With ``replace`` what is at
-    ``out`` gives way at the end, in two renames: after a power cut between them it lies at ``.NAME.replaced``.
-    Raises :class:`CorpusError` where ``out`` is taken or another process is writing it, :class:`OSError` where its
-    place cannot be written.
+    An error or Ctrl-C in the block removes the temporary folder and the parents that were made for it. A killed process
+    leaves it behind as ``.NAME.partial``; the next call clears it.
+
+    Args:
+        out: the folder to make.
+        replace: whether to replace what is at ``out``, in two renames. After a power cut between them the old folder is
+            at ``.NAME.replaced``.
+
+    Raises:
+        CorpusError: ``out`` is taken, or another process is writing it.
+        OSError: the place cannot be written.
     """
     if not replace:
         require_free(out)
-    made = _make_parents(out.parent)
+    parents = _make_parents(out.parent)
     scratch = out.parent / f".{out.name}.partial"
     lock = _claimed(scratch, out)
     try:
@@ -43,8 +58,8 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
             scratch.rename(out)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):  # somebody else may have put something there meanwhile
-            for parent in made:
+        with suppress(OSError):  # another process may have put something there meanwhile
+            for parent in parents:
                 parent.rmdir()
         raise
     finally:
@@ -52,15 +67,15 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def _claimed(scratch: Path, out: Path) -> int:
-    """An empty folder ``scratch`` that is locked until the descriptor returned is closed or this process ends."""
+    """Make ``scratch`` an empty folder, locked until the returned descriptor is closed or this process ends."""
     while True:
         scratch.mkdir(exist_ok=True)
         lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if scratch.exists() and os.path.samestat(os.fstat(lock), scratch.stat()):
-                for left in scratch.iterdir():
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                for path in scratch.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
                 return lock
         except BlockingIOError as error:
             os.close(lock)
@@ -70,7 +85,7 @@ def _claimed(scratch: Path, out: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # its last owner renamed or removed it just now
+        os.close(lock)  # the process that held it has just renamed or removed it
 
 
 def _exchange(new: Path, out: Path) -> None:
@@ -82,7 +97,7 @@ def _exchange(new: Path, out: Path) -> None:
 
 
 def _make_parents(parent: Path) -> list[Path]:
-    """Make ``parent`` and what it needs; returns what was made, innermost first."""
+    """Make ``parent`` and its missing parents; return those that were made, innermost first."""
     missing = []
     while not parent.exists():
         missing.append(parent)

@@ -1,4 +1,11 @@
-"""A prepared corpus, opened: columns read on demand from memory-mapped Parquet files."""
+"""Open a prepared corpus; its columns are read on demand from memory-mapped Parquet files.
+
+>>> corpus = Corpus.open("bundled")
+>>> corpus.splits
+('train', 'validation', 'public')
+>>> corpus.ownership("train").num_entities
+7512
+"""
 
 from __future__ import annotations
 
@@ -13,25 +20,25 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep import bundled_path
-from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, Known
+from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
 from fl_sim.data_prep.store.index import open_index
 from fl_sim.data_prep.store.layout import ENTITIES, USERS, part_files, part_folder, table_file
-from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, summed
-from fl_sim.data_prep.store.ownership import Ownership, joined
+from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
+from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.data_prep.store.textfiles import sha256_of
 
 if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here
 
 BUNDLED = "bundled"
-"""The name by which the corpus that ships with the project is opened."""
+"""The name that opens the corpus that ships with the project."""
 
 HELD_OUT_SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What was written to a corpus at once: the first part to its folder itself, an appended one to a folder below."""
+    """What was written to a corpus at once: the first part in its folder, an appended part in a folder below."""
 
     folder: Path
     manifest: Manifest
@@ -39,11 +46,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder that :func:`fl_sim.data_prep.prepare.write_corpus` made, and what was appended to it.
+    """A folder made by :func:`fl_sim.data_prep.prepare.write_corpus`, with its appended parts.
 
-    Ids of sentences, users and entities count from 0 in every split. They never change: what is appended is numbered
-    on. Sentences lie part by part, and by user within a part. ``manifest`` is the first part's with the ``splits``,
-    ``classes`` and ``fingerprint`` of the whole.
+    Ids of sentences, users and entities count from 0 in every split and never change; appended ones are numbered on.
+    Sentences are stored part by part, and by user within a part.
+
+    Attributes:
+        path: the folder.
+        manifest: the first part's, with the ``splits``, ``classes`` and ``fingerprint`` of all parts together.
+        parts: in the order in which they were appended.
     """
 
     path: Path
@@ -52,27 +63,31 @@ class Corpus:
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = False, fingerprint: str | None = None) -> Corpus:
-        """Open the folder ``path``, or the corpus that ships for ``"bundled"``.
+        """Open a prepared corpus, after checking presence and size of every file.
 
-        Presence and size of every file are checked, and with ``verify`` every checksum and the incidence. With a
-        ``fingerprint`` the corpus is opened as it was when it had that one, without what was appended since. Raises
-        :class:`CorpusError` for a folder that is absent, foreign, incomplete or damaged, and of it
-        :class:`ChangedCorpusError` where no state of it had that fingerprint.
+        Args:
+            path: the folder, or ``"bundled"`` for the corpus that ships.
+            verify: whether to check every checksum and the incidence, too.
+            fingerprint: opens the corpus as it was when it had this fingerprint, without later parts.
+
+        Raises:
+            CorpusError: the folder is absent, no corpus, incomplete or damaged.
+            ChangedCorpusError: no state of the corpus had that fingerprint.
         """
         folder = bundled_path() if str(path) == BUNDLED else Path(path)
         parts = _parts(folder)
         if fingerprint is not None:
-            known = [part.manifest.fingerprint for part in parts]
-            if fingerprint not in known:
+            fingerprints = [part.manifest.fingerprint for part in parts]
+            if fingerprint not in fingerprints:
                 raise ChangedCorpusError(
                     f"{folder}: the corpus has changed; it has no state with fingerprint {fingerprint[:12]}…"
                 )
-            parts = parts[: known.index(fingerprint) + 1]
+            parts = parts[: fingerprints.index(fingerprint) + 1]
         splits: set[str] = set()
         for part in parts:
             _check_files(part, splits, verify)
             splits |= set(part.manifest.splits)
-        corpus = cls(path=folder, manifest=_whole(parts), parts=parts)
+        corpus = cls(path=folder, manifest=_combined_manifest(parts), parts=parts)
         for split in corpus.splits if verify else ():
             corpus.ownership(split)
         return corpus
@@ -83,7 +98,7 @@ class Corpus:
 
     @property
     def held_out_split(self) -> str:
-        """The split to measure on: ``validation``, else ``test``; :class:`CorpusError` where neither exists."""
+        """The split to evaluate on: ``validation``, else ``test``; :class:`CorpusError` if neither exists."""
         for split in HELD_OUT_SPLITS:
             if split in self.manifest.splits:
                 return split
@@ -93,33 +108,33 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Checksum over the data files: equal fingerprints mean the same corpus."""
+        """SHA-256 over the data files: equal fingerprints mean the same corpus."""
         return self.manifest.fingerprint
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What whoever reads an ε of a training on this corpus must know of its making, each a sentence."""
+        """What a reader of an ε of a training on this corpus must know about it, a sentence each."""
         return tuple(self.manifest.settings.get("warnings", ()))
 
     def ownership(self, split: str) -> Ownership:
-        """Who owns which sentence and which sentence mentions what; memory-mapped, and validated.
+        """Return the incidence of users, sentences and entities of ``split``; memory-mapped, and checked.
 
-        Of a corpus that grew, the arrays of its parts are joined in memory, and have no stored profiles.
+        The arrays of several parts are joined in memory, and have no stored profiles.
         """
-        opened: list[Ownership] = []
+        indexes: list[Ownership] = []
         num_users = num_entities = 0
         for part in self._parts_with(split):
             counts = part.manifest.splits[split]
             num_users += counts.users
             num_entities += counts.entities
-            index = open_index(part.folder, split, num_entities, profiles=not opened)
+            index = open_index(part.folder, split, num_entities, profiles=not indexes)
             if (index.num_users, index.num_sentences) != (num_users, counts.sentences):
                 raise CorpusError(f"{part.folder}: the index of split {split} is not of the counts in the manifest")
-            opened.append(index)
-        return joined(opened)
+            indexes.append(index)
+        return join_parts(indexes)
 
     def texts(self, split: str) -> pa.ChunkedArray:
-        """The sentences' texts, row = sentence id."""
+        """Return the texts of the sentences; row = sentence id."""
         return self._read(split, "sentences", ["text"]).column("text")
 
     def sentences(self, split: str) -> pd.DataFrame:
@@ -154,15 +169,15 @@ class Corpus:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the sentences are classified into; empty for a corpus without classes."""
+        """The names of the classes; empty for a corpus without classes."""
         return self.manifest.classes
 
     def targets(self, split: str) -> NDArray[np.int32]:
-        """int32 (S,): each sentence's class as a position in :attr:`classes`, -1 where it has none."""
+        """Return the class of each sentence, int32 (S,): its position in :attr:`classes`, -1 for none."""
         return self._read(split, "sentences", ["target"]).column("target").to_numpy()
 
     def mentions(self, split: str) -> pa.Table:
-        """All mentions, one row each: sentence (int64), start, end (int32, characters), label (string)."""
+        """Return all mentions, one row each: sentence (int64), start, end (int32, characters), label (string)."""
         columns = ["mention_start", "mention_end", "mention_label"]
         table = self._read(split, "sentences", columns).combine_chunks()
         starts, ends, labels = (table.column(name).combine_chunks() for name in columns)
@@ -172,30 +187,31 @@ class Corpus:
         return pa.Table.from_arrays(arrays, names=["sentence", "start", "end", "label"])
 
     def users(self, split: str) -> pd.DataFrame:
-        """One row per user, index = user id: user (the key in the source), sentences."""
+        """Return the users, index = user id: user (the key in the source), sentences (their number)."""
         users = self._read(split, "users", USERS.names).to_pandas().groupby("user_id", sort=True)
-        found = users.agg({"user": "first", "sentences": "sum"})
-        return found.rename_axis(None)
+        return users.agg({"user": "first", "sentences": "sum"}).rename_axis(None)
 
     def entities(self, split: str) -> pd.DataFrame:
-        """One row per entity, index = entity id: entity (its key), labels, users, sentences, max_per_user."""
-        found = self._read(split, "entities", ENTITIES.names).to_pandas().set_index("entity_id").rename_axis(None)
+        """Return the entities, index = entity id: entity (the key), labels, users, sentences, max_per_user."""
+        table = self._read(split, "entities", ENTITIES.names).to_pandas().set_index("entity_id").rename_axis(None)
         if len(self._parts_with(split)) == 1:
-            return found
-        labels = found["labels"].groupby(level=0).agg(lambda parts: sorted(set().union(*parts)))
-        found = found[~found.index.duplicated()].assign(labels=labels)
+            return table
+        labels = table["labels"].groupby(level=0).agg(lambda parts: sorted(set().union(*parts)))
+        table = table[~table.index.duplicated()].assign(labels=labels)
         contributions = self.ownership(split).entity_contributions()
-        return found.assign(
+        return table.assign(
             users=contributions.users, sentences=contributions.sentences, max_per_user=contributions.max_per_user
         )
 
-    def known(self, split: str) -> Known | None:
-        """The ids of the users and entities of ``split`` by their keys; None for a split that the corpus has not."""
+    def known_ids(self, split: str) -> KnownIds | None:
+        """Return the ids of the users and entities of ``split`` by their keys; None if there is no such split."""
         if split not in self.manifest.splits:
             return None
         users = self._read(split, "users", ["user"]).column("user").to_pylist()
         entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
-        return Known(*({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities)))
+        return KnownIds(
+            *({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
+        )
 
     def _rows(self, split: str) -> int:
         return self.manifest.splits[split].sentences
@@ -212,17 +228,17 @@ class Corpus:
 
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     try:
-        found = pq.read_table(path, columns=list(columns), memory_map=True)
+        table = pq.read_table(path, columns=list(columns), memory_map=True)
     except (pa.ArrowException, OSError) as error:
         raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
-    missing = [name for name in columns if name not in found.column_names]
+    missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise CorpusError(f"{path}: no column {', '.join(missing)}")
-    return found
+    return table
 
 
 def _parts(folder: Path) -> tuple[Part, ...]:
-    """All parts in ``folder``, each of which must follow the one before."""
+    """Return all parts in ``folder``; each must follow the one before."""
     parts = [Part(folder, read_manifest(folder))]
     while (below := folder / part_folder(len(parts))).is_dir():
         part = Part(below, read_manifest(below))
@@ -237,12 +253,13 @@ def _parts(folder: Path) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _whole(parts: Sequence[Part]) -> Manifest:
-    """The first manifest, with the counts, classes and fingerprint of all parts."""
+def _combined_manifest(parts: Sequence[Part]) -> Manifest:
+    """Return the first manifest with the counts, classes and fingerprint of all parts."""
     first, last = parts[0].manifest, parts[-1].manifest
     names = dict.fromkeys(split for part in parts for split in part.manifest.splits)
     counts = {
-        split: summed(part.manifest.splits[split] for part in parts if split in part.manifest.splits) for split in names
+        split: sum_counts(part.manifest.splits[split] for part in parts if split in part.manifest.splits)
+        for split in names
     }
     return first.model_copy(update={"splits": counts, "classes": last.classes, "fingerprint": last.fingerprint})
 

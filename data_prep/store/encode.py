@@ -1,4 +1,11 @@
-"""Text to tokens: every sentence alone, kept in two memory-mapped arrays."""
+"""Encode texts as tokens, each sentence by itself, in two memory-mapped arrays.
+
+>>> split = EncodedSplit(tokens=np.array([0, 7, 8, 1, 0, 9], dtype=np.int32), offsets=np.array([0, 4, 6]))
+>>> split.sentence(1)
+array([0, 9], dtype=int32)
+>>> split.lengths
+array([4, 2])
+"""
 
 from __future__ import annotations
 
@@ -21,23 +28,28 @@ _OFFSETS = "offsets.npy"
 _BATCH = 4096
 
 Tokenizer = Callable[..., Any]
-"""A ``transformers`` fast tokenizer, or what answers the call in :func:`encode_split` alike."""
+"""A ``transformers`` fast tokenizer, or a callable that answers the call in :func:`encode_split` like one."""
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """Sentence s is ``tokens[offsets[s]:offsets[s+1]]``; tokens int32 (total,), offsets int64 (S+1,)."""
+    """The tokens of S sentences; those of sentence s are ``tokens[offsets[s]:offsets[s+1]]``.
+
+    Attributes:
+        tokens: int32 (total,).
+        offsets: int64 (S+1,).
+    """
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """int64 (S,): tokens per sentence, the added ones included."""
+        """Tokens per sentence with the special ones, int64 (S,)."""
         return np.diff(self.offsets)
 
     def sentence(self, s: int) -> NDArray[np.int32]:
-        """The tokens of sentence ``s``, a view."""
+        """Return the tokens of sentence ``s``, int32 (length,): a view."""
         if not 0 <= s < len(self.offsets) - 1:
             raise CorpusError(f"sentence {s} must lie in [0, {len(self.offsets) - 1})")
         return self.tokens[self.offsets[s] : self.offsets[s + 1]]
@@ -52,13 +64,22 @@ def encode_split(
     bos_id: int,
     eos_id: int,
 ) -> EncodedSplit:
-    """Encode each text as ``[bos] + tokens + [eos]``, cut to its first ``max_tokens``, into the folder
-    ``out_dir``.
+    """Encode each text as ``[bos] + tokens + [eos]``, truncated to ``max_tokens``, in the folder ``out_dir``.
 
-    A sentence that is cut has no eos: it did not end there. Sentences are never packed together, so that a
-    gradient can depend on one alone. The folder appears whole or not at all; whoever caches it must name it
-    by all that made it (corpus fingerprint, tokenizer, ``max_tokens``). Raises :class:`CorpusError` for
-    ``max_tokens`` < 2 and a folder that is taken.
+    A truncated sentence has no eos. Sentences are never packed together, so that a gradient depends on one sentence.
+    The folder appears atomically; a cache must name it by everything that decides its content (corpus fingerprint,
+    tokenizer, ``max_tokens``).
+
+    Args:
+        texts: the sentences.
+        tokenizer: encodes a batch of texts without special tokens.
+        max_tokens: at most so many tokens per sentence, special ones included.
+        out_dir: the folder to make.
+        bos_id: the token at the beginning.
+        eos_id: the token at the end.
+
+    Raises:
+        CorpusError: ``max_tokens`` is less than 2, or the folder is taken.
     """
     if max_tokens < 2:
         raise CorpusError(f"max_tokens {max_tokens} must be at least 2: one token to read, one to predict")
@@ -67,7 +88,7 @@ def encode_split(
 
         def tokens() -> Iterator[NDArray[np.int32]]:
             for batch in _batches(texts):
-                # A special token spelt out in a text is text: nobody can forge the boundary of a sentence.
+                # A special token spelt out in a text is plain text, so no text can forge the end of a sentence.
                 encoded = tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
                 rows = [[bos_id, *ids, eos_id][:max_tokens] for ids in encoded]
                 lengths.extend(map(len, rows))
@@ -79,7 +100,7 @@ def encode_split(
 
 
 def open_encoded(out_dir: Path) -> EncodedSplit:
-    """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` where absent or damaged."""
+    """Open what :func:`encode_split` wrote, memory-mapped; :class:`CorpusError` if it is absent or damaged."""
     try:
         tokens = open_vector(out_dir / _TOKENS, np.int32)
         offsets = open_vector(out_dir / _OFFSETS, np.int64)

@@ -1,7 +1,7 @@
-"""The incidence of a part of a corpus on disk: compressed rows in ``.npy`` files, opened by memory map.
+"""Store the incidence of a part of a corpus: compressed sparse rows in ``.npy`` files, opened memory-mapped.
 
-Nothing is read when it is opened but what the checks of :class:`~fl_sim.data_prep.store.ownership.Ownership` look at,
-and processes that open the same corpus share its pages.
+Opening reads only what the checks of :class:`~fl_sim.data_prep.store.ownership.Ownership` need, and processes that open
+the same corpus share its pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fl_sim.data_prep.store.layout import INDEX, PROFILES, array_file
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""Some consecutive sentences: how many entities each mentions, and these, sentence by sentence."""
+"""Consecutive sentences: the number of entities of each, int64 (S,), and the entities sentence by sentence, int32."""
 
 
 def write_index(
@@ -27,7 +27,18 @@ def write_index(
     rows: Iterable[Rows],
     num_entities: int,
 ) -> Ownership:
-    """Write the incidence of ``split`` while its sentences, sorted by user, come by; returns it, opened and checked."""
+    """Write the incidence of ``split`` while its sentences are read, and open it.
+
+    Args:
+        folder: of the part.
+        split: its name.
+        sentences_per_user: int64 (N,).
+        rows: the sentences, sorted by user.
+        num_entities: E, of the corpus.
+
+    Returns:
+        The incidence, checked, without profiles.
+    """
     counts: list[NDArray[np.int32]] = []
 
     def entities() -> Iterable[NDArray[np.int32]]:
@@ -48,9 +59,16 @@ def write_profiles(folder: Path, split: str, profiles: EntityProfiles) -> None:
 
 
 def open_index(folder: Path, split: str, num_entities: int, *, profiles: bool) -> Ownership:
-    """The incidence of ``split`` as it lies in ``folder``, with the entities' profiles if they are there.
+    """Return the incidence of ``split`` in ``folder``.
 
-    Raises :class:`~fl_sim.data_prep.records.CorpusError` where the arrays are absent, or do not describe an incidence.
+    Args:
+        folder: of the part.
+        split: its name.
+        num_entities: E, of the corpus.
+        profiles: whether the part stores the profiles of its entities.
+
+    Raises:
+        CorpusError: the arrays are absent, or do not describe an incidence.
     """
     stored = None
     if profiles:

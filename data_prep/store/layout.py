@@ -1,4 +1,8 @@
-"""File names and column types of a prepared corpus; the one place that knows them."""
+"""File names and column types of a prepared corpus.
+
+>>> table_file("train", "users"), array_file("train", "entity_ids"), part_folder(1)
+('train.users.parquet', 'train.entity_ids.npy', 'append-0001')
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ USERS = pa.schema(
         pa.field("sentences", pa.int64(), nullable=False),
     ]
 )
-"""One row per user whom sentences beside it belong to, and how many do. Without appended parts the id is the row."""
+"""One row per user of the part, with the number of sentences in the part. Without appended parts the id is the row."""
 
 ENTITIES = pa.schema(
     [
@@ -38,8 +42,8 @@ ENTITIES = pa.schema(
         pa.field("max_per_user", pa.int64(), nullable=False),
     ]
 )
-"""One row per entity that the sentences beside it mention, with its reach in them. Without appended parts the id is the
-row. ``entity`` is the key of :mod:`fl_sim.data_prep.identity`."""
+"""One row per entity that the part mentions, with its contribution bounds in the part. Without appended parts the id is
+the row. ``entity`` is the key of :mod:`fl_sim.data_prep.identity`."""
 
 TABLES = {"sentences": SENTENCES, "users": USERS, "entities": ENTITIES}
 
@@ -47,26 +51,25 @@ INDEX: dict[str, type[np.generic]] = {"user_offsets": np.int64, "entity_offsets"
 """The incidence, as :class:`fl_sim.data_prep.store.ownership.Ownership` describes it, one ``.npy`` file per array."""
 
 PROFILES: dict[str, type[np.generic]] = {"profile_offsets": np.int64, "profile_sentences": np.int32}
-"""The entities' profiles (:class:`fl_sim.data_prep.store.ownership.EntityProfiles`), beside the index of a part that
-nothing was before."""
+"""The entities' profiles (:class:`fl_sim.data_prep.store.ownership.EntityProfiles`), with the first part only."""
 
 
 def table_file(split: str, table: str) -> str:
-    """Name of the Parquet file that holds ``table`` of ``split``."""
+    """Return the name of the Parquet file of ``table`` of ``split``."""
     return f"{split}.{table}.parquet"
 
 
 def array_file(split: str, array: str) -> str:
-    """Name of the file that holds one array of ``split``'s index."""
+    """Return the name of the file of one array of the index of ``split``."""
     return f"{split}.{array}.npy"
 
 
 def part_files(split: str, first: bool) -> list[str]:
-    """Names of all files of ``split`` in one part of a corpus."""
+    """Return the names of all files of ``split`` in one part of a corpus."""
     arrays = [*INDEX, *PROFILES] if first else [*INDEX]
     return [*(table_file(split, table) for table in TABLES), *(array_file(split, array) for array in arrays)]
 
 
 def part_folder(number: int) -> str:
-    """Name of the folder of part ``number`` inside that of the corpus; part 0 is the corpus's folder itself."""
+    """Return the name of the folder of part ``number`` inside the corpus's folder; part 0 is in that folder itself."""
     return f"append-{number:04d}" if number else "."

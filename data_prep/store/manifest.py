@@ -1,4 +1,4 @@
-"""The manifest of a prepared corpus: where it came from, how it was made, and what its files must be."""
+"""The manifest of a prepared corpus: its sources, how it was made, and the checksums of its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FileRecord(_Strict):
 
 
 class SplitCounts(_Strict):
-    """How much one split holds; of an appended part, how much it adds (a sentence may be of a user known before)."""
+    """The counts of one split; of an appended part, what it adds (a sentence may be of a user that is not new)."""
 
     users: int = Field(ge=0)
     sentences: int = Field(ge=1)
@@ -39,16 +39,23 @@ class SplitCounts(_Strict):
 
 
 class Manifest(_Strict):
-    """What ``manifest.json`` says.
+    """The content of ``manifest.json``, one per part of a corpus.
 
-    sources: name (never the path) of each file read → its record. settings: how it was read. tagger: what found
-    the entities. tools: versions. classes: what the sentences' targets count, sorted; empty in a corpus without
-    classes. notes: how often bad text was met, by :class:`fl_sim.data_prep.readers.cleaning.Note`. files: the corpus's
-    own data files.
-    fingerprint: checksum over all of them.
-
-    A corpus that grew has one such file per part. follows: the fingerprint of the corpus that this part was appended
-    to; fingerprint is then that of the corpus with this part. joined_at: the round from which what it adds takes part.
+    Attributes:
+        format: of the file.
+        format_version: of the file.
+        name: of the corpus.
+        sources: size and checksum of each source file, by its name, never its path.
+        settings: how the sources were read.
+        tagger: what marked the entities.
+        tools: versions.
+        classes: the names that targets index, sorted; empty in a corpus without classes.
+        notes: counts of bad text, by :class:`fl_sim.data_prep.readers.cleaning.Note`.
+        splits: their counts.
+        files: size and checksum of the data files.
+        fingerprint: SHA-256 over the data files, of the corpus with this part.
+        follows: the fingerprint of the corpus that this part was appended to.
+        joined_at: the round from which this part takes part in training.
     """
 
     format: Literal["fl-sim corpus"] = "fl-sim corpus"
@@ -71,10 +78,10 @@ class Manifest(_Strict):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check ``folder``'s manifest.
+    """Read and check the manifest in ``folder``.
 
-    Raises :class:`CorpusError` where the folder is absent, is no prepared corpus, or is of another format
-    version.
+    Raises:
+        CorpusError: the folder is absent, is no prepared corpus, or has another format version.
     """
     path = folder / MANIFEST_FILE
     if not folder.is_dir():
@@ -92,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def tool_versions(tools: Iterable[str]) -> dict[str, str]:
-    """The versions of the distributions ``tools``, and of those that shape every corpus."""
+    """Return the versions of the distributions ``tools``, and of those that shape every corpus."""
     return {tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)}
 
 
@@ -109,12 +116,12 @@ def plugin_record(registry: Registry, name: str) -> dict[str, str]:
 
 
 def record_of(path: Path) -> FileRecord:
-    """Size and checksum of ``path`` as it lies on disk."""
+    """Return size and checksum of the file ``path``."""
     return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def fingerprint_of(files: Mapping[str, FileRecord], follows: str | None = None) -> str:
-    """One SHA-256 over names and checksums of all files in the order of their names, and over what they follow."""
+    """Return a SHA-256 over the names and checksums of all files, sorted by name, and over ``follows``."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name} {files[name].sha256}\n".encode())
@@ -123,7 +130,12 @@ def fingerprint_of(files: Mapping[str, FileRecord], follows: str | None = None) 
     return digest.hexdigest()
 
 
-def summed(counts: Iterable[SplitCounts]) -> SplitCounts:
-    """Several counts as one."""
+def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
+    """Return the sum of counts, field by field.
+
+    >>> one = SplitCounts(users=1, sentences=2, entities=3, mentions=4)
+    >>> sum_counts([one, one]).mentions
+    8
+    """
     columns = zip(*(tuple(count.model_dump().values()) for count in counts), strict=True)
     return SplitCounts(**dict(zip(SplitCounts.model_fields, map(sum, columns), strict=True)))

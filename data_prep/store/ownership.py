@@ -1,4 +1,16 @@
-"""Who owns what: the incidence of users, sentences and entities, on which sampling and accounting build."""
+"""The incidence of users, sentences and entities, on which sampling and accounting build.
+
+>>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
+...     user_offsets=np.array([0, 2, 3]),
+...     entity_offsets=np.array([0, 1, 1, 3]),
+...     entity_ids=np.array([0, 0, 1], dtype=np.int32),
+...     num_entities=2,
+... )
+>>> ownership.sentences_per_user, ownership.user_of_sentence
+(array([2, 1]), array([0, 0, 1]))
+>>> ownership.entity_contributions().users
+array([2, 1])
+"""
 
 from __future__ import annotations
 
@@ -14,16 +26,17 @@ Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 
 _USERS_AT_ONCE = 1 << 14
-_AT_ONCE = 1 << 20  # how much is checked at a time, so that checking needs no memory of the corpus's size
+_AT_ONCE = 1 << 20  # elements checked at a time, so that the checks need little memory
 
 
 @dataclass(frozen=True, eq=False)
 class EntityContributions:
-    """How far each of E entities reaches into the corpus. All arrays are int64 of shape (E,).
+    """The contribution bounds of E entities. On real text they are private themselves.
 
-    users: how many users mention the entity; sentences: how many sentences do;
-    max_per_user: the most of those sentences that any one user has.
-    The reach of real text is itself private: it is for the simulation's owner.
+    Attributes:
+        users: how many users mention the entity, int64 (E,).
+        sentences: how many sentences mention it, int64 (E,).
+        max_per_user: the most such sentences of one user, int64 (E,).
     """
 
     users: Int64Array
@@ -31,31 +44,35 @@ class EntityContributions:
     max_per_user: Int64Array
 
     def quantile(self, q: float) -> tuple[int, int, int]:
-        """The q-quantiles of ``users``, ``max_per_user`` and ``sentences``, each on its own.
+        """Return the q-quantiles of ``users``, ``max_per_user`` and ``sentences``, each by itself.
 
-        Each is the smallest value that at least a share q of the entities do not exceed (inverted
-        distribution function, never interpolated), so that it is a reach some entity has. Raises
-        :class:`CorpusError` for q outside [0, 1] and for a corpus without entities.
+        Each is the smallest value that at least a share q of the entities do not exceed (inverted distribution
+        function, never interpolated), so it is a value of some entity.
+
+        Raises:
+            CorpusError: q is outside [0, 1], or the corpus has no entity.
         """
         if not 0 <= q <= 1:
             raise CorpusError(f"quantile {q} must lie in [0, 1]")
         if len(self.users) == 0:
             raise CorpusError("the corpus has no entity, so its entity reach has no quantile")
-        users, most, sentences = (
+        users, max_per_user, sentences = (
             int(np.quantile(values, q, method="inverted_cdf"))
             for values in (self.users, self.max_per_user, self.sentences)
         )
-        return users, most, sentences
+        return users, max_per_user, sentences
 
 
 @dataclass(frozen=True, eq=False)
 class EntityProfiles:
-    """The profile of each of E entities: how many sentences of each of its users mention it.
+    """The profiles of E entities: in how many sentences each user mentions the entity. Private on real text.
 
-    offsets: int64 (E+1,); sentences: int32 (pairs,). Entity e has the profile
-    ``sentences[offsets[e]:offsets[e+1]]``, one entry of at least 1 per user that mentions it, largest first.
-    Which user it is, a profile does not say.
-    Like the reach, profiles of real text are private.
+    The profile of entity e is ``sentences[offsets[e]:offsets[e+1]]``: a count of at least 1 per user that mentions it,
+    largest first, without the users.
+
+    Attributes:
+        offsets: int64 (E+1,).
+        sentences: int32 (pairs,).
     """
 
     offsets: Int64Array
@@ -71,16 +88,21 @@ class EntityProfiles:
 class Ownership:
     """The incidence of N users, S sentences and E entities.
 
-    user_offsets: int64 (N+1,); user u owns the sentences ``user_offsets[u]:user_offsets[u+1]``, or in a corpus that
-        grew ``sentence_ids[user_offsets[u]:user_offsets[u+1]]``.
-    entity_offsets: int64 (S+1,); sentence s mentions the entities
-        ``entity_ids[entity_offsets[s]:entity_offsets[s+1]]``.
-    entity_ids: int32 (nnz,); sorted and unique within a sentence.
-    num_entities: E.
-    sentence_ids: int64 (S,), every sentence once, ascending within a user; None where they lie user by user.
-    stored_profiles: what :meth:`entity_profiles` would compute, where a prepared corpus has it on disk.
-    check: whether to look through all arrays; false only for what was put together from checked ones.
-    The arrays may be memory-mapped files. Raises :class:`CorpusError` where they do not describe such an incidence.
+    The arrays may be memory-mapped.
+
+    Attributes:
+        user_offsets: int64 (N+1,); user u has the sentences ``user_offsets[u]:user_offsets[u+1]``, or with
+            ``sentence_ids`` those in ``sentence_ids[user_offsets[u]:user_offsets[u+1]]``.
+        entity_offsets: int64 (S+1,); sentence s mentions the entities
+            ``entity_ids[entity_offsets[s]:entity_offsets[s+1]]``.
+        entity_ids: int32 (nnz,); sorted and unique within a sentence.
+        num_entities: E.
+        sentence_ids: int64 (S,), every sentence once, ascending within a user; None if they are stored user by user.
+        stored_profiles: the result of :meth:`entity_profiles` if a prepared corpus has it on disk.
+        check: whether to check all arrays; false only for arrays joined from checked ones.
+
+    Raises:
+        CorpusError: the arrays do not describe an incidence.
     """
 
     user_offsets: Int64Array
@@ -103,8 +125,8 @@ class Ownership:
         if self.sentence_ids is not None:
             _check_permutation(self.sentence_ids, self.num_sentences)
         if self.stored_profiles is not None and len(self.stored_profiles.offsets) != self.num_entities + 1:
-            found = len(self.stored_profiles.offsets) - 1
-            raise CorpusError(f"the stored profiles are of {found} entities, must be of {self.num_entities}")
+            stored = len(self.stored_profiles.offsets) - 1
+            raise CorpusError(f"the stored profiles are of {stored} entities, must be of {self.num_entities}")
 
     @property
     def num_users(self) -> int:
@@ -116,17 +138,17 @@ class Ownership:
 
     @property
     def sentences_per_user(self) -> Int64Array:
-        """int64 (N,)."""
+        """Number of sentences of each user, int64 (N,)."""
         return np.diff(self.user_offsets)
 
     @property
     def entities_per_sentence(self) -> Int64Array:
-        """int64 (S,); 0 marks a sentence of the extended set."""
+        """Number of entities of each sentence, int64 (S,); 0 for a sentence of the extended set."""
         return np.diff(self.entity_offsets)
 
     @property
     def user_of_sentence(self) -> Int64Array:
-        """int64 (S,): the owner of each sentence."""
+        """The user of each sentence, int64 (S,)."""
         owners = np.repeat(np.arange(self.num_users, dtype=np.int64), self.sentences_per_user)
         if self.sentence_ids is None:
             return owners
@@ -135,29 +157,43 @@ class Ownership:
         return by_sentence
 
     def sentences_of(self, users: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The sentences of ``users`` (K,), user by user and ascending within each; and how many each has (K,)."""
+        """Return the sentences of some users.
+
+        Args:
+            users: int64 (K,).
+
+        Returns:
+            The sentences, int64, user by user and ascending within each; and their number per user, int64 (K,).
+        """
         places, counts = _expand(self.user_offsets[users], self.user_offsets[users + 1])
         return (places if self.sentence_ids is None else self.sentence_ids[places]), counts
 
     def entities_of(self, sentences: Int64Array) -> tuple[Int32Array, Int64Array]:
-        """The entities of ``sentences`` (K,), sentence by sentence; and how many each mentions (K,)."""
+        """Return the entities of some sentences.
+
+        Args:
+            sentences: int64 (K,).
+
+        Returns:
+            The entities, int32, sentence by sentence; and their number per sentence, int64 (K,).
+        """
         places, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
         return self.entity_ids[places], counts
 
     def entity_contributions(self) -> EntityContributions:
-        """The reach of every entity; no Python loop."""
+        """Return the contribution bounds of every entity, without a Python loop."""
         profiles = self.entity_profiles()
         users = np.diff(profiles.offsets)
         mentioned = np.flatnonzero(users)
         starts = profiles.offsets[mentioned]
-        most, sentences = np.zeros((2, self.num_entities), dtype=np.int64)
-        most[mentioned] = profiles.sentences[starts]
+        max_per_user, sentences = np.zeros((2, self.num_entities), dtype=np.int64)
+        max_per_user[mentioned] = profiles.sentences[starts]
         if len(mentioned):
             sentences[mentioned] = np.add.reduceat(profiles.sentences, starts, dtype=np.int64)
-        return EntityContributions(users=users, sentences=sentences, max_per_user=most)
+        return EntityContributions(users=users, sentences=sentences, max_per_user=max_per_user)
 
     def entity_profiles(self) -> EntityProfiles:
-        """The profile of every entity: as stored, or by two sorts of the incidence, without a Python loop."""
+        """Return the profile of every entity: as stored, or by two sorts of the incidence, without a Python loop."""
         if self.stored_profiles is not None:
             return self.stored_profiles
         owners = np.repeat(self.user_of_sentence, self.entities_per_sentence)
@@ -167,7 +203,7 @@ class Ownership:
         counts = np.diff(np.append(starts, len(pairs)))
         entities = pairs[starts] // max(self.num_users, 1)
         offsets = np.concatenate(([0], np.cumsum(np.bincount(entities, minlength=self.num_entities)))).astype(np.int64)
-        # Largest first within each entity: one key that falls with the count and stays below the next entity's.
+        # Sort by one key: ascending in the entity, and descending in the count within an entity.
         widest = np.int64(counts.max(initial=0)) + 1
         keys = entities * widest + (widest - 1 - counts)
         keys.sort()
@@ -185,18 +221,19 @@ class Ownership:
             )
         for start in range(0, self.num_sentences, _AT_ONCE):
             offsets = self.entity_offsets[start : start + _AT_ONCE + 1]
-            some = ids[offsets[0] : offsets[-1]]
-            rising = some[1:] > some[:-1]
+            block = ids[offsets[0] : offsets[-1]]
+            rising = block[1:] > block[:-1]
             seams = offsets[1:-1] - offsets[0] - 1
             rising[seams[(seams >= 0) & (seams < len(rising))]] = True
             if not rising.all():
                 raise CorpusError("entity_ids must be sorted and unique within each sentence")
 
 
-def joined(parts: Sequence[Ownership]) -> Ownership:
-    """The incidence of a corpus that grew by ``parts``: sentence ids count on, user and entity ids are common to all.
+def join_parts(parts: Sequence[Ownership]) -> Ownership:
+    """Return the incidence of all parts of a corpus together.
 
-    Later parts know all users and entities of earlier ones. A user may own sentences of several parts.
+    Sentence ids count on from part to part. User and entity ids are common to all parts, and later parts know those of
+    earlier ones. A user may have sentences in several parts.
     """
     if len(parts) == 1:
         return parts[0]
@@ -205,14 +242,14 @@ def joined(parts: Sequence[Ownership]) -> Ownership:
     user_offsets = np.concatenate(([0], np.cumsum(np.sum(counts, axis=0)))).astype(np.int64)
     sentence_ids = np.empty(num_sentences, dtype=np.int64)
     free, first = user_offsets[:-1].copy(), 0
-    for part, owned in zip(parts, counts, strict=True):
+    for part, sizes in zip(parts, counts, strict=True):
         for start in range(0, part.num_users, _USERS_AT_ONCE):
             users = slice(start, min(start + _USERS_AT_ONCE, part.num_users))
             begin, end = part.user_offsets[users.start], part.user_offsets[users.stop]
             numbers = np.arange(begin, end)
-            places = np.repeat(free[users] - part.user_offsets[users], owned[users])
+            places = np.repeat(free[users] - part.user_offsets[users], sizes[users])
             sentence_ids[places + numbers] = first + numbers
-        free += owned
+        free += sizes
         first += part.num_sentences
     ends = np.cumsum([part.entity_offsets[-1] for part in parts])
     tails = [part.entity_offsets[1:] + end for part, end in zip(parts[1:], ends[:-1], strict=True)]
@@ -227,7 +264,15 @@ def joined(parts: Sequence[Ownership]) -> Ownership:
 
 
 def _expand(starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The numbers of the runs ``starts[i]:ends[i]``, concatenated; and the length of each run."""
+    """Return the integers of the ranges ``starts[i]:ends[i]``, concatenated, and the length of each range.
+
+    Args:
+        starts: int64 (K,).
+        ends: int64 (K,).
+
+    Returns:
+        int64 (total,) and int64 (K,).
+    """
     lengths = ends - starts
     before = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(starts - before, lengths), lengths
@@ -235,24 +280,24 @@ def _expand(starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Arra
 
 def _check_vector(name: str, values: NDArray[np.generic], dtype: type[np.generic]) -> None:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != dtype:
-        found = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-        raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {found}")
+        kind = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {kind}")
 
 
 def _check_offsets(name: str, offsets: Int64Array, end: int, meaning: str) -> None:
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != end or not _never_falls(offsets):
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != end or not _is_nondecreasing(offsets):
         raise CorpusError(f"{name} must rise from 0 to {meaning} ({end})")
 
 
-def _never_falls(values: Int64Array) -> bool:
+def _is_nondecreasing(values: Int64Array) -> bool:
     blocks = (values[start : start + _AT_ONCE + 1] for start in range(0, len(values), _AT_ONCE))
     return all((block[1:] >= block[:-1]).all() for block in blocks)
 
 
 def _check_permutation(sentence_ids: Int64Array, num_sentences: int) -> None:
     _check_vector("sentence_ids", sentence_ids, np.int64)
-    owned = np.zeros(num_sentences, dtype=np.bool_)
+    present = np.zeros(num_sentences, dtype=np.bool_)
     if len(sentence_ids) == num_sentences:
-        owned[sentence_ids[(sentence_ids >= 0) & (sentence_ids < num_sentences)]] = True
-    if not owned.all():
+        present[sentence_ids[(sentence_ids >= 0) & (sentence_ids < num_sentences)]] = True
+    if not present.all():
         raise CorpusError(f"sentence_ids must have each of the {num_sentences} sentences once")

@@ -1,7 +1,7 @@
-"""What a tagger found, kept on disk while a corpus is prepared, so that a killed preparation goes on where it was.
+"""Keep the mentions of a tagger on disk during a preparation, so that an interrupted one continues where it was.
 
-Tagging is what takes the time; everything else is done again. Mentions are kept in batches, each a file that appears
-whole or not at all, with a checksum of the texts they were found in.
+Tagging takes most of the time; everything else is done again. Mentions are kept in batches; each is a file that appears
+atomically, with a checksum of its texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from fl_sim.data_prep.records import Mention, Sentence
 
 Mark = Callable[[Iterable[Sentence]], Iterable[Sentence]]
-"""Gives every sentence its mentions, in the order of the sentences."""
+"""Returns every sentence with its mentions, in the order of the sentences."""
 
 _SCHEMA = pa.schema(
     [
@@ -37,9 +37,12 @@ _SECONDS_PER_BATCH = 10.0
 
 @dataclasses.dataclass
 class TaggedStore:
-    """The batches in ``folder``, which is made when the first is full.
+    """Keeps batches of mentions.
 
-    ``key`` stands for everything that decides what is found; batches that were kept under another one are removed.
+    Attributes:
+        folder: of the batches; made when the first is full.
+        key: a checksum of everything that decides the mentions; batches with another key are removed.
+        reused: how many sentences took their mentions from an earlier preparation.
     """
 
     folder: Path
@@ -47,26 +50,26 @@ class TaggedStore:
     reused: int = 0
 
     def marked(self, sentences: Iterable[Sentence], mark: Mark) -> Iterator[Sentence]:
-        """``mark(sentences)``, of which only those are marked that no batch has; :attr:`reused` counts the others."""
+        """Yield ``mark(sentences)``, but mark only sentences that are in no batch; :attr:`reused` counts the others."""
         remaining = iter(sentences)
         number = 0
-        for found in self._batches():
-            batch = list(itertools.islice(remaining, found.num_rows))
-            if _digest(batch) != found.schema.metadata[_TEXTS]:
+        for mentions in self._batches():
+            batch = list(itertools.islice(remaining, mentions.num_rows))
+            if _digest(batch) != mentions.schema.metadata[_TEXTS]:
                 remaining = itertools.chain(batch, remaining)
                 break
             self.reused += len(batch)
             number += 1
-            yield from _with_mentions(batch, found)
+            yield from _with_mentions(batch, mentions)
         self._discard(number)
-        yield from self._kept(mark(remaining), number)
+        yield from self._keep(mark(remaining), number)
 
     def remove(self) -> None:
-        """Forget everything: the corpus is finished."""
+        """Remove all batches, when the corpus is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _batches(self) -> Iterator[pa.Table]:
-        """The batches in their order, up to the first that is missing or not whole."""
+        """Yield the batches in their order, up to the first that is missing or damaged."""
         try:
             if (self.folder / _KEY_FILE).read_text(encoding="utf-8") != self.key:
                 return
@@ -77,7 +80,7 @@ class TaggedStore:
             return
 
     def _discard(self, first: int) -> None:
-        """Remove the batches from number ``first`` on, and whatever else is there if none is good."""
+        """Remove the batches from number ``first`` on, and the folder if ``first`` is 0."""
         if not first:
             self.remove()
             return
@@ -85,7 +88,8 @@ class TaggedStore:
             if path.name >= self._file(first).name or path.suffix != ".arrow":
                 path.unlink()
 
-    def _kept(self, marked: Iterable[Sentence], number: int) -> Iterator[Sentence]:
+    def _keep(self, marked: Iterable[Sentence], number: int) -> Iterator[Sentence]:
+        """Yield the sentences after writing their mentions in batches, numbered from ``number``."""
         batch: list[Sentence] = []
         began = time.monotonic()
         for sentence in marked:
@@ -105,14 +109,14 @@ class TaggedStore:
             "label": [[mention.label for mention in sentence.mentions] for sentence in batch],
         }
         table = pa.table(columns, schema=_SCHEMA.with_metadata({_TEXTS: _digest(batch)}))
-        whole = self._file(number)
-        partial = whole.with_suffix(".arrow-partial")
+        path = self._file(number)
+        partial = path.with_suffix(".arrow-partial")
         with partial.open("wb") as file:
             with pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
             file.flush()
             os.fsync(file.fileno())
-        partial.rename(whole)
+        partial.rename(path)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}.arrow"
@@ -126,7 +130,7 @@ def _digest(batch: Iterable[Sentence]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _with_mentions(batch: Sequence[Sentence], found: pa.Table) -> Iterator[Sentence]:
-    columns = (found.column(name).to_pylist() for name in _SCHEMA.names)
+def _with_mentions(batch: Sequence[Sentence], mentions: pa.Table) -> Iterator[Sentence]:
+    columns = (mentions.column(name).to_pylist() for name in _SCHEMA.names)
     for sentence, starts, ends, labels in zip(batch, *columns, strict=True):
         yield dataclasses.replace(sentence, mentions=tuple(map(Mention, starts, ends, labels)))

@@ -1,4 +1,12 @@
-"""Lines of plain, .xz and .gz files, with the file and the line in every error."""
+"""Read the lines of plain, .xz and .gz files; every error names the file and the line.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "letters.txt.gz"
+...     _ = path.write_bytes(gzip.compress(b"Dear Ada"))
+...     list(decoded_lines(path))
+[(1, 'Dear Ada')]
+"""
 
 from __future__ import annotations
 
@@ -20,10 +28,14 @@ _positions: dict[Path, int] = {}
 def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line with its line end)`` of a UTF-8 file; a byte-order mark is dropped.
 
-    ``on_bad_bytes`` is called for every line that is not UTF-8, and its bad bytes become U+FFFD; without it such a
-    line is an error.
-    Raises :class:`CorpusError` for an empty file, a line that is not UTF-8 and a broken compressed stream,
-    and :class:`OSError` where the system refuses the file.
+    Args:
+        path: the file; .xz and .gz are decompressed.
+        on_bad_bytes: called for every line that is not UTF-8, whose bad bytes become U+FFFD; without it such a line is
+            an error.
+
+    Raises:
+        CorpusError: the file is empty, a line is not UTF-8, or the compressed stream is damaged.
+        OSError: the file cannot be opened.
     """
     number = 0
     try:
@@ -40,7 +52,7 @@ def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) ->
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes as they lie on disk, in hexadecimal."""
+    """Return the SHA-256 of the bytes of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(_READ_BYTES):
@@ -49,12 +61,12 @@ def sha256_of(path: Path) -> str:
 
 
 def bytes_read(path: Path) -> int:
-    """How far the latest reading of ``path`` has come, in bytes as they lie on disk; 0 before the first."""
+    """Return how many bytes of ``path`` its latest reading has read from disk; 0 before the first."""
     return _positions.get(path, 0)
 
 
 def note_position(path: Path, position: int) -> None:
-    """Say how far a reading of ``path`` has come that does not go by lines."""
+    """Record how many bytes of ``path`` a reading that does not go by lines has read."""
     _positions[path] = position
 
 
@@ -67,7 +79,7 @@ def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.Gzip
 
 
 def _decoded(batch: list[bytes], path: Path, first: int, on_bad_bytes: Callable[[], None] | None) -> Iterable[str]:
-    """Lines decoded together, which is several times as fast as one by one, or one by one if any is no UTF-8."""
+    """Decode lines together, several times as fast as one by one; one by one if one of them is not UTF-8."""
     try:
         text = b"".join(batch).decode("utf-8-sig" if first == 1 else "utf-8")
     except UnicodeDecodeError:

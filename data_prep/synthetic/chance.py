@@ -15,7 +15,7 @@ def pick(values: Sequence[T], rng: np.random.Generator) -> T:
     return values[int(rng.integers(len(values)))]
 
 
-def famous(size: int, rng: np.random.Generator, offset: float = 2.0) -> int:
+def draw_rank(size: int, rng: np.random.Generator, offset: float = 2.0) -> int:
     """A rank in [0, size), the likelier the lower: falling like 1/(rank + offset) (Zipf–Mandelbrot).
 
     Drawn by inverting the continuous distribution, so that no table is needed.
@@ -24,6 +24,6 @@ def famous(size: int, rng: np.random.Generator, offset: float = 2.0) -> int:
     return min(int(rank), size - 1)
 
 
-def pick_famous(values: Sequence[T], rng: np.random.Generator) -> T:
+def pick_by_rank(values: Sequence[T], rng: np.random.Generator) -> T:
     """One of ``values``, which stand in the order of their fame."""
-    return values[famous(len(values), rng)]
+    return values[draw_rank(len(values), rng)]

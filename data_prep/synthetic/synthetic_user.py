@@ -10,12 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.synthetic.chance import famous, pick, pick_famous
+from fl_sim.data_prep.synthetic.chance import draw_rank, pick, pick_by_rank
 from fl_sim.data_prep.synthetic.grammar import Piece
 from fl_sim.data_prep.synthetic.inflection import TENSES, Agreement
 from fl_sim.data_prep.synthetic.phrasebook import phrasebook
 from fl_sim.data_prep.synthetic.world import FIRST_DAY, LAST_DAY, Firm, Person, World, house
-from fl_sim.data_prep.synthetic.writing import Style, tidied
+from fl_sim.data_prep.synthetic.writing import Style, tidy
 
 T = TypeVar("T")
 
@@ -58,9 +58,9 @@ class User:
             topics=tuple(str(topic) for topic in topics),
             topic_weights=tuple(np.cumsum(rng.dirichlet([1.5] * len(topics)))),
             contacts=contacts,
-            firms=tuple(pick_famous(world.firms, rng) for _ in range(rng.integers(3, 7))),
-            towns=tuple(pick_famous(world.towns, rng) for _ in range(3)),
-            products=tuple(pick_famous(world.products, rng) for _ in range(3)),
+            firms=tuple(pick_by_rank(world.firms, rng) for _ in range(rng.integers(3, 7))),
+            towns=tuple(pick_by_rank(world.towns, rng) for _ in range(3)),
+            products=tuple(pick_by_rank(world.products, rng) for _ in range(3)),
             addresses=(house(pick(world.streets, rng), rng), *(contact.address for contact in contacts[:2])),
             today=today,
             own_dates=tuple(today + datetime.timedelta(days=int(rng.integers(-180, 180))) for _ in range(4)),
@@ -80,7 +80,7 @@ class User:
             tail = grammar.expand("tail", tense, False, self, rng)
             comma = "," if tail[0][0].split()[0] in _COMMA_BEFORE else ""
             pieces += [(f"{comma} ", ""), *tail]
-        return self.style.applied(tidied(pieces), rng)
+        return self.style.apply(tidy(pieces), rng)
 
     def subject(self, rng: np.random.Generator) -> tuple[Piece, Agreement]:
         """Myself most of all; else us, somebody with a name, or a relative or group without."""
@@ -121,7 +121,7 @@ class User:
             case "PERSON":
                 return self._called(self._person(rng), rng)
             case "ORG":
-                return _own_or_famous(self.firms, self.world.firms, 0.7, rng).name
+                return _own_or_known(self.firms, self.world.firms, 0.7, rng).name
             case "GPE":
                 return self._place(rng)
             case "LOC":
@@ -131,7 +131,7 @@ class User:
             case "PHONE":
                 return self._reachable(rng).phone
             case "PRODUCT":
-                return _own_or_famous(self.products, self.world.products, 0.6, rng)
+                return _own_or_known(self.products, self.world.products, 0.6, rng)
             case "MONEY":
                 return _amount(rng)
         raise CorpusError(f"the grammar asks for an entity of the unknown label {label!r}")
@@ -150,20 +150,20 @@ class User:
         return []
 
     def _person(self, rng: np.random.Generator) -> Person:
-        return _own_or_famous(self.contacts, self.world.public_people, 0.88, rng)
+        return _own_or_known(self.contacts, self.world.public_people, 0.88, rng)
 
     def _called(self, person: Person, rng: np.random.Generator) -> str:
         return person.first_name if person in self.contacts and rng.random() < 0.3 else person.name
 
     def _place(self, rng: np.random.Generator) -> str:
         if rng.random() < 0.18:
-            return pick_famous(self.world.countries, rng)
-        return _own_or_famous(self.towns, self.world.towns, 0.6, rng)
+            return pick_by_rank(self.world.countries, rng)
+        return _own_or_known(self.towns, self.world.towns, 0.6, rng)
 
     def _address(self, rng: np.random.Generator) -> str:
         if rng.random() < 0.6:
-            return pick_famous(self.addresses, rng)
-        return house(pick_famous(self.world.streets, rng), rng)
+            return pick_by_rank(self.addresses, rng)
+        return house(pick_by_rank(self.world.streets, rng), rng)
 
     def _reachable(self, rng: np.random.Generator) -> Person | Firm:
         return pick(self.contacts, rng) if rng.random() < 0.6 else pick(self.firms, rng)
@@ -174,12 +174,12 @@ class User:
         fitting = [date for date in self.own_dates if (date <= self.today) == past]
         if fitting and rng.random() < 0.3:
             return self.style.date(pick(fitting, rng), rng)
-        distance = datetime.timedelta(days=1 + famous(700 if past else 300, rng, offset=30.0))
+        distance = datetime.timedelta(days=1 + draw_rank(700 if past else 300, rng, offset=30.0))
         return self.style.date(self.today - distance if past else self.today + distance, rng)
 
 
-def _own_or_famous(own: Sequence[T], everyones: Sequence[T], share: float, rng: np.random.Generator) -> T:
-    return pick_famous(own if rng.random() < share else everyones, rng)
+def _own_or_known(own: Sequence[T], everyones: Sequence[T], share: float, rng: np.random.Generator) -> T:
+    return pick_by_rank(own if rng.random() < share else everyones, rng)
 
 
 def _amount(rng: np.random.Generator) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from faker import Faker
 
-from fl_sim.data_prep.synthetic.chance import famous, pick, pick_famous
+from fl_sim.data_prep.synthetic.chance import draw_rank, pick, pick_by_rank
 
 LOCALE = "en_GB"
 FIRST_DAY = datetime.date(2021, 1, 4)
@@ -88,7 +88,7 @@ def build_world(num_users: int, seed: int) -> World:
 
 def house(street: str, rng: np.random.Generator) -> str:
     """A numbered address in ``street``."""
-    return f"{1 + famous(180, rng)} {street}"
+    return f"{1 + draw_rank(180, rng)} {street}"
 
 
 def _unique(draw: Callable[[], str], count: int) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def _person(faker: Faker, firms: tuple[Firm, ...], streets: tuple[str, ...], rng
     woman = rng.random() < 0.5
     first = faker.first_name_female() if woman else faker.first_name_male()
     last = faker.last_name()
-    domain = pick_famous(firms, rng).email.partition("@")[2]
+    domain = pick_by_rank(firms, rng).email.partition("@")[2]
     phone = faker.phone_number() if rng.random() < 0.4 else faker.cellphone_number()
     return Person(
         first_name=first,

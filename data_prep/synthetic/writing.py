@@ -87,11 +87,11 @@ class Style:
             return f"{month} {day.year}"
         return self.date_style.format(d=day, month=month)
 
-    def applied(self, pieces: list[Piece], rng: np.random.Generator) -> list[Piece]:
+    def apply(self, pieces: list[Piece], rng: np.random.Generator) -> list[Piece]:
         """Articles, contractions, capitals and the full stop."""
         pieces = _with_articles(pieces)
         if self.contractions:
-            pieces = [(text if label else _contracted(text), label) for text, label in pieces]
+            pieces = [(text if label else _contract(text), label) for text, label in pieces]
         if not pieces[-1][0].endswith("?"):
             pieces.append((pick(self.endings, rng), ""))
         if self.lower_case:
@@ -100,7 +100,7 @@ class Style:
         return [(first[:1].upper() + first[1:], label), *pieces[1:]]
 
 
-def tidied(pieces: list[Piece]) -> list[Piece]:
+def tidy(pieces: list[Piece]) -> list[Piece]:
     """Single spaces, none before punctuation or at the ends: left-out options leave theirs behind."""
     tidy: list[Piece] = [("", "")]
     for text, label in pieces:
@@ -134,7 +134,7 @@ def _with_article(text: str, following: str) -> str:
     return re.sub(r"\ba_ ", chosen, text)
 
 
-def _contracted(text: str) -> str:
+def _contract(text: str) -> str:
     if not _PART_OF_EACH.search(text):
         return text
     for pattern, replacement in _CONTRACTIONS:

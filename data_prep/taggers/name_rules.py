@@ -36,7 +36,7 @@ class Word:
     noun: bool  # no name where a sentence begins and nothing follows
 
 
-def word_of(text: str) -> Word:
+def make_word(text: str) -> Word:
     """The word with the characters ``text``."""
     lower = text.lower()
     return Word(
@@ -52,7 +52,7 @@ def word_of(text: str) -> Word:
     )
 
 
-def names(text: str, words: Sequence[Word], starts: Sequence[int], spaced: Sequence[int]) -> Iterator[Mention]:
+def find_names(text: str, words: Sequence[Word], starts: Sequence[int], spaced: Sequence[int]) -> Iterator[Mention]:
     """Maximal runs of capitalised words, linked by particles ("Bank of England"), less common openers.
 
     ``starts`` are the words' places in ``text``; ``spaced`` says of each whether a space follows it.

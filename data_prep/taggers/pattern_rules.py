@@ -49,7 +49,7 @@ _TOKENS: dict[str, list[list[dict[str, Any]]]] = {
         [{"LIKE_NUM": True}, _UNIT, {"IS_CURRENCY": True}],
     ],
 }
-"""Label → patterns over tokens, in the notation of spaCy's Matcher. Each has a token that :func:`triggers` knows."""
+"""Label → patterns over tokens, in the notation of spaCy's Matcher. Each has a token that :func:`may_match` knows."""
 
 _SHAPES = {
     "EMAIL": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
@@ -91,7 +91,7 @@ class TokenPatterns:
             yield Mention(span.start_char, span.end_char, self._strings[match])
 
 
-def triggers(token: str) -> bool:
+def may_match(token: str) -> bool:
     """Whether ``token`` is such that a pattern over tokens can match: none matches a text without such a token."""
     from spacy.lang.lex_attrs import is_currency, like_email, like_url
 
@@ -106,7 +106,7 @@ def triggers(token: str) -> bool:
     )
 
 
-def shapes(text: str) -> Iterator[Mention]:
+def find_shapes(text: str) -> Iterator[Mention]:
     """Every match of a regular expression, none overlapping."""
     if _SHAPED.search(text) is None:  # each expression needs one of these
         return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.taggers.spans import longest
+from fl_sim.data_prep.taggers.spans import keep_longest
 
 LABELS = frozenset(
     {
@@ -69,12 +69,12 @@ class Recognisers:
 
         self._asked: list[tuple[re.Pattern[str], Callable[[str], Iterable[Mention]]]] = [
             (_DIGIT, _PhoneRecogniser().find),
-            (_DIGITS_4, functools.partial(_found, presidio.CreditCardRecognizer())),
-            (_IBAN_HEAD, functools.partial(_found, presidio.IbanRecognizer())),
-            (_DIGITS_3, functools.partial(_found, presidio.UsSsnRecognizer())),
-            (_IP, functools.partial(_found, presidio.IpRecognizer())),
-            (_CODE, functools.partial(_found, presidio.CryptoRecognizer())),
-            (_MAC, functools.partial(_found, presidio.MacAddressRecognizer())),
+            (_DIGITS_4, functools.partial(_recognised, presidio.CreditCardRecognizer())),
+            (_IBAN_HEAD, functools.partial(_recognised, presidio.IbanRecognizer())),
+            (_DIGITS_3, functools.partial(_recognised, presidio.UsSsnRecognizer())),
+            (_IP, functools.partial(_recognised, presidio.IpRecognizer())),
+            (_CODE, functools.partial(_recognised, presidio.CryptoRecognizer())),
+            (_MAC, functools.partial(_recognised, presidio.MacAddressRecognizer())),
             (_AT, _EmailRecogniser().find),
             (_DOMAIN, _UrlRecogniser().find),
         ]
@@ -85,10 +85,10 @@ class Recognisers:
         for needed, find in self._asked:
             if needed.search(text):
                 found += find(text)
-        return longest(found) if found else ()
+        return keep_longest(found) if found else ()
 
 
-def _found(recogniser: Any, text: str, offset: int = 0) -> Iterator[Mention]:
+def _recognised(recogniser: Any, text: str, offset: int = 0) -> Iterator[Mention]:
     for result in recogniser.analyze(text, recogniser.supported_entities):
         yield Mention(result.start + offset, result.end + offset, result.entity_type)
 
@@ -115,7 +115,7 @@ class _EmailRecogniser:
     def find(self, text: str) -> Iterator[Mention]:
         for word in _WORD.finditer(text):
             if "@" in word.group() and len(word.group()) <= _LONGEST_WORD:
-                yield from _found(self._recogniser, word.group(), word.start())
+                yield from _recognised(self._recogniser, word.group(), word.start())
 
 
 class _UrlRecogniser:
@@ -136,7 +136,7 @@ class _UrlRecogniser:
 
     def find(self, text: str) -> Iterator[Mention]:
         for start, end in self._windows(text):
-            yield from _found(self._recogniser, text[start:end], start)
+            yield from _recognised(self._recogniser, text[start:end], start)
 
     def _windows(self, text: str) -> Iterator[tuple[int, int]]:
         start = end = 0
@@ -181,5 +181,5 @@ class _PhoneRecogniser:
         in_a_row = max((len(_DIGIT.findall(row)) for row in _DIGIT_ROW.findall(text)), default=0)
         for digits, recogniser in self._recognisers.items():
             if digits <= in_a_row:
-                return _found(recogniser, text)
+                return _recognised(recogniser, text)
         return ()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.spacy_plugins import without_plugins
 from fl_sim.data_prep.taggers import pattern_rules
-from fl_sim.data_prep.taggers.name_rules import NAME, Word, names, word_of
-from fl_sim.data_prep.taggers.spans import encodable, longest, pieces, shifted, united
+from fl_sim.data_prep.taggers.name_rules import NAME, Word, find_names, make_word
+from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text, unite
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -55,7 +55,7 @@ class RuleTagger:
         """Mentions of each text in the order of their places."""
         engine = self._engine
         for text in texts:
-            yield engine.mentions(encodable(text))
+            yield engine.mentions(replace_surrogates(text))
 
     def describe(self) -> dict[str, str]:
         """Which rules, their version, and the versions of what they stand on."""
@@ -90,23 +90,23 @@ class _Engine:
     def mentions(self, text: str) -> tuple[Mention, ...]:
         if len(self._words) > _MOST_WORDS:
             self._start_vocabulary()
-        formed: list[Mention] = list(pattern_rules.shapes(text))
+        formed: list[Mention] = list(pattern_rules.find_shapes(text))
         named: list[Mention] = []
-        for offset, piece in pieces(text):
+        for offset, piece in split_text(text):
             document = self._pipeline.make_doc(piece)
             rows = document.to_array(["ORTH", "IDX", "SPACY"]).tolist() if len(document) else []
             read = [self._words.get(row[0]) or self._read(row[0]) for row in rows]
             if any(triggers for _, triggers in read):
-                formed += shifted(self._tokens.find(document), offset)
+                formed += shift(self._tokens.find(document), offset)
             if self._rules:
                 words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
-                named += shifted(names(piece, words, starts, spaced), offset)
+                named += shift(find_names(piece, words, starts, spaced), offset)
         found: list[Iterable[Mention]] = []
         if self._rules:
-            found.append(longest([*formed, *named]))
+            found.append(keep_longest([*formed, *named]))
         if self._recognisers is not None:
-            found += [longest(formed), self._recognisers.find(text)]
-        return united(found)
+            found += [keep_longest(formed), self._recognisers.find(text)]
+        return unite(found)
 
     def _start_vocabulary(self) -> None:
         import spacy
@@ -119,5 +119,5 @@ class _Engine:
     def _read(self, orth: int) -> tuple[Word, bool]:
         """What the rules ask of the token with this hash, kept for the next time."""
         text = self._pipeline.vocab.strings[orth]
-        self._words[orth] = word_of(text), pattern_rules.triggers(text)
+        self._words[orth] = make_word(text), pattern_rules.may_match(text)
         return self._words[orth]

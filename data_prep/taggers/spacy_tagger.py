@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.data_prep.records import CorpusError, Mention
 from fl_sim.data_prep.spacy_plugins import without_plugins
 from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.data_prep.taggers.spans import encodable, pieces, shifted, united
+from fl_sim.data_prep.taggers.spans import replace_surrogates, shift, split_text, unite
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -50,7 +50,7 @@ class SpacyTagger:
 
     Only what finds entities is loaded, with the vectors or transformers that it listens to. Parsers, taggers and
     lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. Very long texts and
-    words are cut (:func:`fl_sim.data_prep.taggers.spans.pieces`). ``batch_size`` is in texts: by default the
+    words are cut (:func:`fl_sim.data_prep.taggers.spans.split_text`). ``batch_size`` is in texts: by default the
     pipeline's own, and 1
     with a transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
     Raises :class:`CorpusError` for a pipeline that is absent, cannot be loaded or finds no entities.
@@ -60,13 +60,13 @@ class SpacyTagger:
         from confection import Config as ConfigFile
 
         self._name = name_or_path
-        self._folder, self._packaged = _located(name_or_path)
+        self._folder, self._packaged = _locate(name_or_path)
         with self._loading():
             self._meta: dict[str, Any] = json.loads((self._folder / "meta.json").read_text(encoding="utf-8"))
             config = ConfigFile().from_disk(self._folder / "config.cfg", interpolate=False)
             self._pipes: list[str] = config["nlp"]["pipeline"]
             self._components: dict[str, Config] = {name: config["components"][name] for name in self._pipes}
-        self._needed = _needed(self._components)
+        self._needed = _needed_components(self._components)
         if not self._needed:
             present = ", ".join(self._pipes) or "no component"
             raise CorpusError(
@@ -89,9 +89,9 @@ class SpacyTagger:
         ]
         found: list[Mention] = []
         for document, (offset, last) in self._pipeline.pipe(_parts(texts), as_tuples=True, batch_size=self._batch_size):
-            found += shifted(_mentions(document, keys), offset)
+            found += shift(_mentions(document, keys), offset)
             if last:
-                yield united([found])
+                yield unite([found])
                 found = []
 
     def describe(self) -> dict[str, str]:
@@ -137,14 +137,14 @@ def default_pipeline() -> str | None:
     """The first of :data:`PREFERRED` that is there."""
     for name in PREFERRED:
         try:
-            _located(name)
+            _locate(name)
         except CorpusError:
             continue
         return name
     return None
 
 
-def _located(name_or_path: str) -> tuple[Path, bool]:
+def _locate(name_or_path: str) -> tuple[Path, bool]:
     """The folder with the pipeline's files, and whether it lies in an installed package of its name."""
     if name_or_path == SHIPPED and (MODELS / SHIPPED / "meta.json").is_file():
         return MODELS / SHIPPED, False
@@ -158,27 +158,27 @@ def _located(name_or_path: str) -> tuple[Path, bool]:
     raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder")
 
 
-def _needed(components: Mapping[str, Config]) -> list[str]:
+def _needed_components(components: Mapping[str, Config]) -> list[str]:
     """The names of the components that find entities, or might, and of those that these build upon."""
     factories = {name: str(component.get("factory")) for name, component in components.items()}
     finding = [name for name, factory in factories.items() if factory not in _NOT_NEEDED | _EMBEDDERS]
     if any(factories[name] in _RULERS for name in finding):
         return list(components)
     unknown = any(factories[name] not in _FINDERS for name in finding)
-    upstream = {name for finder in finding for name in _listened_to(components[finder])}
+    upstream = {name for finder in finding for name in _upstream_components(components[finder])}
     embedding = {
         name for name, factory in factories.items() if factory in _EMBEDDERS and (unknown or {name, "*"} & upstream)
     }
     return [name for name in components if name in finding or (finding and name in embedding)]
 
 
-def _listened_to(settings: Config) -> Iterator[str]:
+def _upstream_components(settings: Config) -> Iterator[str]:
     """The upstream components, ``*`` for any, that listeners anywhere in a component's ``settings`` name."""
     if "Listener" in str(settings.get("@architectures", "")):
         yield str(settings.get("upstream", "*"))
     for value in settings.values():
         if isinstance(value, Mapping):
-            yield from _listened_to(value)
+            yield from _upstream_components(value)
 
 
 def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:
@@ -191,6 +191,6 @@ def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:
 def _parts(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, bool]]]:
     """The pieces of all texts, each with its place in its text and whether it is the last one."""
     for text in texts:
-        cut = list(pieces(encodable(text)))
+        cut = list(split_text(replace_surrogates(text)))
         for number, (offset, piece) in enumerate(cut, start=1):
             yield piece, (offset, number == len(cut))

@@ -15,12 +15,12 @@ _LONGEST_PIECE = 100_000
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 
 
-def encodable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """``text`` with U+FFFD for halves of surrogate pairs, which no tagger can encode; places stay what they are."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def pieces(text: str) -> Iterator[tuple[int, str]]:
+def split_text(text: str) -> Iterator[tuple[int, str]]:
     """``text`` in parts that a tokenizer and a model can take, each with the place where it begins.
 
     Nearly always that is one part. A text of more than 100,000 characters is cut at white space, for memory's sake;
@@ -40,12 +40,12 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
         yield start, text[start:end]
 
 
-def shifted(mentions: Iterable[Mention], offset: int) -> Iterable[Mention]:
+def shift(mentions: Iterable[Mention], offset: int) -> Iterable[Mention]:
     """``mentions`` of a piece as mentions of the text in which it begins at ``offset``."""
     return mentions if offset == 0 else [Mention(m.start + offset, m.end + offset, m.label) for m in mentions]
 
 
-def longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:
+def keep_longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:
     """``candidates`` less those that overlap a longer one, or one as long that begins earlier; in order of place."""
     kept: list[Mention] = []
     starts: list[int] = []
@@ -57,7 +57,7 @@ def longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:
     return tuple(kept)
 
 
-def united(groups: Iterable[Iterable[Mention]]) -> tuple[Mention, ...]:
+def unite(groups: Iterable[Iterable[Mention]]) -> tuple[Mention, ...]:
     """Every span of every group once, in order of place; the first group that has a span gives its label.
 
     Nothing is dropped for overlapping something else: two taggers that disagree about where a name ends leave two

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.taggers.spans import encodable, united
+from fl_sim.data_prep.taggers.spans import replace_surrogates, unite
 
 
 class StanzaTagger:
@@ -35,8 +35,8 @@ class StanzaTagger:
             if not text.strip():
                 yield ()
                 continue
-            entities = self._pipeline(encodable(text)).ents
-            yield united([[Mention(found.start_char, found.end_char, found.type) for found in entities]])
+            entities = self._pipeline(replace_surrogates(text)).ents
+            yield unite([[Mention(found.start_char, found.end_char, found.type) for found in entities]])
 
     def describe(self) -> dict[str, str]:
         return {

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.taggers.categories import Selection
-from fl_sim.data_prep.taggers.spans import united
+from fl_sim.data_prep.taggers.spans import unite
 
 GOLD = "gold"
 EVERYTHING = Selection.parse("all")
@@ -68,7 +68,7 @@ class Marking:
         kept, read = itertools.tee(sentences)
         tagged = self.tagger.tag(sentence.text for sentence in read)
         for sentence, mentions in zip(kept, tagged, strict=True):
-            counted = united([self._gold_mentions(sentence), mentions]) if self.gold else mentions
+            counted = unite([self._gold_mentions(sentence), mentions]) if self.gold else mentions
             yield dataclasses.replace(sentence, mentions=counted)
 
     def describe(self) -> dict[str, str]:

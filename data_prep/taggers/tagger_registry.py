@@ -21,7 +21,7 @@ from fl_sim.data_prep.records import CorpusError, Mention
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.data_prep.taggers.categories import IDENTIFIERS, Selection
 from fl_sim.data_prep.taggers.parallel_tagger import ParallelTagger
-from fl_sim.data_prep.taggers.spans import united
+from fl_sim.data_prep.taggers.spans import unite
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Marking, Tagger, describe_selection
 from fl_sim.plugins import PluginError, Registry
 
@@ -145,7 +145,7 @@ def with_high_recall(names: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class UnitedTagger:
-    """Unites taggers: every span that any member finds and the selection keeps (:func:`spans.united`)."""
+    """Unites taggers: every span that any member finds and the selection keeps (:func:`spans.unite`)."""
 
     members: Mapping[str, Tagger]
     selection: Selection = EVERYTHING
@@ -163,7 +163,7 @@ class UnitedTagger:
             _selected(member, self.selection, copy) for member, copy in zip(self.members.values(), copies, strict=True)
         )
         for groups in zip(*by_member, strict=True):
-            yield united([_identifiers(groups), *groups])
+            yield unite([_identifiers(groups), *groups])
 
     def describe(self) -> dict[str, str]:
         """Return a single member's description as it is; of several, each key with the member's number before it."""

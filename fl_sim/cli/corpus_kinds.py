@@ -84,7 +84,7 @@ def raw_corpus(args: argparse.Namespace) -> RawCorpus:
         CorpusError: flags or sources are bad.
         PluginError: the reader cannot be imported, has the wrong interface, or a name that is taken twice.
     """
-    return read_raw_corpus(args.kind, args, cleaning_of(args)).preprocessed(preprocessing_of(args))
+    return read_raw_corpus(args.kind, args, cleaning_of(args)).with_preprocessing(preprocessing_of(args))
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fl_sim.clients.selection import Selection, select
-from fl_sim.data_prep.store.ownership import Ownership, joined
+from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.strategies.primitives import sampling, streams
 
 EVERYBODY = np.array([[0, 4]])
@@ -75,7 +75,7 @@ def test_selection_of_many_users_in_a_row_is_the_definition(
 def test_selection_in_a_corpus_that_grew_is_the_definition() -> None:
     """Users 0 and 2 own a run of sentences in each of two parts; a sentence's coin belongs to its id."""
     added = ownership([[0, 1], [3], []], users=[1, 0, 1, 0, 1], num_entities=4)
-    grown = joined([CORPUS, added])
+    grown = join_parts([CORPUS, added])
     of_user = {0: [0, 1, 6], 1: [2], 2: [3, 7], 3: [4, 5], 4: [8]}
     entities_of = [[0], [], [0, 1], [2], [], [0], [0, 1], [3], []]
     for seed in map(partial(sampling.round_seed, 0), range(50)):

@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.deidentify import EMPTY, MODES, Rewriter, deidentify, merged, sentences_of, surrogates_of
+from fl_sim.data_prep.deidentify import (
+    EMPTY,
+    MODES,
+    Rewriter,
+    assign_surrogates,
+    deidentify,
+    merge_overlapping,
+    sentences_of,
+)
 from fl_sim.data_prep.identity import Identity, entity_key
 from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.surrogates import SurrogateMaker, in_case_of
+from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category
 
 
@@ -129,7 +137,7 @@ def test_twice_is_refused(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_overlapping_mentions_become_their_hull() -> None:
     mentions = [Mention(0, 4, "A"), Mention(2, 9, "B"), Mention(3, 5, "C"), Mention(9, 11, "D"), Mention(9, 10, "E")]
-    assert merged(reversed(mentions)) == (Mention(0, 9, "B"), Mention(9, 11, "D"))
+    assert merge_overlapping(reversed(mentions)) == (Mention(0, 9, "B"), Mention(9, 11, "D"))
 
 
 _SOME_WORDS = "Ada ADA ada Byron London's O’Neil 12 March 1999 a@b.example . , é 😀 IBM the Mr. first £5 's"
@@ -150,22 +158,22 @@ def marked(draw: st.DrawFn) -> Sentence:
 @settings(deadline=None)
 @given(st.lists(marked(), min_size=1, max_size=4), st.sampled_from(MODES))
 def test_no_mention_remains_at_its_place(drawn: list[Sentence], mode: str) -> None:
-    surrogates = surrogates_of(drawn, Identity(), 0) if mode == "surrogate" else None
+    surrogates = assign_surrogates(drawn, Identity(), 0) if mode == "surrogate" else None
     rewriter = Rewriter(mode, surrogates=surrogates)
-    real = {entity_key(s.surface(m)) for s in drawn for m in (*s.mentions, *merged(s.mentions))}
+    real = {entity_key(s.surface(m)) for s in drawn for m in (*s.mentions, *merge_overlapping(s.mentions))}
     for old in drawn:
-        hulls, found = merged(old.mentions), rewriter.rewritten(old)
-        assert len(found.kept) == len(found.put) + 1 == len(hulls) + 1
-        joined = "".join(itertools.chain(*zip(found.kept, (*found.put, ""), strict=True)))
+        hulls, found = merge_overlapping(old.mentions), rewriter.rewrite(old)
+        assert len(found.kept) == len(found.replacements) + 1 == len(hulls) + 1
+        joined = "".join(itertools.chain(*zip(found.kept, (*found.replacements, ""), strict=True)))
         assert found.sentence.text == joined or (found.sentence.text == EMPTY and not joined.strip())
         bounds = [0, *(x for m in hulls for x in (m.start, m.end)), len(old.text)]
         outside = [old.text[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
         if mode == "remove":
             assert all(kept.strip() in piece for kept, piece in zip(found.kept, outside, strict=True))
-            assert set(found.put) <= {""}
+            assert set(found.replacements) <= {""}
         else:
             assert list(found.kept) == outside
-            assert all(put.strip() and put != old.surface(m) for put, m in zip(found.put, hulls, strict=True))
+            assert all(put.strip() and put != old.surface(m) for put, m in zip(found.replacements, hulls, strict=True))
         assert all(entity_key(found.sentence.surface(m)) not in real for m in found.sentence.mentions)
         assert len(found.sentence.mentions) == (len(hulls) if mode == "surrogate" else 0)
 
@@ -173,8 +181,8 @@ def test_no_mention_remains_at_its_place(drawn: list[Sentence], mode: str) -> No
 @settings(deadline=None)
 @given(st.lists(marked(), min_size=1, max_size=4))
 def test_one_surrogate_per_entity(drawn: list[Sentence]) -> None:
-    surrogates = surrogates_of(drawn, Identity(), 0)
-    assert set(surrogates) == {entity_key(s.surface(m)) for s in drawn for m in merged(s.mentions)}
+    surrogates = assign_surrogates(drawn, Identity(), 0)
+    assert set(surrogates) == {entity_key(s.surface(m)) for s in drawn for m in merge_overlapping(s.mentions)}
     assert len({entity_key(name) for name in surrogates.values()}) == len(surrogates)
 
 
@@ -216,11 +224,11 @@ def test_surrogates_have_a_plausible_shape(key: str, category: Category, shape: 
     ("surface", "expected"), [("ADA", "GRETA BY"), ("ada", "greta by"), ("Ada", "Greta By"), ("A", "Greta By")]
 )
 def test_case(surface: str, expected: str) -> None:
-    assert in_case_of(surface, "Greta By") == expected
+    assert match_case(surface, "Greta By") == expected
 
 
 def test_a_corpus_keeps_its_identity(tmp_path: Path) -> None:
     identity = Identity(steps=("case",), family_names=True)
     corpus = write_corpus(SENTENCES, tmp_path / "parent", name="parent", identity=identity)
     made, _ = deidentify(corpus, tmp_path / "out", "surrogate")
-    assert made.manifest.settings["identity"] == identity.described()
+    assert made.manifest.settings["identity"] == identity.manifest_settings()

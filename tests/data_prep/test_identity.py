@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, linked
+from fl_sim.data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, link_names
 from fl_sim.data_prep.identity_effect import identity_effect, identity_table
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
@@ -214,7 +214,7 @@ LINKING = Identity(link_within_document=True)
 
 
 def resolved(sentences: list[Sentence]) -> list[set[str]]:
-    return [keys(found) for _, found in LINKING.resolved(sentences)]
+    return [keys(found) for _, found in LINKING.resolve(sentences)]
 
 
 def test_a_part_of_a_name_stands_for_the_name_within_its_document() -> None:
@@ -251,10 +251,10 @@ NAMES = st.lists(st.sampled_from(["a", "b", "c", "a b", "b c", "c d", "a b c", "
 def test_removing_an_entity_leaves_the_entities_of_all_other_sentences(document: list[list[str]]) -> None:
     """What section 14 of docs/privacy.md rests on; a plain union of linked keys fails here."""
     own = [tuple((name, "PER") for name in names) for names in document]
-    whole = linked(own)
+    whole = link_names(own)
     for entity in {key for found in whole for key, _ in found}:
         left = [index for index, found in enumerate(whole) if entity not in keys(found)]
-        alone = linked([own[index] for index in left])
+        alone = link_names([own[index] for index in left])
         assert [keys(found) for found in alone] == [keys(whole[index]) for index in left]
 
 
@@ -262,8 +262,8 @@ def test_the_counterexample_of_the_documentation() -> None:
     """Direct links alone: without David Johnson's sentence, Smith's sentence no longer needs Mary Smith's coin."""
     own = [(("david johnson", "PER"), ("mary smith", "PER")), (("smith", "PER"),)]
     direct_union = {"smith", "mary smith"}
-    assert keys(linked(own)[1]) == direct_union | {"david johnson"}
-    assert keys(linked(own[1:])[0]) == {"smith"}
+    assert keys(link_names(own)[1]) == direct_union | {"david johnson"}
+    assert keys(link_names(own[1:])[0]) == {"smith"}
 
 
 def test_a_million_mentions_a_minute() -> None:
@@ -278,8 +278,10 @@ def test_warnings_name_what_changes_the_promise() -> None:
     assert Identity().warnings() == Identity(family_names=True).warnings() == ()
     assert "inside another name" in Identity(nested="longest").warnings()[0]
     assert "linked" in LINKING.warnings()[0]
-    described = [Identity(**s).described() for s in ({}, {"nested": "longest"}, {"steps": ()}, {"family_names": True})]
-    assert all(a != b for a, b in itertools.combinations([*described, LINKING.described()], 2))
+    described = [
+        Identity(**s).manifest_settings() for s in ({}, {"nested": "longest"}, {"steps": ()}, {"family_names": True})
+    ]
+    assert all(a != b for a, b in itertools.combinations([*described, LINKING.manifest_settings()], 2))
 
 
 def test_the_effect_of_all_steps_is_what_the_corpus_has() -> None:
@@ -309,7 +311,7 @@ def test_a_corpus_is_written_with_its_identity(tmp_path: Path) -> None:
     ]
     assert found == [{"johnson", "david johnson", "mary smith"}, {"david johnson", "mary smith"}, {"johnson"}]
     assert corpus.warnings == LINKING.warnings()
-    assert corpus.manifest.settings["identity"] == LINKING.described()
+    assert corpus.manifest.settings["identity"] == LINKING.manifest_settings()
     assert write_corpus(sentences, tmp_path / "plain", name="plain").warnings == ()
     rows = {row["identity"]: row for row in identity_effect(corpus, "train")}
     assert rows["all steps, linked within a user"]["sentences"] == {"median": 2, "p95": 2, "max": 2}

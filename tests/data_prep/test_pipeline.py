@@ -64,7 +64,7 @@ class CountingTagger:
         return {"tagger": "counting", "version": self.version}
 
 
-def prepared(source: Path, out: Path, tagger: CountingTagger) -> pipeline.Prepared:
+def prepared(source: Path, out: Path, tagger: CountingTagger) -> pipeline.PreparedCorpus:
     return prepare(table("jsonl", source, BARE), out, marking=Marking(False, tagger))
 
 
@@ -207,7 +207,7 @@ def test_what_was_tagged_is_not_tagged_again(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "out", "whole"]
 
 
-@pytest.mark.parametrize("damage", ["torn", "swapped", "other tagger", "other source"])
+@pytest.mark.parametrize("damage", ["torn", "swap_names", "other tagger", "other source"])
 def test_what_does_not_belong_is_thrown_away(
     damage: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +221,7 @@ def test_what_does_not_belong_is_thrown_away(
         files[1].write_bytes(files[1].read_bytes()[:-20])
         (tmp_path / ".out.tagged" / "00000003.arrow-partial").write_bytes(b"half")
         kept = 10
-    elif damage == "swapped":
+    elif damage == "swap_names":
         shutil.copy(files[0], files[2])
         kept = 20
     elif damage == "other tagger":

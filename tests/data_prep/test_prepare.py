@@ -91,7 +91,7 @@ def test_the_manifest_says_what_was_read_and_never_where(tmp_path: Path) -> None
     corpus = write_corpus(BASE, tmp_path / "out", name="base", sources=sources, settings={"k": 1})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert list(manifest["sources"]) == ["raw.jsonl"]
-    assert manifest["settings"] == {"k": 1, "identity": Identity().described()}
+    assert manifest["settings"] == {"k": 1, "identity": Identity().manifest_settings()}
     assert manifest["splits"]["train"] == {"users": 2, "sentences": 3, "entities": 1, "mentions": 3}
     assert {"fl-sim", "numpy", "pyarrow"} <= set(manifest["tools"])
     assert str(tmp_path) not in json.dumps(manifest)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.ner.coverage import Evaluation, Measured
+    from fl_sim.data_prep.ner.coverage import Estimate, Evaluation
     from fl_sim.data_prep.records import Sentence
 
 DEFAULT_CONFIG = "ner.cfg"
@@ -154,7 +154,7 @@ def _table(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _interval(figure: Measured) -> str:
+def _interval(figure: Estimate) -> str:
     if figure.low is None or figure.high is None:
         return _number(figure.value)
     return f"{_number(figure.value)} ({figure.low:.3f}–{figure.high:.3f})"

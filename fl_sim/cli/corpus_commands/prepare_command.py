@@ -15,7 +15,7 @@ from fl_sim.cli.identity_flags import identity_of
 from fl_sim.cli.tagger_flags import marking_of
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.pipeline import Prepared
+    from fl_sim.data_prep.pipeline import PreparedCorpus
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
     from fl_sim.data_prep.records import Sentence
 
@@ -85,7 +85,7 @@ def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterato
         yield watch
 
 
-def _report(made: Prepared, as_json: bool) -> None:
+def _report(made: PreparedCorpus, as_json: bool) -> None:
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
 
     corpus, notes = made.corpus, made.corpus.parts[-1].manifest.notes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import spacy
 
-from fl_sim.data_prep.ner.distillation import HASHES, distilled, hashed_vectors, words_outside
+from fl_sim.data_prep.ner.distillation import HASHES, distil_table, hashed_vectors, unknown_words
 from fl_sim.data_prep.records import Sentence
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -26,7 +26,7 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def test_a_table_with_room_resembles_its_teacher_in_any_case() -> None:
-    table = distilled(WORDS, TARGETS, OTHERS, rows=2000)
+    table = distil_table(WORDS, TARGETS, OTHERS, rows=2000)
     assert table.shape == (2000, 6)
     assert table.dtype == np.float32
     found = read(table, WORDS)
@@ -38,7 +38,7 @@ def test_a_table_with_room_resembles_its_teacher_in_any_case() -> None:
 def test_in_a_small_table_common_words_come_first() -> None:
     many = [f"many{number}" for number in range(4000)]
     targets = np.random.default_rng(1).normal(size=(len(many), 6)).astype(np.float32)
-    crowded = read(distilled(many, targets, OTHERS, rows=2000), many)
+    crowded = read(distil_table(many, targets, OTHERS, rows=2000), many)
     first, last = (error(crowded[part], targets[part]) for part in (slice(500), slice(3500, 4000)))
     assert first < last < 1.0
 
@@ -53,4 +53,4 @@ def test_a_word_reads_the_mean_of_its_rows() -> None:
 
 def test_words_outside_are_lower_case_tokens_that_are_not_known() -> None:
     sentences = [Sentence("train", "user", text, ()) for text in ("Ada left Porto.", "Porto, again")]
-    assert words_outside(["left", "again"], sentences) == [",", ".", "ada", "porto"]
+    assert unknown_words(["left", "again"], sentences) == [",", ".", "ada", "porto"]

@@ -15,9 +15,9 @@ from spacy.vectors import Vectors
 from thinc.api import chain, ragged2list
 
 from fl_sim.data_prep.ner import pipeline_training
-from fl_sim.data_prep.ner.augmentation import UNKNOWN, name_pools, swapped, with_unknown, without_case
+from fl_sim.data_prep.ner.augmentation import UNKNOWN, drop_case, mark_unknown, name_pools, swap_names
 from fl_sim.data_prep.ner.open_sets import OPEN_SETS, TEST, TRAIN, VALIDATION, NamedPart, read_open_sets
-from fl_sim.data_prep.ner.pipeline_training import Recipe, Trained, train_pipeline, training_sentences
+from fl_sim.data_prep.ner.pipeline_training import Recipe, TrainedPipeline, train_pipeline, training_sentences
 from fl_sim.data_prep.ner.word_vectors import reduce_vectors, word_vectors
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
@@ -100,13 +100,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(source: Path, config: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(source: Path, config: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedPipeline:
     """One training with seed 0; the others are compared with it."""
     return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, teacher=encoder)
 
 
 def test_the_same_seed_makes_the_same_bytes(
-    source: Path, config: Path, encoder: Path, trained: Trained, tmp_path: Path
+    source: Path, config: Path, encoder: Path, trained: TrainedPipeline, tmp_path: Path
 ) -> None:
     again = train_pipeline(source, tmp_path / "again", config, teacher=encoder)
     assert again.sha256 == trained.sha256
@@ -124,7 +124,7 @@ def test_another_seed_makes_other_sentences() -> None:
     assert first != other
 
 
-def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(trained: Trained) -> None:
+def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(trained: TrainedPipeline) -> None:
     assert trained.scores["wikigold"]["test"]["f1"] is not None
     assert trained.scores["wikigold"]["test"]["f1"] > 0.8
     pipeline = spacy.load(trained.folder)
@@ -155,7 +155,7 @@ def test_a_training_that_is_stopped_leaves_nothing(
         written.extend(path for path in folder.rglob("*") if path.is_file())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline_training, "_best", lambda pipeline, folder, progress: pipeline)
+    monkeypatch.setattr(pipeline_training, "_train_best", lambda pipeline, folder, progress: pipeline)
     monkeypatch.setattr(pipeline_training, "weights_checksum", stop)
     with pytest.raises(KeyboardInterrupt):
         train_pipeline(source, tmp_path / "deep" / "out", config, teacher=encoder)
@@ -274,7 +274,7 @@ def test_swapped_names_are_where_the_mentions_say() -> None:
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(20):
-        made = swapped(POOL[0], pools, 1.0, rng)
+        made = swap_names(POOL[0], pools, 1.0, rng)
         surfaces = [made.surface(mention) for mention in made.mentions]
         assert surfaces[0] in pools["PER"]
         assert surfaces[1] in pools["LOC"]
@@ -282,20 +282,20 @@ def test_swapped_names_are_where_the_mentions_say() -> None:
         assert made.text == f"{surfaces[0]} left {surfaces[1]} with @tom ."
         seen.add(made.text)
     assert len(seen) == 4
-    assert swapped(POOL[0], pools, 0.0, rng) == POOL[0]
+    assert swap_names(POOL[0], pools, 0.0, rng) == POOL[0]
 
 
 def test_a_sentence_without_case_keeps_its_spans() -> None:
     odd = sentence("STRASSE or Straße, Ada", ("Ada", "PER"))
-    upper = without_case(odd, upper=True)
+    upper = drop_case(odd, upper=True)
     assert upper.text == "STRASSE OR STRAßE, ADA"
     assert upper.surface(upper.mentions[0]) == "ADA"
-    assert without_case(odd, upper=False).text == "strasse or straße, ada"
+    assert drop_case(odd, upper=False).text == "strasse or straße, ada"
 
 
 def test_unmarked_capitals_are_unknown_where_a_set_does_not_mark_all_kinds() -> None:
     known = sentence("Some German met Ada in Rome", ("Ada", "PER"))
-    made = with_unknown(known)
+    made = mark_unknown(known)
     assert [(made.surface(m), m.label) for m in made.mentions] == [("Ada", "PER"), ("German", "?"), ("Rome", "?")]
     recipe = {"repeats": {"a": 1}, "swap": 0.0, "upper": 0.0, "lower": 0.0, "choose_on": ("a",)}
     part = NamedPart("a", TRAIN, ("LOC", "ORG", "PER"), (known,))
@@ -304,7 +304,7 @@ def test_unmarked_capitals_are_unknown_where_a_set_does_not_mark_all_kinds() -> 
 
 
 def test_unknown_words_are_missing_annotation_to_spacy(tmp_path: Path) -> None:
-    made = with_unknown(sentence("Some German met Ada", ("Ada", "PER")))
+    made = mark_unknown(sentence("Some German met Ada", ("Ada", "PER")))
     assert UNKNOWN in {mention.label for mention in made.mentions}
     pipeline_training._write_documents([made], tmp_path / "one.spacy")
     (document,) = DocBin().from_disk(tmp_path / "one.spacy").get_docs(spacy.blank("en").vocab)

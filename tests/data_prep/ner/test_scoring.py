@@ -11,7 +11,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from fl_sim.data_prep.ner.scoring import ANY, Judged, Tally, figures, kind_of
+from fl_sim.data_prep.ner.scoring import ANY, ScoredSentence, Tally, figures, kind_of
 from fl_sim.data_prep.records import CorpusError, Mention
 
 NAMES = frozenset({"PER", "ORG", "LOC", "MISC"})
@@ -22,8 +22,8 @@ def mention(text: str, surface: str, label: str) -> Mention:
     return Mention(start, start + len(surface), label)
 
 
-def judged(cluster: str, text: str, gold: dict[str, str], found: dict[str, str]) -> Judged:
-    return Judged(
+def judged(cluster: str, text: str, gold: dict[str, str], found: dict[str, str]) -> ScoredSentence:
+    return ScoredSentence(
         cluster,
         text,
         tuple(mention(text, surface, label) for surface, label in gold.items()),
@@ -31,7 +31,7 @@ def judged(cluster: str, text: str, gold: dict[str, str], found: dict[str, str])
     )
 
 
-def tally_of(*sentences: Judged) -> Tally:
+def tally_of(*sentences: ScoredSentence) -> Tally:
     tally = Tally(NAMES)
     for sentence in sentences:
         tally.add(sentence)
@@ -115,7 +115,7 @@ def test_an_entity_is_covered_only_if_each_of_its_sentences_has_its_coin() -> No
 
 def test_one_surface_found_twice_counts_once() -> None:
     text = "Acme Acme"
-    twice = Judged("ann", text, (Mention(0, 4, "ORG"),), (Mention(0, 4, "ORG"), Mention(0, 4, "ORG")))
+    twice = ScoredSentence("ann", text, (Mention(0, 4, "ORG"),), (Mention(0, 4, "ORG"), Mention(0, 4, "ORG")))
     made = figures(tally_of(twice), resamples=10)
     assert made[("exact", ANY, "precision")].value == 1.0
 
@@ -217,7 +217,7 @@ def test_exact_figures_are_those_of_spacys_scorer(pairs: list[tuple[list, list]]
     examples = [Example(_document(found), _document(gold)) for found, gold in pairs]
     scores = Scorer.score_spans(examples, "ents")
     tally = tally_of(
-        *(Judged("user", e.reference.text, _mentions(e.reference), _mentions(e.predicted)) for e in examples)
+        *(ScoredSentence("user", e.reference.text, _mentions(e.reference), _mentions(e.predicted)) for e in examples)
     )
     made = figures(tally, resamples=1)
     for ours, theirs in (("precision", "ents_p"), ("recall", "ents_r"), ("f1", "ents_f")):

@@ -30,7 +30,7 @@ KEPT = [
 
 def finished(text: str, *mentions: Mention, cleaning: Cleaning | None = None) -> tuple[list[Sentence], Counter[str]]:
     reading = Reading(cleaning or Cleaning())
-    return list(reading.finished([Sentence("train", "u", text, mentions)])), reading.notes
+    return list(reading.clean([Sentence("train", "u", text, mentions)])), reading.notes
 
 
 @pytest.mark.parametrize("text", KEPT)
@@ -167,7 +167,7 @@ def test_what_is_indexed_is_what_the_text_says(
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = TableOptions(entities_column="ents", test_fraction=0.0, split_sentences=cut)
     chosen = Preprocessing.of_paper() if preprocess else Preprocessing()
-    raw = table("jsonl", folder / "rows.jsonl", options, Cleaning(max_characters=100)).preprocessed(chosen)
+    raw = table("jsonl", folder / "rows.jsonl", options, Cleaning(max_characters=100)).with_preprocessing(chosen)
     corpus = prepare(raw, folder / "out").corpus
     texts = corpus.texts("train").to_pylist()
     found = Counter(

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.iob import IobOptions, iob_files, malformed, mentions_of_tags, read_iob, read_iob_file
+from fl_sim.data_prep.readers.iob import (
+    IobOptions,
+    count_malformed,
+    iob_files,
+    mentions_of_tags,
+    read_iob,
+    read_iob_file,
+)
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
 ALL_TRAIN = IobOptions(test_fraction=0.0)
@@ -81,7 +88,7 @@ def test_a_hash_may_be_a_token_or_open_a_comment(tmp_path: Path) -> None:
 def test_malformed_tags_are_counted_and_lose_no_entity(
     tags: str, scheme: str, broken: int, entities: list[str]
 ) -> None:
-    assert malformed(tags.split(), scheme) == broken
+    assert count_malformed(tags.split(), scheme) == broken
     spans = [(place, place + 1) for place in range(0, 8, 2)]
     mentions = mentions_of_tags(tags.split(), spans)
     assert [f"{m.start // 2}-{(m.end - 1) // 2}" for m in mentions] == entities
@@ -107,14 +114,14 @@ def test_regular_tags_give_back_their_entities_and_break_no_rule(segments: list[
             prefixes = ["B" if scheme == "iob2" or touches else "I", *"I" * (length - 1)]
         tags += [f"{prefix}-{label}" for prefix in prefixes]
     assert mentions_of_tags(tags, [(2 * place, 2 * place + 1) for place in range(len(tags))]) == tuple(expected)
-    assert malformed(tags, scheme) == 0
+    assert count_malformed(tags, scheme) == 0
 
 
 @given(st.lists(st.text("BIESLUO-PERx_ 0", min_size=1, max_size=7), max_size=8))
 def test_no_tags_break_the_reader(tags: list[str]) -> None:
     mentions = mentions_of_tags(tags, [(2 * place, 2 * place + 1) for place in range(len(tags))])
     assert all(mention.label for mention in mentions)
-    assert all(0 <= malformed(tags, scheme) <= len(tags) + 1 for scheme in ("iob1", "iob2", "iobes"))
+    assert all(0 <= count_malformed(tags, scheme) <= len(tags) + 1 for scheme in ("iob1", "iob2", "iobes"))
 
 
 def test_ragged_lines_are_survived_and_counted(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_the_paper_does(before: str, after: str) -> None:
 def test_taggers_and_identity_see_the_text_as_it_was(tmp_path: Path) -> None:
     texts = {"a": "Yesterday Mr. Johnson's boat sank in Hull.", "b": "I met Johnson, in Hull!", "c": "..."}
     rows = [Sentence("train", user, text, ()) for user, text in texts.items()]
-    raw = RawCorpus("small", lambda: iter(rows), has_gold=False).preprocessed(PAPER)
+    raw = RawCorpus("small", lambda: iter(rows), has_gold=False).with_preprocessing(PAPER)
     corpus = prepare(raw, tmp_path / "out", marking=make_marking("rules", has_gold=False)).corpus
     assert corpus.texts("train").to_pylist() == [
         "yesterday mr johnsons boat sank in hull",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.readers.cutting import cut
-from fl_sim.data_prep.readers.tables import TableOptions, held_out, read_table
+from fl_sim.data_prep.readers.tables import TableOptions, is_held_out, read_table
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
 ROWS: list[dict[str, Any]] = [
@@ -80,17 +80,17 @@ def test_a_split_column_decides_where_there_is_one(tmp_path: Path) -> None:
     options = TableOptions(split_column="part")
     sentences = list(read_table("jsonl", write_table("jsonl", tmp_path, rows), options))
     assert [(s.split, s.user) for s in sentences] == [("dev", "3"), ("train", "3")]
-    assert "test_fraction" not in options.described()
+    assert "test_fraction" not in options.manifest_settings()
 
 
 def test_held_out_depends_on_the_key_and_the_seed_alone() -> None:
     keys = [f"user {number}" for number in range(4000)]
-    chosen = {key for key in keys if held_out(key, 0.1, seed=0)}
+    chosen = {key for key in keys if is_held_out(key, 0.1, seed=0)}
     assert 0.08 < len(chosen) / len(keys) < 0.12
-    assert chosen == {key for key in reversed(keys) if held_out(key, 0.1, seed=0)}
-    assert chosen != {key for key in keys if held_out(key, 0.1, seed=1)}
-    assert chosen < {key for key in keys if held_out(key, 0.3, seed=0)}
-    assert not any(held_out(key, 0.0, seed=0) for key in keys)
+    assert chosen == {key for key in reversed(keys) if is_held_out(key, 0.1, seed=0)}
+    assert chosen != {key for key in keys if is_held_out(key, 0.1, seed=1)}
+    assert chosen < {key for key in keys if is_held_out(key, 0.3, seed=0)}
+    assert not any(is_held_out(key, 0.0, seed=0) for key in keys)
 
 
 def test_adding_a_user_moves_nobody_else(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.ownership import EntityContributions, EntityProfiles, Ownership, joined
+from fl_sim.data_prep.store.ownership import EntityContributions, EntityProfiles, Ownership, join_parts
 
 SENTENCE = st.sets(st.integers(0, 6), max_size=4)
 USERS = st.lists(st.lists(SENTENCE, max_size=5), min_size=1, max_size=6)
@@ -73,7 +73,7 @@ def test_what_grew_is_the_corpus_with_every_sentence_at_its_user(
     known = [
         max((u + 1 for u, parts in enumerate(part_of) if min(parts, default=2) <= part), default=0) for part in range(2)
     ]
-    grown = joined([incidence(by_part[0][: known[0]]), incidence(by_part[1][: known[1]]), incidence(by_part[2])])
+    grown = join_parts([incidence(by_part[0][: known[0]]), incidence(by_part[1][: known[1]]), incidence(by_part[2])])
     expected = [(u, sorted(s)) for part in by_part for u, sentences in enumerate(part) for s in sentences]
     mentioned = [grown.entities_of(np.array([s]))[0].tolist() for s in range(grown.num_sentences)]
     assert list(zip(grown.user_of_sentence.tolist(), mentioned, strict=True)) == expected

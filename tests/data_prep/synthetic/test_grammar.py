@@ -9,7 +9,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.synthetic.grammar import Grammar, Piece
 from fl_sim.data_prep.synthetic.inflection import TENSES, Agreement, conjugate, gerund_of, third_person_of
 from fl_sim.data_prep.synthetic.phrasebook import phrasebook
-from fl_sim.data_prep.synthetic.writing import Style, tidied
+from fl_sim.data_prep.synthetic.writing import Style, tidy
 
 SHE = Agreement("she", 3, plural=False)
 THEY = Agreement("they", 3, plural=True)
@@ -138,7 +138,7 @@ def test_the_phrasebook_is_rich() -> None:
 
 
 def test_left_out_options_leave_no_trace() -> None:
-    assert tidied([("a  b ", ""), (" ", ""), ("Oslo", "GPE"), (" ", ""), (" , c ", "")]) == [
+    assert tidy([("a  b ", ""), (" ", ""), ("Oslo", "GPE"), (" ", ""), (" , c ", "")]) == [
         ("a b ", ""),
         ("Oslo", "GPE"),
         (", c", ""),
@@ -158,7 +158,7 @@ def test_articles_and_contractions() -> None:
         endings=(".",),
         date_style="{d.year}",
     )
-    pieces = style.applied(
+    pieces = style.apply(
         [("we did not buy a_ hour or a_ used ", ""), ("Orbit", "PRODUCT"), (" or a_ ", ""), ("Aster", "PRODUCT")],
         np.random.default_rng(0),
     )

@@ -11,7 +11,7 @@ import pytest
 
 from fl_sim.data_prep.prepare import Corpus
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.synthetic.chance import famous
+from fl_sim.data_prep.synthetic.chance import draw_rank
 from fl_sim.data_prep.synthetic.synthetic_corpus import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences
 
 MEGABYTE = 1_000_000
@@ -66,7 +66,7 @@ def test_spans_are_what_their_labels_say(small: list[Sentence]) -> None:
 
 def test_fame_is_zipf_like() -> None:
     rng = np.random.default_rng(0)
-    ranks = np.bincount([famous(100, rng) for _ in range(20_000)], minlength=100)
+    ranks = np.bincount([draw_rank(100, rng) for _ in range(20_000)], minlength=100)
     assert ranks[0] / 20_000 == pytest.approx(np.log(3 / 2) / np.log(102 / 2), abs=0.01)
     assert ranks[0] > 2 * ranks[5] > 4 * ranks[40] > 0
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import Mention
-from fl_sim.data_prep.taggers.spans import encodable, longest, pieces, shifted, united
+from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text, unite
 
 MENTIONS = st.lists(
     st.builds(
@@ -31,13 +31,13 @@ def test_longest_keeps_what_a_plain_search_keeps(candidates: list[Mention]) -> N
     for mention in sorted(candidates, key=lambda m: (m.start - m.end, m.start)):
         if not any(overlap(mention, other) for other in kept):
             kept.append(mention)
-    assert longest(candidates) == tuple(sorted(kept, key=lambda m: m.start))
+    assert keep_longest(candidates) == tuple(sorted(kept, key=lambda m: m.start))
 
 
 @given(st.lists(MENTIONS, max_size=4))
 def test_a_union_has_every_span_once_with_the_label_of_the_first_that_found_it(groups: list[list[Mention]]) -> None:
     every = [mention for group in groups for mention in group]
-    merged = united(groups)
+    merged = unite(groups)
     assert [(m.start, m.end) for m in merged] == sorted({(m.start, m.end) for m in every})
     for mention in merged:
         assert mention == next(m for m in every if (m.start, m.end) == (mention.start, mention.end))
@@ -46,7 +46,7 @@ def test_a_union_has_every_span_once_with_the_label_of_the_first_that_found_it(g
 @given(st.text(max_size=30))
 def test_encodable_keeps_places_and_can_be_encoded(text: str) -> None:
     broken = f"{text}\ud800{text}"
-    mended = encodable(broken)
+    mended = replace_surrogates(broken)
     mended.encode()
     assert len(mended) == len(broken)
     assert mended.replace("\ufffd", "") == broken.replace("\ud800", "").replace("\ufffd", "")
@@ -68,7 +68,7 @@ def test_encodable_keeps_places_and_can_be_encoded(text: str) -> None:
     ],
 )
 def test_pieces_are_the_text_and_few(text: str, parts: int) -> None:
-    cut = list(pieces(text))
+    cut = list(split_text(text))
     assert "".join(piece for _, piece in cut) == text
     assert all(text.startswith(piece, offset) and len(piece) <= 100_000 for offset, piece in cut)
     assert len(cut) == parts
@@ -76,16 +76,16 @@ def test_pieces_are_the_text_and_few(text: str, parts: int) -> None:
 
 def test_pieces_of_a_long_text_end_at_white_space() -> None:
     text = "Ada Byron " * 30_000
-    assert all(piece.endswith("Byron") or piece.endswith("Ada") or piece.endswith(" ") for _, piece in pieces(text))
+    assert all(piece.endswith("Byron") or piece.endswith("Ada") or piece.endswith(" ") for _, piece in split_text(text))
 
 
 def test_shifting() -> None:
-    assert list(shifted([Mention(1, 2, "A")], 0)) == [Mention(1, 2, "A")]
-    assert list(shifted([Mention(1, 2, "A")], 5)) == [Mention(6, 7, "A")]
+    assert list(shift([Mention(1, 2, "A")], 0)) == [Mention(1, 2, "A")]
+    assert list(shift([Mention(1, 2, "A")], 5)) == [Mention(6, 7, "A")]
 
 
 def test_many_mentions_take_no_squared_time() -> None:
     many = [Mention(2 * place, 2 * place + 1, "A") for place in range(100_000)]
     started = time.process_time()
-    assert len(longest(many)) == len(many)
+    assert len(keep_longest(many)) == len(many)
     assert time.process_time() - started < 10

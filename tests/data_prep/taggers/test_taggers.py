@@ -230,14 +230,14 @@ def test_presidios_recognisers_are_asked_wherever_they_would_find_something() ->
     from presidio_analyzer import predefined_recognizers as presidio
 
     from fl_sim.data_prep.taggers.presidio_tagger import Recognisers, _EmailRecogniser
-    from fl_sim.data_prep.taggers.spans import longest
+    from fl_sim.data_prep.taggers.spans import keep_longest
 
     names = ["Phone", "CreditCard", "Iban", "UsSsn", "Ip", "Crypto", "MacAddress", "Url"]
     plain = [getattr(presidio, f"{name}Recognizer")() for name in names] + [_EmailRecogniser()._recogniser]
 
     def unguarded(text: str) -> tuple[Mention, ...]:
         results = [result for one in plain for result in one.analyze(text, one.supported_entities)]
-        return longest(Mention(result.start, result.end, result.entity_type) for result in results)
+        return keep_longest(Mention(result.start, result.end, result.entity_type) for result in results)
 
     draw = random.Random(0)
     texts = [
