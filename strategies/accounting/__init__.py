@@ -1,1 +1,1 @@
-"""Accounting: from what a round releases to a proven ε, per user, entity and both. Pure mathematics, no framework."""
+"""Privacy accounting: the ε proven for a user, an entity and both, from the event of a round. No framework."""

@@ -1,11 +1,18 @@
-"""What training releases, and the ε that is proven for it.
+"""Account for the privacy loss of training: events, and the ε proven for them.
 
-A :class:`RoundEvent` says what one round releases, in the terms that its ε depends on. :func:`epsilon_curve`
-and its kin turn a number of equal rounds into (ε, δ) for a stated
+A :class:`RoundEvent` describes one round by the settings that its ε depends on. :func:`epsilon_curve`, :func:`epsilon`,
+:func:`composed_epsilon` and :func:`delta` return the (ε, δ) of a number of rounds for a stated
 :class:`~fl_sim.strategies.accounting.adjacency.Adjacency`.
-The guarantee, its assumptions and its proof are in docs/privacy.md; in short: all coins are independent and
-fresh each round, the noise is Gaussian with standard deviation z·β on the sum of clipped user updates, and
-everything else that the server uses is public. Every figure is an upper bound, rounding included.
+The guarantee, its assumptions and its proof are in docs/privacy.md; in short: users, entities and sentences are sampled
+independently and afresh each round, the noise is Gaussian with standard deviation z·β on the sum of clipped client
+updates, and everything else that the server uses is public. Every figure is an upper bound, rounding included.
+
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
+>>> round(epsilon(event, Adjacency(), rounds=50, delta=1e-5), 2)
+2.67
+>>> z = calibrate_noise_multiplier(event, [Adjacency()], rounds=50, delta=1e-5, target_epsilon=1.0)
+>>> 0.995 <= epsilon(replace(event, noise_multiplier=z), Adjacency(), rounds=50, delta=1e-5) <= 1.0
+True
 """
 
 from __future__ import annotations
@@ -28,9 +35,9 @@ Clipping = Literal["sentence", "user"]
 Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
-_HARDLY = 1e-3  # probability that a user who takes part has less than its cap
-_TURNING = 0.25  # an entity that moves less than this share of a user's clip is not worth a second proof
-_SEARCHED: dict[str, tuple[float, float]] = {  # from the safest value to the riskiest
+_HARDLY = 1e-3  # probability that a sampled user has fewer active sentences than its cap
+_TURNING = 0.25  # Theorem 2 is tried only if an entity can move a user's update by more than this share of its clip
+_SEARCHED: dict[str, tuple[float, float]] = {  # safest and riskiest value
     "noise_multiplier": (1e5, 1e-2),
     "q_u": (1e-7, 1.0),
     "q_s": (1e-7, 1.0),
@@ -40,18 +47,18 @@ _SEARCHED: dict[str, tuple[float, float]] = {  # from the safest value to the ri
 
 @dataclass(frozen=True, slots=True)
 class RoundEvent:
-    """What one round releases: Σ of clipped user updates plus Gaussian noise of standard deviation z·β.
+    """Describe one round: it releases Σ of clipped client updates plus Gaussian noise of standard deviation z·β.
 
     Attributes:
-        strategy: ``uedp`` (coins for users, entities and sentences) or ``user_level`` (DP-FedAvg: coins
-            for users, user clip only).
+        strategy: ``uedp`` (samples users, entities and sentences) or ``user_level`` (DP-FedAvg: samples users, clips
+            users only).
         noise_multiplier: z > 0.
-        q_u: probability that a user takes part.
-        q_e: probability that an entity is active, one coin shared by all users; 1 for ``user_level``.
-        q_s: probability that a sentence is active; 1 for ``user_level``.
+        q_u: probability with which each user is included.
+        q_e: probability with which each entity is included, for all users at once; 1 for ``user_level``.
+        q_s: probability with which each sentence is included; 1 for ``user_level``.
         user_cap: ŵ ≥ 1, the user clip counted in sentence clips: β = ŵ·c.
-        clipping: ``sentence`` when each sentence's gradient is clipped to c before the user's sum to β;
-            ``user`` when only the update is clipped to β. ``user_level`` is always the latter.
+        clipping: ``sentence`` if each sentence's gradient is clipped to c and the user's sum to β; ``user`` if only
+            the update is clipped to β, as ``user_level`` always does.
 
     Raises:
         PrivacyError: if a value is impossible.
@@ -82,7 +89,7 @@ class RoundEvent:
             raise PrivacyError(f"user_level with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
 
     def robust(self) -> RoundEvent:
-        """The same round with q_e = 1: its ε also holds for an entity that the detector missed."""
+        """Return the same round with q_e = 1: its ε also holds for an entity that the detector missed."""
         return replace(self, q_e=1.0)
 
     @property
@@ -92,11 +99,11 @@ class RoundEvent:
 
 
 def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:
-    """ε after each number of rounds, in the order given; inf where nothing can be proven.
+    """Return ε after each number of rounds, float64 (len(rounds),), in the order given; inf where none is provable.
 
     Args:
-        event: what every round releases.
-        adjacency: whom ε protects.
+        event: the event of every round.
+        adjacency: the protected user and entity.
         rounds: numbers of rounds, each at least 1.
         delta: δ, in (0, 1).
 
@@ -105,28 +112,28 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     """
     check_rounds(rounds)
     check_delta(delta)
-    wanted = np.unique(np.asarray(rounds, dtype=np.int64))
-    tail = composition.tail_share(delta, int(wanted[-1]))
+    distinct = np.unique(np.asarray(rounds, dtype=np.int64))
+    tail = composition.tail_share(delta, int(distinct[-1]))
     pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
-    curves = [composition.epsilon_curve(pair, event.noise_multiplier, wanted, delta) for pair in pairs]
+    curves = [composition.epsilon_curve(pair, event.noise_multiplier, distinct, delta) for pair in pairs]
     curve = np.min(curves, axis=0)
-    return curve[np.searchsorted(wanted, np.asarray(rounds, dtype=np.int64))]
+    return curve[np.searchsorted(distinct, np.asarray(rounds, dtype=np.int64))]
 
 
 def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> float:
-    """ε after ``rounds`` equal rounds at ``delta``; see :func:`epsilon_curve`."""
+    """Return ε after ``rounds`` equal rounds at ``delta``; see :func:`epsilon_curve`."""
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
 def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
-    """ε of rounds that differ from one another, several runs on one corpus for instance; inf where none can be proven.
+    """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
-    Every round is dominated by a pair of its own and the training by the product of the pairs, in whatever order they
-    came (docs/privacy.md, section 9). Of several proofs for a kind of round the one that is best by itself is taken.
+    Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
+    (docs/privacy.md, section 9). Of several proofs for a kind of round, the one with the smallest ε of its own is used.
 
     Args:
-        events: how many rounds there were of each kind; 0 for none.
-        adjacency: whom ε protects, the same in all rounds.
+        events: the number of rounds of each kind, 0 included.
+        adjacency: the protected user and entity, the same in all rounds.
         delta: δ, in (0, 1).
 
     Raises:
@@ -150,7 +157,13 @@ def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, del
 
 
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
-    """δ(ε) after ``rounds`` equal rounds, as an upper bound in both directions.
+    """Return an upper bound on δ(ε) after ``rounds`` equal rounds, the larger of both directions.
+
+    Args:
+        event: the event of every round.
+        adjacency: the protected user and entity.
+        rounds: number of rounds.
+        epsilon: ε, finite and at least 0.
 
     Raises:
         PrivacyError: if ``rounds`` is impossible or ``epsilon`` is negative or not finite.
@@ -166,10 +179,17 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
 def calibrate_noise_multiplier(
     event: RoundEvent, adjacencies: Sequence[Adjacency], rounds: int, delta: float, target_epsilon: float
 ) -> float:
-    """z at which the largest ε over ``adjacencies`` is at most the target and within 0.5 % of it.
+    """Return z at which the largest ε over ``adjacencies`` is at most the target and within 0.5 % of it.
+
+    Args:
+        event: the event of every round; its noise multiplier is ignored.
+        adjacencies: the protected users and entities; the largest ε of them counts.
+        rounds: number of rounds.
+        delta: δ, in (0, 1).
+        target_epsilon: finite and above 0.
 
     Raises:
-        PrivacyError: if the target is impossible, or out of reach of any noise multiplier that is computed.
+        PrivacyError: if the target is impossible, or even the largest noise multiplier exceeds it.
     """
     return solve("noise_multiplier", event, adjacencies, rounds, delta, target_epsilon)
 
@@ -182,16 +202,16 @@ def solve(
     delta: float,
     target_epsilon: float,
 ) -> float:
-    """The value of one setting at which ε just stays within the target, everything else as given.
+    """Return the value of one setting at which ε just meets the target, all other settings as given.
 
-    The smallest noise multiplier, the smallest user cap (z is kept, so the noise z·ŵ·c grows with the cap),
-    the largest number of rounds, the largest rate. ε ends within 0.5 % below the target, except where even the
-    end of the range stays below it, and for whole rounds.
+    That is the smallest noise multiplier, the smallest user cap (z is kept, so the noise z·ŵ·c grows with the cap), the
+    largest number of rounds or the largest rate. ε lies within 0.5 % below the target, unless even the end of the range
+    stays below it, or rounds are solved for, which are whole.
 
     Args:
-        unknown: what to solve for; the value that ``event`` (or ``rounds``) has for it is ignored.
-        event: what every round releases.
-        adjacencies: whom ε protects; the largest ε of them counts.
+        unknown: the setting to solve for; its value in ``event`` (or ``rounds``) is ignored.
+        event: the event of every round.
+        adjacencies: the protected users and entities; the largest ε of them counts.
         rounds: number of rounds.
         delta: δ, in (0, 1).
         target_epsilon: finite and above 0.
@@ -221,12 +241,12 @@ def solve(
 
 
 def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
-    """Every law that is proven to dominate a round and may be the best; each may cut ``tail``."""
+    """Return the dominating pairs of a round that may give the smallest ε; each truncation may cut off ``tail``."""
     return [round_mixtures(event, adjacency, tail), *hidden_pairs(event, adjacency, tail)]
 
 
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
-    """The law that does not reveal who was sampled (Theorem 2), where it may be the better one; else none."""
+    """Return the pair that does not reveal the sampled users (Theorem 2) where it may be better; else an empty list."""
     entity_bound = adjacency.entity_bound
     turned = event.q_s * entity_bound.sentences_per_user / event.user_cap
     if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
@@ -236,10 +256,10 @@ def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[t
 
 
 def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
-    """The adjacency, and without its bound on the user where that bound hardly matters.
+    """Return the adjacency, and also without its bound on the user if that bound hardly matters.
 
-    Two upper bounds that lie on different grids may come out in the wrong order in their last digits. As ε without
-    the bound is valid too, the smaller one is.
+    Rounding may put two upper bounds computed on different grids in the wrong order in their last digits. ε without the
+    bound on the user is valid too, so the smaller of the two is.
     """
     hardly = 0 < adjacency.user_sentences < math.inf and all(
         event.clips_sentences
@@ -251,14 +271,20 @@ def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacen
 
 
 def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
-    """``count`` equal rounds under the law that gives them the smallest ε by themselves."""
+    """Return ``count`` equal rounds with the dominating pair that gives them the smallest ε by themselves."""
     pairs = dominating_pairs_for(event, adjacency, tail)
-    alone = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
-    return composition.Part(pairs[int(np.argmin(alone))], event.noise_multiplier, count)
+    epsilons = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
+    return composition.Part(pairs[int(np.argmin(epsilons))], event.noise_multiplier, count)
 
 
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
-    """The law of the round's shift at the worst exposure of the adjacency; each law may cut ``tail``."""
+    """Return the dominating pair of a round at the worst exposure within the adjacency (Theorem 1).
+
+    Args:
+        event: the event of the round.
+        adjacency: the protected user and entity.
+        tail: probability mass that each truncation may cut off.
+    """
     exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
     return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail)
 
@@ -266,7 +292,14 @@ def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tupl
 def dominating_pairs_of(
     event: RoundEvent, user_sentences: float, exposure: dominating_pairs.Exposure, tail: float
 ) -> tuple[GaussianMixturePair, ...]:
-    """The law of the round's shift for an explicit exposure, an entity's own profile for instance."""
+    """Return the dominating pair of a round for an explicit exposure, from an entity's own profile for instance.
+
+    Args:
+        event: the event of the round.
+        user_sentences: n', the largest number of sentences of the protected user.
+        exposure: the revealed cases of the entity.
+        tail: probability mass that each truncation may cut off.
+    """
     user, unit = user_distribution(event, user_sentences, tail)
     entity = [
         entity_distribution(event, int(users), int(sentences), tail)
@@ -276,7 +309,7 @@ def dominating_pairs_of(
 
 
 def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
-    """The law of the protected entity's share, given how many of its users were sampled, with how many sentences."""
+    """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
     if event.clips_sentences:
         return dominating_pairs.entity_shift(event.q_e, event.q_s, sentences, 2 * event.user_cap * users, tail)
     return dominating_pairs.entity_shift(event.q_e, 1.0, 2 * min(users, sentences), math.inf, tail)
@@ -285,7 +318,7 @@ def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: flo
 def user_distribution(
     event: RoundEvent, user_sentences: float, tail: float
 ) -> tuple[dominating_pairs.Distribution, float]:
-    """The law of the protected user's own share, and what a full user counts in it."""
+    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β."""
     if event.clips_sentences:
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
     sentences = math.inf if user_sentences else 0.0
@@ -293,13 +326,13 @@ def user_distribution(
 
 
 def check_delta(delta: float) -> None:
-    """Raises PrivacyError unless δ lies between 0 and 1."""
+    """Raise PrivacyError unless δ lies between 0 and 1."""
     if not 0 < delta < 1:
         raise PrivacyError(f"delta is {delta}; allowed: between 0 and 1, both excluded")
 
 
 def check_rounds(rounds: Sequence[int]) -> None:
-    """Raises PrivacyError unless there are numbers of rounds, all whole and in range."""
+    """Raise PrivacyError unless ``rounds`` is not empty and all its numbers are whole and in range."""
     if not len(rounds):
         raise PrivacyError("rounds is empty; allowed: at least one number of rounds")
     for count in rounds:

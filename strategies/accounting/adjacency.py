@@ -1,8 +1,14 @@
-"""Who is protected: a user, an entity, or one of each at once (user-entity adjacency).
+"""Define the protected unit: a user, an entity, or one of each at once (user-entity adjacency).
 
 Two corpora are *user-entity adjacent* when one of them holds at most one more user ``u'`` (all of that user's
 sentences) and at most one more sensitive entity ``e'`` (every sentence of any user that mentions it).
 See docs/privacy.md, section 1.
+
+>>> entity = ContributionBound(users=15, sentences_per_user=2, sentences=20)
+>>> entity.total
+20
+>>> Adjacency(user_sentences=100, entity_bound=entity).user_sentences
+100
 """
 
 from __future__ import annotations
@@ -17,12 +23,12 @@ class PrivacyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ContributionBound:
-    """How far one entity reaches: who mentions it, and how often. It bounds the profile of the protected entity ``e'``.
+    """Bound the contribution of the protected entity ``e'``: the users who mention it and their sentences that do.
 
     Attributes:
-        users: F, at most this many users (other than ``u'``) mention the entity; 0 means no entity is protected.
-        sentences_per_user: n, at most this many sentences of each of them do.
-        sentences: at most this many sentences do altogether; ``None`` stands for ``users * sentences_per_user``.
+        users: F, the largest number of users (other than ``u'``) who mention the entity; 0 protects no entity.
+        sentences_per_user: n, the largest number of sentences of one such user that mention it.
+        sentences: the largest number of sentences of all users together; None for ``users * sentences_per_user``.
 
     Raises:
         PrivacyError: if a count is negative.
@@ -41,7 +47,7 @@ class ContributionBound:
 
     @property
     def total(self) -> int:
-        """At most this many sentences mention the entity."""
+        """Return the largest number of sentences that mention the entity."""
         bound = self.users * self.sentences_per_user
         return bound if self.sentences is None else min(bound, self.sentences)
 
@@ -51,12 +57,15 @@ NO_ENTITY = ContributionBound(users=0, sentences_per_user=0)
 
 @dataclass(frozen=True, slots=True)
 class Adjacency:
-    """The pair of corpora that ε speaks of: a user with at most ``user_sentences`` sentences, an entity of a ``reach``.
+    """State by how much the two corpora of the guarantee differ: at most one user ``u'`` and one entity ``e'``.
 
     Attributes:
-        user_sentences: n', a bound on the sentences of the protected user ``u'``; ``math.inf`` relies on no bound,
-            0 protects no user.
-        reach: what is assumed of the protected entity ``e'``; ``NO_ENTITY`` protects no entity.
+        user_sentences: n', the largest number of sentences of ``u'``; ``math.inf`` assumes no bound, 0 protects no
+            user.
+        entity_bound: the contribution bound of ``e'``; ``NO_ENTITY`` protects no entity.
+
+    Raises:
+        PrivacyError: if ``user_sentences`` is negative or not a whole number.
     """
 
     user_sentences: float = math.inf

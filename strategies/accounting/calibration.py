@@ -1,7 +1,13 @@
-"""The value of one setting that just meets a target ε, by interpolation and bisection.
+"""Find the value of one setting that just meets a target ε, by interpolation and bisection.
 
-ε never falls with the rounds and the rates and never rises with the noise multiplier and the user cap: a
-stochastically larger shift is never safer (docs/privacy.md, section 4).
+ε never decreases in the number of rounds and in the sampling rates, and never increases in the noise multiplier and in
+the user cap: a stochastically larger shift is never safer (docs/privacy.md, section 4).
+
+>>> z = bisect_value(lambda z: 4 / z, "noise_multiplier", safest=100.0, riskiest=0.01, target=2.0)
+>>> 1.99 <= 4 / z <= 2.0
+True
+>>> largest_count(lambda rounds: 0.1 * rounds, most=1000, target=2.05)
+20
 """
 
 from __future__ import annotations
@@ -11,53 +17,66 @@ from collections.abc import Callable
 
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
-_TOLERANCE = 0.004  # how far below the target ε may end, relative
+_TOLERANCE = 0.004  # relative distance below the target at which the search may end
 _STEPS = 60
-_FLATTEST = 1e-4  # ε further from the target than this factor tells nothing about where the target lies
-_EDGE = 0.02  # never look closer to an end than this share
+_FLATTEST = 1e-4  # interpolation ignores by how much ε differs from the target beyond this factor
+_EDGE = 0.02  # smallest distance of the next value from either end, as a share of the interval
 
 
 def bisect_value(
     epsilon_at: Callable[[float], float], name: str, safest: float, riskiest: float, target: float
 ) -> float:
-    """The value nearest to ``riskiest`` whose ε is at most ``target``, on a logarithmic scale.
+    """Return the value nearest to ``riskiest`` whose ε is at most ``target``, searched on a logarithmic scale.
 
-    ε ends within 0.5 % below the target, unless even ``riskiest`` stays below it.
+    Args:
+        epsilon_at: ε at a value; monotone between ``safest`` and ``riskiest``.
+        name: name of the setting, for the error message.
+        safest: end of the range with the smallest ε, above 0.
+        riskiest: end of the range with the largest ε, above 0.
+        target: the ε that must not be risky_epsilon.
+
+    Returns:
+        A value whose ε lies within 0.5 % below the target, or ``riskiest`` if its ε is below the target.
 
     Raises:
         PrivacyError: if ε exceeds the target even at ``safest``.
     """
-    reached = epsilon_at(safest)
-    if reached > target:
+    safe_epsilon = epsilon_at(safest)
+    if safe_epsilon > target:
         raise PrivacyError(
-            f"target_epsilon {target:g} is out of reach by {name}: at {safest:g} ε is still {reached:.4g}"
+            f"target_epsilon {target:g} is out of reach by {name}: at {safest:g} ε is still {safe_epsilon:.4g}"
         )
-    exceeded = epsilon_at(riskiest)
-    if exceeded <= target:
+    risky_epsilon = epsilon_at(riskiest)
+    if risky_epsilon <= target:
         return riskiest
     safe, risky = safest, riskiest
     for step in range(_STEPS):
-        if reached >= target * (1 - _TOLERANCE):
+        if safe_epsilon >= target * (1 - _TOLERANCE):
             break
-        share = 0.5 if step % 3 == 2 else _interpolated(reached, exceeded, target)
+        share = 0.5 if step % 3 == 2 else _interpolated(safe_epsilon, risky_epsilon, target)
         middle = safe * (risky / safe) ** share
         value = epsilon_at(middle)
         if value <= target:
-            safe, reached = middle, value
+            safe, safe_epsilon = middle, value
         else:
-            risky, exceeded = middle, value
+            risky, risky_epsilon = middle, value
     return safe
 
 
-def _interpolated(reached: float, exceeded: float, target: float) -> float:
-    """How far from the safe to the risky end to look next: straight in ln ε, aiming just below the target."""
+def _interpolated(safe_epsilon: float, risky_epsilon: float, target: float) -> float:
+    """Return the share of the way from the safe to the risky end to try next: linear in ln ε, just below the target."""
     aim = target * (1 - _TOLERANCE / 2)
-    low, high = math.log(max(reached, target * _FLATTEST)), math.log(min(exceeded, target / _FLATTEST))
+    low, high = math.log(max(safe_epsilon, target * _FLATTEST)), math.log(min(risky_epsilon, target / _FLATTEST))
     return min(max((math.log(aim) - low) / (high - low), _EDGE), 1 - _EDGE)
 
 
 def largest_count(epsilon_at: Callable[[int], float], most: int, target: float) -> int:
-    """The largest number of rounds, at most ``most``, whose ε is at most ``target``.
+    """Return the largest number of rounds, at most ``most``, whose ε is at most ``target``.
+
+    Args:
+        epsilon_at: ε after a number of rounds; never decreases.
+        most: the largest number to return.
+        target: the ε that must not be exceeded.
 
     Raises:
         PrivacyError: if one round already exceeds the target.

@@ -1,12 +1,16 @@
-"""The law of the shift of an entity from its own profile, instead of a bound on its reach.
+"""Compute the distribution of an entity's shift from its own profile instead of a contribution bound.
 
-A *profile* says how many sentences of each of its users mention an entity: whole numbers of at least 1, one per user,
-largest first. A reach (:class:`~fl_sim.strategies.accounting.adjacency.ContributionBound`) bounds a profile by three
-numbers; the profile itself gives
-a smaller law of the shift and so a smaller ε. Given the sampled users b, the entity moves a round by at most
-A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy.md, Theorem 1, step (b) and remark iv).
+A *profile* holds, for each user who mentions an entity, the number of that user's sentences that do: whole numbers of
+at least 1, int64 (num_users,), largest first. A contribution bound
+(:class:`~fl_sim.strategies.accounting.adjacency.ContributionBound`) bounds a profile by three numbers; the profile
+itself gives a stochastically smaller shift and so a smaller ε. Given the sampled users b, the entity shifts a round's
+sum by at most A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy.md, Theorem 1, step (b) and
+remark iv). :mod:`fl_sim.strategies.accounting.profile_accountant` computes ε from it.
 
-The figures follow in :mod:`fl_sim.strategies.accounting.profile_accountant`.
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, q_s=0.5, user_cap=2)
+>>> shift = all_sampled(event, np.array([2, 1]), tail=1e-12)
+>>> shift.values, shift.probabilities
+(array([0., 1., 2., 3.]), array([0.125, 0.375, 0.375, 0.125]))
 """
 
 from __future__ import annotations
@@ -29,52 +33,59 @@ Profile = NDArray[np.int64]
 _MOST_CASES = 256  # revealed cases of one round
 _MOST_CASES_BETWEEN = 2048
 _NEGLIGIBLE = 1e-60
-_STEPS = 16  # of a sentence, on which a fractional cap is rounded up
-_TRIM = 1e-3  # share of the tail that each convolution may cut
+_STEPS = 16  # a fractional cap is rounded up to a multiple of 1/16 of a sentence
+_TRIM = 1e-3  # share of the tail that each convolution may cut off
 
 
 def reduced(event: RoundEvent, profile: Profile) -> Profile:
-    """The simplest profile with the same ε; equal results need only be computed once.
+    """Return the simplest profile with the same ε, int64 (num_users,); equal results share one computation.
 
-    With the user clip alone only the number of users counts. Where every sentence is drawn, no user counts for more
-    than ⌈2ŵ⌉ sentences. Where every user is, it does not matter whose a sentence is, up to the cap of 2ŵ.
+    If only users are clipped, only the number of users counts. If every sentence takes part, no user counts for more
+    than ⌈2ŵ⌉ sentences. If every user takes part, the sentences of a user with at cap 2ŵ of them count as those of
+    separate users.
     """
     if not event.clips_sentences:
         return np.ones(len(profile), dtype=np.int64)
-    most = 2 * event.user_cap
+    cap = 2 * event.user_cap
     if event.q_s == 1:
-        profile = np.minimum(profile, math.ceil(most))
+        profile = np.minimum(profile, math.ceil(cap))
     if event.q_u == 1:
-        below = profile <= most
-        profile = np.concatenate([profile[~below], np.ones(int(profile[below].sum()), dtype=np.int64)])
+        within = profile <= cap
+        profile = np.concatenate([profile[~within], np.ones(int(profile[within].sum()), dtype=np.int64)])
     return profile
 
 
 def users_above_cap(event: RoundEvent, profile: Profile) -> int:
-    """How many users of a reduced profile the cap of 2ŵ may stop from counting in full."""
+    """Return the number of users of a reduced profile who have more sentences than the cap of 2ŵ."""
     return int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
 
 
 def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_pairs.Distribution:
-    """Law of the share of an active entity, counted in sentences, where q_u is 1; may cut ``tail``."""
+    """Return the distribution of an active entity's shift where q_u is 1, counted in sentences.
+
+    Args:
+        event: the event of every round.
+        profile: a reduced profile, int64 (num_users,).
+        tail: probability mass that each truncation may cut off.
+    """
     if not event.clips_sentences:
         return accountant.entity_distribution(event, len(profile), len(profile), tail)
     above = users_above_cap(event, profile)
-    free = dominating_pairs.binomial(int(profile[above:].sum()), event.q_s, tail)
+    uncapped = dominating_pairs.binomial(int(profile[above:].sum()), event.q_s, tail)
     if not above:
-        return free
+        return uncapped
     capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
-    values, position = np.unique(np.add.outer(capped.values, free.values), return_inverse=True)
-    together = np.multiply.outer(capped.probabilities, free.probabilities)
+    values, position = np.unique(np.add.outer(capped.values, uncapped.values), return_inverse=True)
+    probabilities = np.multiply.outer(capped.probabilities, uncapped.probabilities)
     return dominating_pairs.Distribution(
-        values, np.bincount(position.ravel(), together.ravel(), minlength=len(values)).astype(np.float64)
+        values, np.bincount(position.ravel(), probabilities.ravel(), minlength=len(values)).astype(np.float64)
     )
 
 
 def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominating_pairs.Distribution:
-    """Law of Σ_w min(K_w, cap), K_w ~ Binomial(n_w, q_s) for the n_w in ``counts``, all above ``cap``.
+    """Return the distribution of Σ_w min(K_w, cap), K_w ~ Binomial(n_w, q_s), for the n_w in ``counts`` above ``cap``.
 
-    A cap that is no whole number is rounded up to a multiple of 1/16.
+    A fractional cap is rounded up to a multiple of 1/16.
     """
     steps = 1 if float(cap).is_integer() else _STEPS
     below = math.ceil(cap)
@@ -90,38 +101,38 @@ def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominat
 
 @dataclass(frozen=True, slots=True)
 class _Ladder:
-    """A law on the whole numbers from ``first`` on; what its masses miss of 1 counts as a certain loss."""
+    """Hold a distribution on the integers from ``first`` on; what its masses miss of 1 counts as a certain loss."""
 
     first: int
     masses: Floats
 
 
 def _times(distribution: _Ladder, times: int, tail: float) -> _Ladder:
-    """The sum of ``times`` independent draws."""
+    """Return the distribution of the sum of ``times`` independent draws."""
     if times == 1:
         return distribution
     half = _times(distribution, times // 2, tail)
-    twice = _sum(half, half, tail)
-    return _sum(twice, distribution, tail) if times % 2 else twice
+    doubled = _sum(half, half, tail)
+    return _sum(doubled, distribution, tail) if times % 2 else doubled
 
 
 def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
-    """The sum of two draws."""
+    """Return the distribution of the sum of two independent draws."""
     return _trimmed(first.first + second.first, np.convolve(first.masses, second.masses), tail)
 
 
-def _plus_multiple(ladder: _Ladder, drawn: dominating_pairs.Distribution, count: int, tail: float) -> _Ladder:
-    """The sum of a draw and ``count`` times a draw of ``drawn``."""
-    places = count * drawn.values.astype(np.int64)
-    size, lowest = len(ladder.masses), int(places[0])
-    masses = np.zeros(size + int(places[-1]) - lowest)
-    for place, probability in zip((places - lowest).tolist(), drawn.probabilities, strict=True):
-        masses[place : place + size] += probability * ladder.masses
+def _plus_multiple(ladder: _Ladder, users: dominating_pairs.Distribution, count: int, tail: float) -> _Ladder:
+    """Return the distribution of a draw of ``ladder`` plus ``count`` times a draw of ``users``."""
+    offsets = count * users.values.astype(np.int64)
+    size, lowest = len(ladder.masses), int(offsets[0])
+    masses = np.zeros(size + int(offsets[-1]) - lowest)
+    for offset, probability in zip((offsets - lowest).tolist(), users.probabilities, strict=True):
+        masses[offset : offset + size] += probability * ladder.masses
     return _trimmed(ladder.first + lowest, masses, tail)
 
 
 def _trimmed(first: int, masses: Floats, tail: float) -> _Ladder:
-    """Hardly any mass is cut above, and negligible mass below is moved up."""
+    """Cut off a small share of ``tail`` at the top and move negligible mass at the bottom up."""
     high = max(1, int(np.count_nonzero(np.cumsum(masses[::-1])[::-1] > _TRIM * tail)))
     low = min(int(np.count_nonzero(np.cumsum(masses) <= _NEGLIGIBLE)), high - 1)
     kept = masses[low:high].copy()
@@ -130,20 +141,26 @@ def _trimmed(first: int, masses: Floats, tail: float) -> _Ladder:
 
 
 def exposure(event: RoundEvent, profile: Profile, tail: float) -> dominating_pairs.Exposure:
-    """Law of how many of the reduced profile's users were sampled, M, and of how many sentences they have, J.
+    """Return the distribution of the sampled users of a reduced profile, M, and of their sentences, J = Σ b_w·n_w.
 
-    M is kept beside J = Σ b_w·n_w where the cap of 2ŵM is likely to matter, which is where a user has more than 2ŵ
-    sentences and draws more than ŵ on average; else it counts as all users. Too many cases are joined to larger ones,
-    which are the same for all profiles.
+    M is kept beside J where the cap of 2ŵM is likely to matter: a user has more than 2ŵ sentences, and more than ŵ of
+    them take part on average. Elsewhere M counts as all users. Too many cases are joined to larger ones, the same for
+    all profiles.
+
+    Args:
+        event: the event of every round.
+        profile: a reduced profile, int64 (num_users,).
+        tail: probability mass that each truncation may cut off.
     """
     capped = users_above_cap(event, profile) > 0 and event.q_s * int(profile.max()) > event.user_cap
     counts, multiplicities = np.unique(profile, return_counts=True)
-    share = tail / 2 ** math.ceil(math.log2(max(1, len(counts))))  # few shares, so that many profiles share a law
-    drawn = [
+    # Only powers of two divide the tail, so that many profiles share a cached distribution.
+    share = tail / 2 ** math.ceil(math.log2(max(1, len(counts))))
+    sampled = [
         (int(count), _sampled(int(users), event.q_u, share))
         for count, users in zip(counts, multiplicities, strict=True)
     ]
-    cases = _with_users(drawn) if capped else _without_users(drawn, tail)
+    cases = _with_users(sampled) if capped else _without_users(sampled, tail)
     final = cases.without_rare(tail).joined(_MOST_CASES)
     users = final.users if capped else np.minimum(final.sentences, len(profile))
     return dominating_pairs.Exposure(final.probabilities, users, final.sentences)
@@ -154,44 +171,44 @@ def _sampled(users: int, q_u: float, tail: float) -> dominating_pairs.Distributi
     return dominating_pairs.binomial(users, q_u, tail)
 
 
-def _without_users(drawn: Sequence[tuple[int, dominating_pairs.Distribution]], tail: float) -> _Cases:
-    """The law of J alone."""
+def _without_users(sampled: Sequence[tuple[int, dominating_pairs.Distribution]], tail: float) -> _Cases:
+    """Return the distribution of J alone, from (sentences of a user, number of sampled users with as many)."""
     ladder = _Ladder(0, np.ones(1))
-    for count, distribution in drawn:
+    for count, distribution in sampled:
         ladder = _plus_multiple(ladder, distribution, count, tail)
     present = np.flatnonzero(ladder.masses)
     return _Cases(ladder.masses[present], np.zeros(len(present), dtype=np.int64), ladder.first + present)
 
 
-def _with_users(drawn: Sequence[tuple[int, dominating_pairs.Distribution]]) -> _Cases:
-    """The law of J and M."""
+def _with_users(sampled: Sequence[tuple[int, dominating_pairs.Distribution]]) -> _Cases:
+    """Return the distribution of J and M, from (sentences of a user, number of sampled users with as many)."""
     cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    for count, distribution in drawn:
+    for count, distribution in sampled:
         cases = cases.plus(distribution, count).coarsened(_MOST_CASES_BETWEEN)
     return cases
 
 
 @dataclass(frozen=True, slots=True)
 class _Cases:
-    """What may be revealed, by ascending sentences: probability, sampled users (0 if not kept), their sentences."""
+    """Hold the cases that a round may reveal, by ascending number of sentences; ``users`` is 0 where M is not kept."""
 
     probabilities: Floats
     users: Profile
     sentences: Profile
 
-    def plus(self, drawn: dominating_pairs.Distribution, count: int) -> _Cases:
-        """Add ``drawn`` users with ``count`` sentences each."""
-        more = drawn.values.astype(np.int64)
-        sentences = np.add.outer(self.sentences, more * count).ravel()
-        users = np.add.outer(self.users, more).ravel()
-        probabilities = np.multiply.outer(self.probabilities, drawn.probabilities).ravel()
+    def plus(self, sampled: dominating_pairs.Distribution, count: int) -> _Cases:
+        """Add a random number of sampled users with ``count`` sentences each."""
+        added_users = sampled.values.astype(np.int64)
+        sentences = np.add.outer(self.sentences, added_users * count).ravel()
+        users = np.add.outer(self.users, added_users).ravel()
+        probabilities = np.multiply.outer(self.probabilities, sampled.probabilities).ravel()
         base = int(users.max()) + 1
         keys, position = np.unique(sentences * base + users, return_inverse=True)
-        together = np.bincount(position, probabilities, minlength=len(keys)).astype(float)
-        return _Cases(together, keys % base, keys // base)
+        merged = np.bincount(position, probabilities, minlength=len(keys)).astype(float)
+        return _Cases(merged, keys % base, keys // base)
 
     def without_rare(self, tail: float) -> _Cases:
-        """The rarest few sentences, at most ``tail`` together, become more."""
+        """Move the cases with the fewest sentences, at most ``tail`` together, to the next larger case."""
         low = int(np.searchsorted(np.cumsum(self.probabilities), tail))
         low = min(low, len(self.probabilities) - 1)
         probabilities = self.probabilities[low:].copy()
@@ -201,7 +218,7 @@ class _Cases:
         return _Cases(probabilities, users, self.sentences[low:])
 
     def joined(self, most: int) -> _Cases:
-        """About ``most`` cases: sentences are rounded up to a multiple of a power of two, users to the most."""
+        """Reduce to about ``most`` cases: round sentences up to a multiple of a power of two, users to the largest."""
         if len(self.probabilities) <= most:
             return self
         unit = 1 << max(0, math.ceil(math.log2((self.sentences[-1] - self.sentences[0] + 1) / most)))
@@ -210,7 +227,7 @@ class _Cases:
         return replace(self._grouped(starts), sentences=rounded[starts])
 
     def coarsened(self, most: int) -> _Cases:
-        """At most ``most`` cases: neighbours are joined to one with the most users and sentences among them."""
+        """Reduce to at most ``most`` cases: join neighbours to one with their largest users and sentences."""
         size = -(-len(self.probabilities) // most)
         return self._grouped(np.arange(0, len(self.probabilities), size))
 

@@ -1,10 +1,15 @@
-"""One revealed case's privacy loss as some hundred atoms that belong to no grid, to be put on any grid in no time.
+"""Discretise the privacy loss of one revealed case into atoms off any grid, which any grid then takes cheaply.
 
-:func:`fl_sim.strategies.accounting.privacy_loss.discretize` looks for the x of every point of one grid. Here the line
-of x is cut first,
-into intervals as fine as the pair of distributions is smooth; the masses of each interval go to the losses at its two
-ends, and each of these atoms later goes to the two points of a grid around it. Both steps keep the masses under P
-and Q ("connect the dots", Doroshenko et al. 2022), so both can only raise a hockey-stick divergence.
+:func:`fl_sim.strategies.accounting.privacy_loss.discretize` solves for the x of every point of one grid. Here the line
+of x is first cut into intervals, as fine as the smoothness of the pair requires. The masses of each interval go to the
+losses at its two ends, and each of these atoms later goes to the two grid points around it. Both steps keep the masses
+under P and Q ("connect the dots", Doroshenko et al. 2022), so both can only raise a hockey-stick divergence.
+
+>>> active = GaussianMixturePair(1.0, 0.0, shifts=np.ones(1), weights=np.ones(1))
+>>> inactive = GaussianMixturePair(1.0, 1.0, shifts=np.empty(0), weights=np.empty(0))
+>>> ((forward, reverse),) = both_directions(active, inactive, [0.5], noise_multiplier=2.0, spacing=1.0, tail=1e-9)
+>>> round(float(forward.masses.sum() + forward.infinite), 6), round(forward.on_grid(0.01).infinite, 6)
+(1.0, 0.0)
 """
 
 from __future__ import annotations
@@ -20,30 +25,30 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, round_off
 
-_STEP = 1 / 32  # between two x, of the standard deviation of the shifts that lie together, noise included
-_WIDEST = 1 / 20  # standard deviations of the noise, unless this is less of their mean than _SHARE
+_STEP = 1 / 32  # distance of two x, in standard deviations of a cluster of shifts, noise included
+_WIDEST = 1 / 20  # widest step in standard deviations of the noise, or _SHARE of the cluster's mean if that is wider
 _SHARE = 1e-3
-_NEAR = 4.0  # standard deviations of the noise; shifts further apart than this are different clusters
+_NEAR = 4.0  # standard deviations of the noise; a larger gap between shifts separates two clusters
 _MOST_POINTS = 4096
-_FAINT = 1e-3  # share of the tail of which no x need be near
-_MANY = 48  # shifts; as many are summed by a convolution if they lie on few lattices
+_FAINT = 1e-3  # share of the tail that the clusters may leave out
+_MANY = 48  # from this number of shifts on, sums are convolutions if the shifts lie on few lattices
 _MOST_LATTICES = 4
-_STRIDE = 16  # points of a lattice between two x at most
-_DIGITS = 9  # of a lattice's offset that tell it from another
-_TINY = 1e-290  # normal numbers from here on
-_RELEVANT = 50.0  # nats below the largest term at which terms are not summed any more
+_STRIDE = 16  # largest number of lattice points between two x
+_DIGITS = 9  # decimals at which two offsets of a lattice count as equal
+_TINY = 1e-290  # smaller numbers may be subnormal
+_RELEVANT = 50.0  # terms this many nats below the largest one are not summed
 _CELLS = 1 << 17  # entries of the largest temporary matrix, so that it stays in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class LossAtoms:
-    """The privacy loss in one direction as atoms.
+    """Hold the privacy loss in one direction as atoms.
 
     Attributes:
-        losses: ascending.
-        masses: probability of each.
-        infinite: probability of an unbounded loss.
-        round_off: what floating point may have hidden of the hockey-stick divergence, on a grid included.
+        losses: float64 (num_atoms,), ascending.
+        masses: the probability of each, float64 (num_atoms,).
+        infinite: the probability of an unbounded loss.
+        round_off: a bound on the floating-point error of the hockey-stick divergence, on a grid included.
     """
 
     losses: Floats
@@ -52,15 +57,15 @@ class LossAtoms:
     round_off: float
 
     def on_grid(self, width: float) -> GridLoss:
-        """Each atom split between the two grid points around it, its masses under both distributions kept."""
+        """Split each atom between the two grid points around it, so that its masses under P and Q are kept."""
         below = np.floor(self.losses / width)
-        up = self.masses * (np.expm1(below * width - self.losses) / np.expm1(-width))
-        np.clip(up, 0.0, self.masses, out=up)
-        place = below.astype(np.int64)
-        first = int(place[0])
-        place -= first
-        length = int(place[-1]) + 2
-        masses = _binned(place, self.masses - up, length) + _binned(place + 1, up, length)
+        upper_masses = self.masses * (np.expm1(below * width - self.losses) / np.expm1(-width))
+        np.clip(upper_masses, 0.0, self.masses, out=upper_masses)
+        index = below.astype(np.int64)
+        first = int(index[0])
+        index -= first
+        length = int(index[-1]) + 2
+        masses = _binned(index, self.masses - upper_masses, length) + _binned(index + 1, upper_masses, length)
         return GridLoss(width, first, masses, self.infinite, self.round_off)
 
 
@@ -72,15 +77,15 @@ def both_directions(
     spacing: float,
     tail: float,
 ) -> list[tuple[LossAtoms, LossAtoms]]:
-    """The loss of P = rate·active + (1 − rate)·inactive against Q = N(0, z²), for each of ``rates``.
+    """Return the losses of P = rate·active + (1 − rate)·inactive against Q = N(0, z²), for each of ``rates``.
 
     Args:
-        active: what the larger corpus releases where the entity is active; one-sided, its probability is ignored.
-        inactive: the same where it is not.
-        rates: of the entity's coin; what they share is computed once.
-        noise_multiplier: z, the noise's standard deviation in units of β.
-        spacing: distance of most neighbouring shifts, in units of β; it matters for the speed alone.
-        tail: mass that may be given up to an infinite loss at either end.
+        active: the release of the larger corpus when the entity is active; one-sided, its probability is ignored.
+        inactive: the same when the entity is inactive.
+        rates: entity sampling rates; they share all sums.
+        noise_multiplier: z, the standard deviation of the noise in units of β.
+        spacing: distance of most neighbouring shifts, in units of β; it affects only the speed.
+        tail: mass that may become an infinite loss at either end.
 
     Returns:
         For every rate, the loss of the larger corpus against the smaller and of the smaller against the larger.
@@ -108,7 +113,7 @@ def both_directions(
 
 
 class _Part:
-    """common·Q + Σ weights_i N(s_i, 1) in units of the noise, summed term by term."""
+    """Evaluate common·Q + Σ weights_i N(s_i, 1), in units of the noise, term by term."""
 
     def __init__(self, mixture: GaussianMixturePair, noise_multiplier: float) -> None:
         self.common = mixture.common
@@ -116,7 +121,7 @@ class _Part:
         self.offsets = np.log(self.weights) - self.shifts**2 / 2
 
     def log_ratio(self, x: Floats) -> Floats:
-        """ln dP/dQ at every x; terms that floating point would not notice are left out."""
+        """Return ln dP/dQ at every x, float64 (len(x),), without terms below the rounding of the sum."""
         result = np.full(len(x), np.log(self.common) if self.common > 0 else -np.inf)
         for rows in self._blocks(len(x)):
             shifts, offsets = self._relevant(float(x[rows][0]), float(x[rows][-1]))
@@ -129,7 +134,7 @@ class _Part:
         return result
 
     def masses(self, x: Floats, under_q: Floats) -> Floats:
-        """Mass of the intervals that ascending x cut the line into."""
+        """Return the masses of the intervals between ascending x, float64 (len(x) + 1,)."""
         result = self.common * under_q
         for rows in self._blocks(len(x) - 1):
             ends = slice(rows.start, rows.stop + 1)
@@ -139,14 +144,14 @@ class _Part:
         return result
 
     def _relevant(self, left: float, right: float) -> tuple[Floats, Floats]:
-        """Terms that reach the largest one somewhere between two x, but for a negligible factor."""
+        """Return shifts and offsets of the terms that come near the largest one somewhere between two x."""
         if len(self.shifts) < _MANY:
             return self.shifts, self.offsets
         middle = int(np.argmax(self.offsets + self.shifts * (left + right) / 2))
         lead = self.offsets - self.offsets[middle]
-        apart = self.shifts - self.shifts[middle]
-        kept = np.maximum(lead + apart * left, lead + apart * right) > -_RELEVANT
-        return self.shifts[kept], self.offsets[kept]
+        slope = self.shifts - self.shifts[middle]
+        relevant = np.maximum(lead + slope * left, lead + slope * right) > -_RELEVANT
+        return self.shifts[relevant], self.offsets[relevant]
 
     def _blocks(self, rows: int) -> Iterator[slice]:
         if len(self.shifts):
@@ -155,7 +160,7 @@ class _Part:
 
 
 class _Lattices:
-    """The same sums, for many shifts (k + ρ)·spacing with whole k and few ρ, as convolutions on a lattice of x."""
+    """Evaluate the same sums by convolution on a lattice of x, for shifts (k + ρ)·spacing with integer k and few ρ."""
 
     def __init__(self, part: _Part, steps: Floats, whole: Floats, spacing: float, phases: int) -> None:
         self.part, self.spacing = part, spacing
@@ -172,7 +177,7 @@ class _Lattices:
 
     @classmethod
     def of(cls, part: _Part, spacing: float, finest: float) -> _Lattices | None:
-        """None where term by term is as good: few shifts, or many lattices, or one much finer than the x."""
+        """Return the lattices of a part; None for few shifts, many lattices, or a lattice much finer than the x."""
         if len(part.shifts) < _MANY or spacing * _STRIDE < finest:
             return None
         steps = part.shifts / spacing
@@ -182,7 +187,7 @@ class _Lattices:
         return cls(part, steps, whole, spacing, math.ceil(spacing / finest))
 
     def points(self, pieces: Sequence[_Piece]) -> Floats:
-        """The x of ``pieces``, moved to the lattice."""
+        """Return the x of ``pieces``, rounded to the lattice, float64 (num_points,)."""
         ends = [round(piece.left / self.fine) for piece in pieces] + [math.ceil(pieces[-1].right / self.fine)]
         ends[0] = math.floor(pieces[0].left / self.fine)
         for piece, start, end in zip(pieces, ends[:-1], ends[1:], strict=True):
@@ -192,7 +197,7 @@ class _Lattices:
         return self._x(np.append(np.concatenate([nodes[:-1] for nodes in self.nodes]), ends[-1]))
 
     def log_ratio(self, x: Floats) -> Floats:
-        """ln dP/dQ at the lattice's own x."""
+        """Return ln dP/dQ at the x of :meth:`points`, float64 (len(x),)."""
         densities = [self._sums(_density, nodes[0], nodes[-1])[nodes[:-1] - nodes[0]] for nodes in self.nodes]
         last = self.nodes[-1][-1]
         density = np.concatenate([*densities, self._sums(_density, last, last + 1)])
@@ -204,7 +209,7 @@ class _Lattices:
         return result
 
     def masses(self, x: Floats, under_q: Floats) -> Floats:
-        """Mass of the intervals that the lattice's own x cut the line into."""
+        """Return the masses of the intervals between the x of :meth:`points`, float64 (len(x) + 1,)."""
         pieces = []
         for nodes in self.nodes:
             if len(nodes) == 2:
@@ -219,25 +224,25 @@ class _Lattices:
         return self.fine * points.astype(np.float64)
 
     def _cell(self, x: Floats) -> Floats:
-        """Standard normal mass between x and the next point."""
+        """Return the standard normal mass between x and the next lattice point."""
         return _between(np.stack([x, x + self.fine]))[0]
 
     def _sums(self, table: Callable[[Floats], Floats], start: int, end: int) -> Floats:
-        """Σ weights · table(x − shift) at the points ``start`` to ``end`` (excluded) of the lattice of x."""
+        """Return Σ weights · table(x − shift) at the points ``start`` to ``end`` (excluded) of the lattice of x."""
         result = np.zeros(end - start)
         for lowest, offset, weights in self.lattices:
             points = np.arange(start - self.phases * (lowest + len(weights) - 1), end - self.phases * lowest)
             values = table(self._x(points) - offset)
             values[values < _TINY] = 0.0
             for phase in range(min(self.phases, end - start)):
-                places = result[phase :: self.phases]
-                places += np.correlate(values[phase :: self.phases], weights, "valid")[: len(places)]
+                of_phase = result[phase :: self.phases]
+                of_phase += np.correlate(values[phase :: self.phases], weights, "valid")[: len(of_phase)]
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stretch of the line and the distance of x on it; inf where there need be none between its ends."""
+    """Describe a stretch of the line and the distance of x on it; inf if no x between its ends is needed."""
 
     left: float
     right: float
@@ -245,7 +250,7 @@ class _Piece:
 
 
 def _pieces(parts: Sequence[_Part], tail: float) -> list[_Piece]:
-    """The line, without at most ``tail`` at either end, in pieces that are fine where P or Q has mass."""
+    """Cut the line, less at most ``tail`` at either end, into pieces that are fine where P or Q has mass."""
     half_width = -float(ndtri(tail))
     zones = [_Piece(-half_width, half_width, _STEP)]
     for part in parts:
@@ -263,31 +268,32 @@ def _pieces(parts: Sequence[_Part], tail: float) -> list[_Piece]:
 
 
 def _points(pieces: Sequence[_Piece]) -> Floats:
+    """Return the ascending x of ``pieces``, float64 (num_points,)."""
     numbers = [math.ceil((piece.right - piece.left) / piece.step) for piece in pieces]
     inner = [np.linspace(p.left, p.right, max(1, n) + 1)[:-1] for p, n in zip(pieces, numbers, strict=True)]
     return np.concatenate([*inner, [pieces[-1].right]])
 
 
 def _clusters(shifts: Floats, weights: Floats, faint: float) -> list[tuple[float, float, float, float]]:
-    """Of shifts that lie together: the lowest, the highest, their mean, the standard deviation with noise."""
-    kept = slice(int(np.searchsorted(np.cumsum(weights), faint)), None)
-    shifts, weights = shifts[kept], weights[kept]
-    found = []
+    """Return clusters of shifts as (lowest, highest, mean, standard deviation with noise), without ``faint`` mass."""
+    first = int(np.searchsorted(np.cumsum(weights), faint))
+    shifts, weights = shifts[first:], weights[first:]
+    clusters = []
     for members in np.split(np.arange(len(shifts)), np.flatnonzero(np.diff(shifts) > _NEAR) + 1):
         if len(members):
             s, w = shifts[members], weights[members] / weights[members].sum()
             mean = float(w @ s)
-            found.append((float(s[0]), float(s[-1]), mean, math.sqrt(1 + float(w @ (s - mean) ** 2))))
-    return found
+            clusters.append((float(s[0]), float(s[-1]), mean, math.sqrt(1 + float(w @ (s - mean) ** 2))))
+    return clusters
 
 
 def _atoms(
     losses: Floats, under_p: Floats, under_q: Floats, log_q: Floats, common: float, missing: float, error: float
 ) -> tuple[LossAtoms, LossAtoms]:
-    """Put the masses of the intervals between x on the losses at their ends, outside of them on the larger loss."""
+    """Put the masses of each interval on the losses at its ends; mass outside of them moves to a larger loss."""
     losses = np.maximum.accumulate(losses)
     inner = slice(1, -1)
-    if common > 0:  # to the left the loss falls to this, where the lowest interval then ends
+    if common > 0:  # ln(common) is the infimum of the loss: the lower end of the lowest interval
         losses, inner = np.concatenate([[min(np.log(common), losses[0])], losses]), slice(0, -1)
     p, q, log_q = under_p[inner], under_q[inner], log_q[inner]
     gap = np.maximum(np.diff(losses), 1e-300)
@@ -316,24 +322,24 @@ def _binned(places: NDArray[np.int64], masses: Floats, length: int) -> Floats:
 
 
 def _density(x: Floats) -> Floats:
-    """The standard normal density but for its constant."""
+    """Return the standard normal density without its constant factor."""
     return np.exp(-(x**2) / 2)
 
 
 def _between(points: Floats) -> Floats:
-    """Standard normal mass between neighbouring rows, which ascend, in full precision."""
+    """Return the standard normal masses between neighbouring, ascending rows, in full precision."""
     tails = ndtr(-np.abs(points))
     lower, upper = points[:-1], points[1:]
     return np.where((upper <= 0) | (lower >= 0), np.abs(tails[1:] - tails[:-1]), 1.0 - tails[1:] - tails[:-1])
 
 
 def _interval_masses(x: Floats) -> Floats:
-    """Standard normal mass of the intervals that ascending x cut the line into."""
+    """Return the standard normal masses of the intervals between ascending x, float64 (len(x) + 1,)."""
     return np.concatenate([[ndtr(x[0])], _between(x), [ndtr(-x[-1])]])
 
 
 def _log_interval_masses(x: Floats, masses: Floats) -> Floats:
-    """ln of ``masses``, also far to the right, where they are too small for a float."""
+    """Return ln of ``masses``, also far to the right, where the masses underflow."""
     tails = log_ndtr(-x)
     with np.errstate(divide="ignore"):
         far = np.concatenate([[0.0], tails[:-1] + np.log(-np.expm1(tails[1:] - tails[:-1])), tails[-1:]])

@@ -1,10 +1,15 @@
-"""One round's privacy loss on a grid: shifted Gaussians, mixed, on either side.
+"""Discretise the privacy loss of one round on a grid: a mixture of shifted Gaussians against another.
 
-A round is dominated (docs/privacy.md, sections 4 and 5) by a pair of scalar distributions: with a probability that
-both sides reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss
-ℓ = ln dP/dQ then never falls with x, so every interval of losses is an interval of x and its mass under P and Q is
-a sum of normal probabilities. Each interval between two grid points keeps both masses exactly and puts them on its
-two ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair both ways.
+A round is dominated (docs/privacy.md, sections 4 and 5) by a pair of scalar distributions: in a case that both sides
+reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss
+ℓ = ln dP/dQ then never decreases in x, so every interval of losses is an interval of x and its masses under P and Q
+are sums of normal probabilities. Both masses of an interval between two grid points are kept exactly and put on its two
+ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair in both directions.
+
+>>> pair = GaussianMixturePair(1.0, 0.5, shifts=np.ones(1), weights=np.full(1, 0.5))
+>>> forward, reverse = discretize((pair,), noise_multiplier=1.0, width=0.1, tail=1e-9)
+>>> [round(float(loss.masses.sum() + loss.infinite), 6) for loss in (forward, reverse)]
+[1.0, 1.0]
 """
 
 from __future__ import annotations
@@ -22,20 +27,21 @@ _UNIT_ROUND_OFF = 2.0**-53
 _EXPONENT_LIMIT = 700.0
 _TABLE_POINTS = 512
 _CELLS = 1 << 21  # entries of the largest temporary matrix
-_OUTWARD = 80  # standard deviations beyond the central range after which a loss counts as not attained
+_OUTWARD = 80  # the search for a loss ends this many standard deviations beyond the central range
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianMixturePair:
-    """Revealed with ``probability``: P = common·Q + Σ weights_i N(shifts_i, z²) against Q = Σ r_j N(−t_j, z²).
+    """Hold one revealed case of a dominating pair: P = common·Q + Σ weights_i N(shifts_i, z²), Q = Σ r_j N(−t_j, z²).
 
     Attributes:
-        probability: of this mixture; both sides know that it is this one.
-        common: the share of P that is Q itself (nothing protected takes part).
-        shifts: at least 0, in units of the user clip β.
-        weights: of the shifts; ``common`` and they may fall short of 1, and what is missing counts as a certain loss.
-        opposed_shifts: t, at least 0, in the same units; a single 0 where the smaller corpus holds still.
-        opposed_weights: r; what they miss of 1 counts as a certain loss, too.
+        probability: the probability of this case, which both sides observe.
+        common: the share of P that equals Q (nothing protected takes part).
+        shifts: s, float64 (num_shifts,), at least 0, in units of the user clip β.
+        weights: p, float64 (num_shifts,); what they and ``common`` miss of 1 counts as a certain loss.
+        opposed_shifts: t, float64 (num_opposed,), at least 0, in units of β; a single 0 if the sum of the smaller
+            corpus does not shift.
+        opposed_weights: r, float64 (num_opposed,); what they miss of 1 counts as a certain loss.
     """
 
     probability: float
@@ -47,31 +53,31 @@ class GaussianMixturePair:
 
     @property
     def moves(self) -> bool:
-        """Whether P and Q differ at all."""
+        """Tell whether P and Q differ."""
         return len(self.shifts) > 0
 
     @property
     def spread(self) -> float:
-        """The largest distance between two of the centres."""
+        """Return the largest distance between a centre of P and one of Q, in units of β."""
         return float(self.shifts.max(initial=0.0) + self.opposed_shifts.max())
 
     @property
     def missing(self) -> tuple[float, float]:
-        """What P and Q miss of 1."""
+        """Return the probability mass that P and Q miss of 1."""
         q = max(0.0, 1.0 - float(self.opposed_weights.sum()))
         return max(0.0, 1.0 - self.common - float(self.weights.sum())) + self.common * q, q
 
 
 @dataclass(frozen=True, slots=True)
 class GridLoss:
-    """The privacy loss of one round in one direction, on the grid ``width · (first + k)``.
+    """Hold the privacy loss of one round in one direction, on the grid ``width · (first + k)``.
 
     Attributes:
         width: distance of two grid points.
         first: index of the first grid point.
-        masses: probability of each grid point.
-        infinite: probability of an unbounded loss; it is added to δ once per round.
-        round_off: a bound on what floating point may have hidden of one round's hockey-stick divergence.
+        masses: the probability of each grid point, float64 (num_points,).
+        infinite: the probability of an unbounded loss; it is added to δ once per round.
+        round_off: a bound on the floating-point error of one round's hockey-stick divergence.
     """
 
     width: float
@@ -84,13 +90,13 @@ class GridLoss:
 def discretize(
     mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, width: float, tail: float
 ) -> tuple[GridLoss, GridLoss]:
-    """The round's loss on a grid, as an upper bound in both directions.
+    """Return the losses of one round on a grid, upper bounds in both directions.
 
     Args:
-        mixtures: what one round is dominated by.
-        noise_multiplier: z, the noise's standard deviation in units of β.
-        width: of the grid.
-        tail: mass per mixture that may be given up to an infinite loss at either end.
+        mixtures: the dominating pair of one round, one mixture per revealed case.
+        noise_multiplier: z, the standard deviation of the noise in units of β.
+        width: distance of two grid points.
+        tail: mass per mixture that may become an infinite loss at either end.
 
     Returns:
         The loss of the larger corpus against the smaller, and of the smaller against the larger.
@@ -100,9 +106,9 @@ def discretize(
     length = max(piece.first + len(piece.larger) for piece in pieces) - first
     larger, smaller = np.zeros(length), np.zeros(length)
     for mixture, piece in zip(mixtures, pieces, strict=True):
-        place = slice(piece.first - first, piece.first - first + len(piece.larger))
-        larger[place] += mixture.probability * piece.larger
-        smaller[place] += mixture.probability * piece.smaller
+        span = slice(piece.first - first, piece.first - first + len(piece.larger))
+        larger[span] += mixture.probability * piece.larger
+        smaller[span] += mixture.probability * piece.smaller
     revealed = sum(mixture.probability for mixture in mixtures)
     unlisted = max(0.0, 1.0 - revealed)
     infinite = unlisted + sum(m.probability * p.infinite for m, p in zip(mixtures, pieces, strict=True))
@@ -115,13 +121,16 @@ def discretize(
 
 
 def round_off(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
-    """Error of one round: of the normal tails (it grows with x²), of the sums and of the splits over two points."""
+    """Return a bound on the floating-point error of one round's divergence.
+
+    It covers the normal tails (whose error grows with x²), the sums, and the splits over two grid points.
+    """
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
     return 64 * _UNIT_ROUND_OFF * (4 + largest**2)
 
 
 def loss_range(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:
-    """Losses between which all but about ``tail`` of each mixture lies."""
+    """Return two losses between which all but about ``tail`` of each mixture lies."""
     low, high = 0.0, 0.0
     for mixture in mixtures:
         if mixture.moves:
@@ -133,7 +142,7 @@ def loss_range(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: floa
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One mixture on the grid: masses under P (``larger``) and Q (``smaller``), and the infinite rest."""
+    """Hold one mixture on the grid: masses under P (``larger``) and Q (``smaller``), and the infinite losses."""
 
     first: int
     larger: Floats
@@ -143,7 +152,7 @@ class _Piece:
 
 
 class _LossCurve:
-    """ℓ(x) = ln(common + Σ p_i N(x − s_i) / Σ r_j N(x + t_j)) in units of the noise, and its inverse."""
+    """Evaluate ℓ(x) = ln(common + Σ p_i N(x − s_i) / Σ r_j N(x + t_j)), in units of the noise, and its inverse."""
 
     def __init__(self, mixture: GaussianMixturePair, noise_multiplier: float) -> None:
         self.common = mixture.common
@@ -154,15 +163,15 @@ class _LossCurve:
             self.infimum = float(np.log(self.weights[self.shifts == 0].sum()))
         self.supremum = np.inf
         if self.shifts.max() == 0:
-            still = float(self.opposed_weights[self.opposed == 0].sum())
-            ratio = float(self.weights.sum()) / still if still > 0 else np.inf
+            unmoved = float(self.opposed_weights[self.opposed == 0].sum())
+            ratio = float(self.weights.sum()) / unmoved if unmoved > 0 else np.inf
             self.supremum = float(np.log(self.common + ratio))
 
     def loss(self, x: float) -> float:
         return float(self.loss_and_slope(np.array([x]))[0][0])
 
     def loss_and_slope(self, x: Floats) -> tuple[Floats, Floats]:
-        """ℓ and ℓ' at every x."""
+        """Return ℓ and ℓ' at every x, float64 (len(x),) each."""
         ratio, slope = _log_tilt(x, self.shifts, self.weights)
         if self.opposed.max() > 0 or self.opposed_weights[0] != 1:
             below, below_slope = _log_tilt(x, -self.opposed, self.opposed_weights)
@@ -173,7 +182,7 @@ class _LossCurve:
         return loss, slope * np.exp(ratio - loss)
 
     def masses(self, x: Floats) -> tuple[Floats, Floats]:
-        """Mass under P and under Q of the intervals that ascending x cut the line into."""
+        """Return the masses under P and Q of the intervals between ascending x, float64 (len(x) + 1,) each."""
         under_p, under_q = np.zeros(len(x) + 1), np.zeros(len(x) + 1)
         for shift, weight in zip(self.opposed, self.opposed_weights, strict=True):
             under_q += weight * _interval_masses(x + shift)
@@ -182,12 +191,12 @@ class _LossCurve:
         return under_p + self.common * under_q, under_q
 
     def central_range(self, tail: float) -> tuple[float, float]:
-        """x that leave at most ``tail`` of Q on the left and of P on the right."""
+        """Return two x with at most ``tail`` of Q to the left of the first and of P to the right of the second."""
         half_width = -float(ndtri(tail))
         return -float(self.opposed.max()) - half_width, float(self.shifts.max()) + half_width
 
     def inverse(self, losses: Floats, tail: float) -> Floats:
-        """x with ℓ(x) = loss for ascending losses, −∞ or ∞ where the loss is below or above all values of ℓ."""
+        """Return x with ℓ(x) = loss for ascending losses; −∞ or ∞ for a loss below or above all values of ℓ."""
         left, right = self.central_range(tail)
         inner = losses[(losses > self.infimum) & (losses < self.supremum)]
         steps = 0
@@ -204,7 +213,7 @@ class _LossCurve:
         return x
 
     def _solve(self, losses: Floats, table_x: Floats, table_loss: Floats) -> Floats:
-        """Newton's method, kept inside a bracket that halves where Newton leaves it."""
+        """Solve ℓ(x) = loss by Newton's method within a bracket, which is halved where a Newton step leaves it."""
         cell = np.clip(np.searchsorted(table_loss, losses, side="right"), 1, len(table_x) - 1)
         low, high = table_x[cell - 1], table_x[cell]
         x = np.clip(np.interp(losses, table_loss, table_x), low, high)
@@ -229,7 +238,7 @@ class _LossCurve:
 
 
 def _log_tilt(x: Floats, shifts: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """ln Σ weights_i exp(shifts_i·x − shifts_i²/2) and its derivative, at every x."""
+    """Return ln Σ weights_i exp(shifts_i·x − shifts_i²/2) and its derivative at every x, float64 (len(x),) each."""
     value, slope = np.empty_like(x), np.empty_like(x)
     offsets = np.log(weights) - shifts**2 / 2
     for rows in _row_blocks(len(x), len(shifts)):
@@ -265,10 +274,16 @@ def _connect_the_dots(
     width: float,
     missing: tuple[float, float],
 ) -> _Piece:
-    """Put each interval's two masses on its two ends; what lies outside the grid goes to a larger loss.
+    """Put the two masses of each interval on its two ends; mass outside the grid moves to a larger loss.
 
-    ``under_p`` and ``under_q`` have one entry per interval: below the first grid point, between neighbours,
-    and above the last.
+    Args:
+        first: index of the first grid point.
+        losses: the grid, float64 (num_points,).
+        under_p: masses under P below the first grid point, between neighbours and above the last one, float64
+            (num_points + 1,).
+        under_q: the same masses under Q.
+        width: distance of two grid points.
+        missing: the mass that P and Q miss of 1.
     """
     p, q = under_p[1:-1], under_q[1:-1]
     spread = -np.expm1(-width)
@@ -287,12 +302,12 @@ def _connect_the_dots(
 
 
 def _exp(losses: Floats) -> Floats:
-    """exp, cut off where it would overflow (those intervals are rounded up whole)."""
+    """Return exp(losses), bounded where it would overflow; the masses of those intervals all move up."""
     return np.exp(np.minimum(losses, _EXPONENT_LIMIT))
 
 
 def _interval_masses(points: Floats) -> Floats:
-    """Standard normal mass of the intervals that ascending points cut the line into, in full precision."""
+    """Return the standard normal masses of the intervals between ascending points, in full precision."""
     tails = ndtr(-np.abs(points))
     same_side = (points[1:] <= 0) | (points[:-1] >= 0)
     between = np.where(same_side, np.abs(np.diff(tails)), 1.0 - tails[1:] - tails[:-1])

@@ -1,9 +1,14 @@
-"""ε of a user together with one entity, from that entity's own profile, for thousands of profiles in a row.
+"""Compute ε of a user together with one entity from that entity's own profile, for thousands of profiles.
 
-Where users are sampled, a round reveals how many sentences with the entity take part (docs/privacy.md, Theorem 1,
-remark iv). The loss of each such case does not depend on the profile, only its probability does. So every case is
-discretised once, and a profile costs a weighted sum of cases and one composition. Widths of grids are powers of two,
-so that profiles share these too. Detected and missed entities share the cases but for the coin q_e.
+If users are sampled, a round reveals the number of sentences with the entity that belong to sampled users
+(docs/privacy.md, Theorem 1, remark iv). The probability of such a case depends on the profile, its loss does not. So
+every case is discretised once, and a profile takes a weighted sum of cases and one composition. The widths of the grids
+are powers of two, so that profiles share grids too. Detected and missed entities share the cases, at different q_e.
+
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
+>>> profile_accountant = ProfileAccountant(event, user_sentences=15, rounds=50, delta=1e-5)
+>>> profile_accountant.epsilons([np.array([1]), np.array([2, 1, 1])]).round(2)
+array([2.72, 2.92])
 """
 
 from __future__ import annotations
@@ -22,18 +27,18 @@ from fl_sim.strategies.accounting.loss_atoms import LossAtoms, both_directions
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss
 
 _GRID = 1 << 14
-_COARSER = 4  # times as wide is the grid of the direction that hardly ever counts
+_COARSER = 4  # the reverse direction, which hardly ever decides, is first tried on a grid this many times as wide
 
 _Case = tuple[int, int]  # sampled users, their sentences
 
 
 @dataclass(eq=False)
 class ProfileAccountant:
-    """ε of a user with at most n' sentences and an entity of exactly a given profile.
+    """Compute ε of a user with at most n' sentences together with an entity of a given profile.
 
     Attributes:
-        event: what every round releases.
-        user_sentences: n' of the protected user; 0 protects no user.
+        event: the event of every round.
+        user_sentences: n', the largest number of sentences of the protected user; 0 protects no user.
         rounds: number of equal rounds.
         delta: δ, in (0, 1).
 
@@ -57,35 +62,39 @@ class ProfileAccountant:
         self._cases = self._shared or _Cases(self.event, self.user_sentences, self._tail)
 
     def robust(self) -> ProfileAccountant:
-        """The accountant for entities that the detector may have missed; what both compute is computed once."""
+        """Return the accountant for entities that the detector may have missed; both share their computations."""
         return replace(self, event=self.event.robust(), _shared=self._cases)
 
     def epsilon(self, profile: Profile) -> float:
-        """ε for one profile; see :meth:`epsilons`."""
+        """Return ε for one profile, int64 (num_users,); see :meth:`epsilons`."""
         return float(self.epsilons([profile])[0])
 
-    def epsilons(self, some: Sequence[Profile]) -> Floats:
-        """ε for each profile: sentences of each user that mention the entity, largest first; empty for no entity.
+    def epsilons(self, profiles: Sequence[Profile]) -> Floats:
+        """Return ε for each profile, float64 (num_profiles,).
+
+        Args:
+            profiles: for each entity the number of sentences of each user that mention it, int64 (num_users,), largest
+                first; empty for no entity.
 
         Raises:
             PrivacyError: if a profile is impossible.
         """
-        for profile in some:
+        for profile in profiles:
             if len(profile) and (profile.min() < 1 or (np.diff(profile) > 0).any()):
                 raise PrivacyError(f"profile is {profile[:8].tolist()}; allowed: numbers of at least 1, largest first")
-        reduced = [entity_profiles.reduced(self.event, profile) for profile in some]
-        if self.event.q_u == 1:  # every profile has a case of its own
+        reduced = [entity_profiles.reduced(self.event, profile) for profile in profiles]
+        if self.event.q_u == 1:  # every profile is a single case, shared with no other profile
             return np.array([self._composed([self._cases.alone(profile, self.event.q_e)])[0] for profile in reduced])
         result = self._composed([self._cases.together(profile, self.event.q_e) for profile in reduced])
-        for index in sorted(range(len(some)), key=lambda index: len(some[index])):
-            result[index] = self._or_hidden(float(result[index]), some[index])
+        for index in sorted(range(len(profiles)), key=lambda index: len(profiles[index])):
+            result[index] = self._or_hidden(float(result[index]), profiles[index])
         return result
 
     def _or_hidden(self, revealed: float, profile: Profile) -> float:
-        """The smaller of ``revealed`` and what Theorem 2 proves, which depends on the number of users alone."""
+        """Return the smaller of ``revealed`` and the ε of Theorem 2, which depends on the number of users alone."""
         users = len(profile)
         if any(fewer <= users and epsilon >= revealed for fewer, epsilon in self._hidden.items()):
-            return revealed  # more users cost more, so it would be no smaller
+            return revealed  # Theorem 2 gives no smaller ε for more users
         entity_bound = ContributionBound(users, int(profile.max(initial=0)))
         for pair in accountant.hidden_pairs(self.event, Adjacency(self.user_sentences, entity_bound), self._tail):
             if users not in self._hidden:
@@ -95,7 +104,7 @@ class ProfileAccountant:
         return revealed
 
     def _composed(self, rounds: Sequence[_Round]) -> Floats:
-        """ε of each; those that need grids of the same width are composed one after the other."""
+        """Return ε after ``self.rounds`` of each round, in order of the grids' widths, which share computed losses."""
         windows = [one.windows(self.rounds, self._tail * self.rounds) for one in rounds]
         lengths = np.array([max(window.high - window.low for window in both) for both in windows])
         widths = 2.0 ** np.ceil(np.log2(lengths / (_GRID - 2)))
@@ -109,10 +118,10 @@ class ProfileAccountant:
         return result
 
     def _epsilon(self, one: _Round, windows: Sequence[Window], grids: _Grids) -> float:
-        """The larger ε of both directions.
+        """Return the larger ε of both directions.
 
-        Nearly always that is the first, the larger corpus against the smaller. A coarse grid, which can only
-        overstate, mostly suffices to show it.
+        Nearly always the forward direction (the larger corpus against the smaller) decides, and a coarse grid, which
+        can only overstate the other one, suffices to show it.
         """
         forward, reverse = windows
         largest = self._on_grid(grids.weighted(one, 0, 1), forward, _GRID)
@@ -126,7 +135,13 @@ class ProfileAccountant:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _CaseLoss:
-    """The loss of one case in both directions, and ln E exp(±order · loss) of each: (directions, signs, orders)."""
+    """Hold the losses of one case in both directions and their moments.
+
+    Attributes:
+        directions: larger corpus against smaller, and smaller against larger.
+        moments: ln E exp(±order · loss), float64 (2 directions, 2 signs, num_orders).
+        moves: whether the two corpora differ in this case.
+    """
 
     directions: tuple[LossAtoms, LossAtoms]
     moments: Floats
@@ -141,18 +156,18 @@ class _CaseLoss:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Round:
-    """The cases that a round may reveal, and their probabilities."""
+    """Hold the cases that a round may reveal, and their probabilities, float64 (num_cases,)."""
 
     cases: Sequence[_CaseLoss]
     probabilities: Floats
 
     @property
     def moves(self) -> bool:
-        """Whether the two corpora differ at all."""
+        """Tell whether the two corpora differ in any case."""
         return any(case.moves for case in self.cases)
 
     def windows(self, rounds: int, tail: float) -> tuple[Window, ...]:
-        """Per direction, losses beyond which about ``tail`` of the sum of ``rounds`` losses lies on either side."""
+        """Return, per direction, a window with about ``tail`` of the sum of ``rounds`` losses beyond either end."""
         terms = np.stack([case.moments for case in self.cases]) + np.log(self.probabilities)[:, None, None, None]
         top = terms.max(axis=0)
         totals = rounds * (top + np.log(np.exp(terms - top).sum(axis=0)))
@@ -161,13 +176,13 @@ class _Round:
 
 @dataclass(eq=False)
 class _Grids:
-    """The losses of cases on the grids that rounds of equal width share."""
+    """Cache the losses of cases on the grids of one width."""
 
     width: float
     _losses: dict[tuple[int, int, int], GridLoss] = field(default_factory=dict, init=False)
 
     def weighted(self, one: _Round, direction: int, coarser: int) -> GridLoss:
-        """The loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
+        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
         losses = []
         for case in one.cases:
             key = (id(case), direction, coarser)
@@ -177,11 +192,11 @@ class _Grids:
         return _weighted(losses, one.probabilities)
 
 
-_ByRate = dict[float, _CaseLoss]  # of the entity's coin
+_ByRate = dict[float, _CaseLoss]  # by entity sampling rate
 
 
 class _Cases:
-    """The losses of all cases that were needed so far, for detected and missed entities."""
+    """Cache the losses of all cases used so far, for detected and missed entities."""
 
     def __init__(self, event: RoundEvent, user_sentences: float, tail: float) -> None:
         self._event, self._tail = event.robust(), tail
@@ -189,16 +204,16 @@ class _Cases:
         self._user, self._unit = accountant.user_distribution(event, user_sentences, tail)
         self._inactive = self._mixture(dominating_pairs.Distribution(np.zeros(1), np.ones(1)))
         self._losses: dict[_Case, _ByRate] = {}
-        self._most: dict[int, float] = {}  # of so many sentences hardly ever more are drawn
+        self._most: dict[int, float] = {}  # sentences owned → the most that take part, up to the tail
         self._exposures: dict[bytes, tuple[list[_ByRate], Floats]] = {}
 
     def alone(self, profile: Profile, rate: float) -> _Round:
-        """The round of a reduced profile where every user is sampled."""
+        """Return the round of a reduced profile if every user is sampled: a single case."""
         distribution = entity_profiles.all_sampled(self._event, profile, self._tail)
         return _Round([self._loss(distribution, (rate,))[rate]], np.ones(1))
 
     def together(self, profile: Profile, rate: float) -> _Round:
-        """The round of a reduced profile where users are sampled."""
+        """Return the round of a reduced profile if users are sampled: the cases that it reveals."""
         key = profile.tobytes()
         if key not in self._exposures:
             exposure = entity_profiles.exposure(self._event, profile, self._tail)
@@ -213,7 +228,7 @@ class _Cases:
         return self._losses[case]
 
     def _simplest(self, users: int, sentences: int) -> _Case:
-        """The case with the same law that most profiles share: without a cap where the cap changes nothing."""
+        """Return the case of equal distribution that most profiles share: no cap where the cap changes nothing."""
         cap = 2 * self._event.user_cap * users
         if self._event.clips_sentences and cap < sentences:
             if sentences not in self._most:
@@ -234,12 +249,12 @@ class _Cases:
 
 
 def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
-    """The loss of cases together; what their probabilities miss of 1 counts as a certain loss."""
+    """Return the mixture of the losses of cases; what the probabilities miss of 1 counts as a certain loss."""
     first = min(loss.first for loss in losses)
     masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
     for loss, probability in zip(losses, probabilities.tolist(), strict=True):
-        place = masses[loss.first - first :][: len(loss.masses)]
-        place += probability * loss.masses
+        span = masses[loss.first - first :][: len(loss.masses)]
+        span += probability * loss.masses
     unlisted = max(0.0, 1.0 - float(probabilities.sum()))
     infinite = unlisted + float(probabilities @ [loss.infinite for loss in losses])
     return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))

@@ -1,7 +1,14 @@
-"""ε of very many profiles by a limited number of evaluations, as a valid upper bound for every one.
+"""Bound the ε of very many profiles from above by a limited number of evaluations.
 
-ε never falls when a profile gains users or sentences. So ε of one profile bounds the ε of every profile that it
-*dominates*: one that, both sorted from the largest, has no entry above its own.
+ε never decreases when a profile gains users or sentences. So the ε of a profile bounds the ε of every profile that it
+*dominates*: both sorted from the largest, the dominated one has no entry above that of the other.
+
+>>> profiles = [np.array(counts) for counts in ([3, 1], [2], [1, 1, 1])]
+>>> join(profiles), meet(profiles)
+(array([3, 1, 1]), array([1]))
+>>> bounds = bound_all(profiles, [5, 1, 1], lambda some: np.array([float(p.sum()) for p in some]), most=4)
+>>> bounds.upper, bounds.evaluations
+(array([4., 2., 3.]), 3)
 """
 
 from __future__ import annotations
@@ -24,12 +31,13 @@ EpsilonsOf = Callable[[Sequence[Profile]], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """ε of many profiles, each between two figures that are equal where it was computed itself.
+    """Hold two bounds on the ε of each profile, equal for a profile whose own ε was computed.
 
     Attributes:
-        upper: what is proven: the ε of a profile that dominates.
-        lower: the ε of a profile that is dominated; ``upper`` overstates by at most the ratio of the two.
-        evaluations: how many ε were computed.
+        upper: the proven ε, of a profile that dominates, float64 (num_profiles,).
+        lower: the ε of a profile that is dominated, float64 (num_profiles,); ``upper`` overstates ε by at most the
+            ratio of the two.
+        evaluations: the number of ε computed.
     """
 
     upper: Floats
@@ -38,17 +46,18 @@ class Bounds:
 
 
 def bound_all(profiles: Sequence[Profile], multiplicities: Sequence[int], epsilons_of: EpsilonsOf, most: int) -> Bounds:
-    """ε of distinct profiles by at most about ``most`` evaluations.
+    """Bound the ε of distinct profiles by at most about ``most`` evaluations.
 
-    With no more profiles than that each gets its own. Else the commonest half of ``most`` do, and the others are
-    gathered in groups, which are bounded from both sides by the smallest profile that dominates all of a group and
-    the largest that all dominate. The group with the widest ratio is divided until ``most`` is spent.
+    If there are at most ``most`` profiles, the ε of each is computed. Otherwise the most common ``most // 2`` profiles
+    are computed, and the others are grouped: the smallest profile that dominates all of a group bounds them from above,
+    the largest that all of them dominate from below. The group with the largest ratio of the two is divided until the
+    evaluations are used up.
 
     Args:
-        profiles: distinct, each largest first.
-        multiplicities: how many entities have each.
-        epsilons_of: ε of each of some profiles; never falls when a profile grows.
-        most: at least 4.
+        profiles: distinct profiles, int64 (num_users,) each, largest first.
+        multiplicities: the number of entities with each profile.
+        epsilons_of: ε of each of some profiles, float64 (num_profiles,); never decreases when a profile grows.
+        most: number of evaluations, at least 4.
 
     Raises:
         PrivacyError: if ``most`` is below 4.
@@ -82,7 +91,7 @@ class _Group:
 
 
 class _Grouping:
-    """Groups of profiles, divided where the two bounds lie furthest apart."""
+    """Divide profiles into groups, first where the ratio of the two bounds is largest."""
 
     def __init__(self, profiles: Sequence[Profile], epsilons_of: EpsilonsOf) -> None:
         self._profiles = profiles
@@ -90,11 +99,11 @@ class _Grouping:
         sizes = [(len(p), int(p.sum()), int(p.max(initial=0))) for p in profiles]
         self._logs = np.log(np.maximum(np.array(sizes, dtype=np.float64), 1.0))
         self._heap: list[tuple[float, int, _Group]] = []
-        self._tie = itertools.count()
+        self._tie = itertools.count()  # breaks ties of the heap
         self.evaluations = 0
 
     def divide(self, members: NDArray[np.intp], most: int) -> None:
-        """Divide ``members`` until another division could need more than ``most`` evaluations."""
+        """Divide ``members`` as long as another division needs no more than ``most`` evaluations in all."""
         self._push(members)
         while self.evaluations + 4 <= most and self._heap[0][2].ratio > 1:
             group = heapq.heappop(self._heap)[2]
@@ -102,12 +111,13 @@ class _Grouping:
                 self._push(half)
 
     def groups(self) -> list[_Group]:
+        """Return the groups, in no particular order."""
         return [group for _, _, group in self._heap]
 
     def _push(self, members: NDArray[np.intp]) -> None:
-        chosen = [self._profiles[index] for index in members]
-        upper = self._evaluate(join(chosen))
-        lower = upper if len(chosen) == 1 else min(upper, self._evaluate(meet(chosen)))
+        profiles = [self._profiles[index] for index in members]
+        upper = self._evaluate(join(profiles))
+        lower = upper if len(profiles) == 1 else min(upper, self._evaluate(meet(profiles)))
         group = _Group(members, lower, upper)
         heapq.heappush(self._heap, (-group.ratio, next(self._tie), group))
 
@@ -116,7 +126,7 @@ class _Grouping:
         return float(self._epsilons_of([profile])[0])
 
     def _halves(self, members: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Split at the middle of whatever differs most: users, sentences, or the largest user's."""
+        """Split at the middle of the most variable size: users, sentences, or sentences of the largest user."""
         logs = self._logs[members]
         low, high = logs.min(axis=0), logs.max(axis=0)
         widest = int(np.argmax(high - low))
@@ -127,7 +137,7 @@ class _Grouping:
 
 
 def join(profiles: Sequence[Profile]) -> Profile:
-    """The smallest profile that dominates all."""
+    """Return the smallest profile that dominates all ``profiles``, int64 (num_users,)."""
     result = np.zeros(max(map(len, profiles)), dtype=np.int64)
     for profile in profiles:
         np.maximum(result[: len(profile)], profile, out=result[: len(profile)])
@@ -135,6 +145,6 @@ def join(profiles: Sequence[Profile]) -> Profile:
 
 
 def meet(profiles: Sequence[Profile]) -> Profile:
-    """The largest profile that all dominate."""
+    """Return the largest profile that all ``profiles`` dominate, int64 (num_users,)."""
     shortest = min(map(len, profiles))
     return functools.reduce(np.minimum, (profile[:shortest] for profile in profiles))
