@@ -1,1 +1,1 @@
-"""What happens to a noisy average after its release, at no privacy cost: the server step and iterate averages."""
+"""Post-process a noisy average after its release, at no privacy cost: the server's step and iterate averages."""

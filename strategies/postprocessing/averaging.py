@@ -1,7 +1,13 @@
-"""Averages of the models that training passes through: post-processing of what was released, so they cost no privacy.
+"""Average the models of successive rounds: post-processing of released models, so it costs no privacy.
 
-Noise makes the last iterate a noisy one; an average of the late ones is less so (Polyak and Juditsky 1992; under DP-SGD
-De et al. 2022). The average is what is evaluated and saved; training goes on from the iterate itself.
+The last iterate is noisy; an average of late iterates is less so (Polyak and Juditsky 1992; under DP-SGD De et al.
+2022). The average is evaluated and saved; training continues from the iterate itself.
+
+>>> average = IterateAverage(AveragingConfig(kind="tail", tail=0.5), size=1, rounds=4)
+>>> for number in (1, 2, 3, 4):
+...     average.add(number, np.full(1, number, dtype=np.float32))
+>>> average.value(np.zeros(1, dtype=np.float32))
+array([3.5], dtype=float32)
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ State = dict[str, npt.NDArray[np.float64]]
 
 
 class AveragingConfig(BaseModel):
-    """Which average of the models is evaluated and saved."""
+    """Choose the average of the models that is evaluated and saved."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,37 +38,43 @@ class AveragingConfig(BaseModel):
 
 
 class IterateAverage:
-    """The running average of a training of ``rounds`` rounds with models of ``size`` parameters."""
+    """Hold the running average of the models of a training.
+
+    Args:
+        config: the kind of average; None for none.
+        size: d, the number of trainable parameters.
+        rounds: T, the number of rounds.
+    """
 
     def __init__(self, config: AveragingConfig | None = None, size: int = 0, rounds: int = 1) -> None:
         self._config = config or AveragingConfig()
-        # ⌈·⌉ of what may be a rounded product: 0.1·30 rounds are 3, not 4.
+        # The margin absorbs the rounding of the product: 0.1·30 rounds are 3, not 4.
         self._first = rounds - max(1, math.ceil(self._config.tail * rounds - 1e-9)) + 1
         self._sum = np.zeros(size if self._config.kind != "none" else 0)
         self._weight = np.zeros(1)
 
     def add(self, server_round: int, model: Vector) -> None:
-        """Take in the model after ``server_round``."""
+        """Add the model after ``server_round``, float32 (d,), to the average."""
         kind, decay = self._config.kind, self._config.decay
         if kind == "none" or (kind == "tail" and server_round < self._first):
             return
-        kept, taken = (decay, 1 - decay) if kind == "exponential" else (1.0, 1.0)
-        self._sum = kept * self._sum + taken * model.astype(np.float64)
-        self._weight = kept * self._weight + taken
+        past, new = (decay, 1 - decay) if kind == "exponential" else (1.0, 1.0)
+        self._sum = past * self._sum + new * model.astype(np.float64)
+        self._weight = past * self._weight + new
 
     def value(self, model: Vector) -> Vector:
-        """The average so far; ``model`` itself as long as there is none."""
+        """Return the average so far, float32 (d,); ``model`` itself as long as no model has been averaged."""
         if self._weight[0] == 0:
             return model
         return (self._sum / self._weight[0]).astype(np.float32)
 
     def state(self) -> State:
-        """What a checkpoint must hold; nothing where nothing is averaged."""
+        """Return the arrays that a checkpoint must hold; empty if no average is kept."""
         if self._config.kind == "none":
             return {}
         return {"average.sum": self._sum, "average.weight": self._weight}
 
     def restore(self, state: State) -> None:
-        """Continue from a :meth:`state`."""
+        """Continue from the arrays of :meth:`state`."""
         if self._config.kind != "none":
             self._sum, self._weight = state["average.sum"], state["average.weight"]

@@ -1,4 +1,12 @@
-"""The server's step: θ ← θ + step(update). Post-processing of the noisy average, so it costs no privacy."""
+"""Turn the noisy average into the server's step: θ ← θ + step(update).
+
+This is post-processing of a released average, so it costs no privacy.
+
+>>> config = ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5, momentum=0.9)
+>>> optimizer = build_optimizer(config, size=2, rounds=10)
+>>> optimizer.step(np.array([1.0, -2.0])), optimizer.step(np.array([1.0, -2.0]))
+(array([ 0.5, -1. ]), array([ 0.95, -1.9 ]))
+"""
 
 from __future__ import annotations
 
@@ -12,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Vector = npt.NDArray[np.float64]
 
-_BLOCK = 1 << 14  # numbers that stay in the processor's cache from one operation to the next
+_BLOCK = 1 << 14  # coordinates that stay in the processor's cache from one operation to the next
 
 
 class ServerOptimizerConfig(BaseModel):
-    """The settings of the server optimizer."""
+    """Configure the server optimizer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,26 +43,31 @@ class ServerOptimizerConfig(BaseModel):
 
 
 def learning_rate_at(config: ServerOptimizerConfig, number: int, rounds: int) -> float:
-    """η of round ``number`` (from 1) of ``rounds``: a function of public settings and nothing else.
+    """Return η of a round, a function of public settings only.
 
-    After W rounds of warm-up the first round has the full η; towards the end it falls to ``final_share`` of it, which a
-    round after the last would have.
+    η rises to its full value in the warm-up and then falls towards ``final_share`` of it, which a round after the last
+    would reach.
+
+    Args:
+        config: the settings.
+        number: the round, from 1.
+        rounds: T, the number of rounds.
     """
     if number <= config.warmup:
         return config.learning_rate * number / config.warmup
     if config.schedule == "constant":
         return config.learning_rate
-    done = min(1.0, (number - 1 - config.warmup) / max(1, rounds - config.warmup))
-    left = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return config.learning_rate * (config.final_share + (1 - config.final_share) * left)
+    progress = min(1.0, (number - 1 - config.warmup) / max(1, rounds - config.warmup))
+    remaining = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return config.learning_rate * (config.final_share + (1 - config.final_share) * remaining)
 
 
 class ServerOptimizer(ABC):
-    """Turns the round's noisy average update (d,) into the step that is added to the model.
+    """Turn the noisy average update of each round into the step that is added to the model.
 
     Args:
         config: the settings.
-        size: d, the model's trainable parameters.
+        size: d, the number of trainable parameters.
         rounds: T, for the schedule of the learning rate.
     """
 
@@ -64,25 +77,29 @@ class ServerOptimizer(ABC):
         self._steps = np.zeros(1)
 
     def step(self, update: Vector) -> Vector:
-        """The vector to add to the model's parameters; ``update`` points where the loss falls."""
+        """Return the step to add to the parameters, float64 (d,).
+
+        Args:
+            update: the noisy average, float64 (d,), in the direction of descent.
+        """
         self._steps = self._steps + 1
         return learning_rate_at(self._config, int(self._steps[0]), self._rounds) * self._direction(update)
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        """What a checkpoint must hold so that the next step is the same."""
+        """Return the arrays that a checkpoint must hold so that the next step is the same."""
         return {"steps": self._steps}
 
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Continue from a :meth:`state`."""
+        """Continue from the arrays of :meth:`state`."""
         self._steps = state["steps"]
 
     @abstractmethod
     def _direction(self, update: Vector) -> Vector:
-        """The step at a learning rate of 1."""
+        """Return the step at a learning rate of 1, float64 (d,)."""
 
 
 class Momentum(ServerOptimizer):
-    """SGD with heavy-ball momentum: m ← μ·m + update, step η·m."""
+    """Step by SGD with heavy-ball momentum: m ← μ·m + update, step η·m."""
 
     def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
         super().__init__(config, size, rounds)
@@ -101,7 +118,7 @@ class Momentum(ServerOptimizer):
 
 
 class Adam(ServerOptimizer):
-    """Adam (Kingma and Ba 2015) with bias correction; the server step of FedAdam (Reddi et al. 2021)."""
+    """Step by Adam (Kingma and Ba 2015) with bias correction, as FedAdam does (Reddi et al. 2021)."""
 
     def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
         super().__init__(config, size, rounds)
@@ -110,17 +127,17 @@ class Adam(ServerOptimizer):
 
     def _direction(self, update: Vector) -> Vector:
         c, direction = self._config, np.empty(len(update))
-        first_left, second_left = (1 - beta ** self._steps[0] for beta in (c.beta_1, c.beta_2))
+        first_correction, second_correction = (1 - beta ** self._steps[0] for beta in (c.beta_1, c.beta_2))
         for start in range(0, len(update), _BLOCK):
-            some = slice(start, start + _BLOCK)
-            given, first, second, scale = update[some], self._first[some], self._second[some], direction[some]
+            block = slice(start, start + _BLOCK)
+            part, first, second, scale = update[block], self._first[block], self._second[block], direction[block]
             first *= c.beta_1
-            first += (1 - c.beta_1) * given
+            first += (1 - c.beta_1) * part
             second *= c.beta_2
-            second += (1 - c.beta_2) * given**2
-            np.sqrt(second / second_left, out=scale)
+            second += (1 - c.beta_2) * part**2
+            np.sqrt(second / second_correction, out=scale)
             scale += c.stabilizer
-            np.divide(first / first_left, scale, out=scale)
+            np.divide(first / first_correction, scale, out=scale)
         return direction
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -133,5 +150,11 @@ class Adam(ServerOptimizer):
 
 
 def build_optimizer(config: ServerOptimizerConfig, size: int, rounds: int = 1) -> ServerOptimizer:
-    """The optimizer that ``config`` names, for a model of ``size`` trainable parameters trained for ``rounds``."""
+    """Return the optimizer that ``config`` names.
+
+    Args:
+        config: the settings.
+        size: d, the number of trainable parameters.
+        rounds: T, for the schedule of the learning rate.
+    """
     return Adam(config, size, rounds) if config.optimizer == "adam" else Momentum(config, size, rounds)

@@ -1,1 +1,1 @@
-"""What a private round is made of: named random streams, Poisson sampling, clipping and Gaussian noise."""
+"""Primitives of a private round: named random streams, Poisson sampling, clipping and Gaussian noise."""

@@ -1,7 +1,13 @@
-"""Bounding what one sentence and one user can move: Π_r, the projection on the L2 ball of radius r.
+"""Clip vectors: Π_r, the projection onto the L2 ball of radius r, bounds one sentence's and one user's contribution.
 
-Π_r(x) = x · min(1, r / ‖x‖) is the projection on a convex set and therefore 1-Lipschitz; the proof of the guarantee
-(docs/privacy.md) rests on that and on ‖Π_r(x)‖ ≤ r.
+Π_r(x) = x · min(1, r / ‖x‖) is the projection onto a convex set and therefore 1-Lipschitz; the proof of the guarantee
+(docs/privacy.md) uses this and ‖Π_r(x)‖ ≤ r.
+
+>>> gradient = np.array([3.0, 4.0], dtype=np.float32)
+>>> project(gradient, radius=1.0)
+5.0
+>>> gradient.round(3), round(norm(gradient), 3)
+(array([0.6, 0.8], dtype=float32), 1.0)
 """
 
 from __future__ import annotations
@@ -15,17 +21,19 @@ Vector = npt.NDArray[np.float32]
 
 
 def norm(vector: Vector) -> float:
-    """The L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
+    """Return the L2 norm of a float32 (d,) vector, accumulated in float64; NaN or inf if a coordinate is not finite."""
     return math.sqrt(float(np.einsum("i,i->", vector, vector, dtype=np.float64)))
 
 
 def project(vector: Vector, radius: float) -> float:
-    """Replace ``vector`` by Π_radius(vector) in place; ``math.inf`` leaves it as it is.
+    """Replace ``vector`` by Π_radius(vector) in place.
 
-    A vector with a coordinate that is not finite carries no information that could be bounded: it becomes zero.
+    Args:
+        vector: float32 (d,); it becomes zero if a coordinate is not finite, because no factor could bound it.
+        radius: the largest norm afterwards, at least 0; ``math.inf`` leaves a finite vector unchanged.
 
     Returns:
-        The norm before the projection; not finite exactly when the vector was replaced by zero.
+        The norm before the projection; not finite if and only if the vector became zero for that reason.
     """
     length = norm(vector)
     if not math.isfinite(length):

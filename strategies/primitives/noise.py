@@ -1,14 +1,20 @@
-"""The Gaussian noise of the mechanism, drawn once per round on the server: seeded for simulation, or secure.
+"""Draw the Gaussian noise of the mechanism, once per round on the server: seeded for simulation, or secure.
 
-Seeded noise is a pure function of seed and round, so that a run can be repeated; whoever knows the seed can subtract
-it. Secure noise comes from the operating system's cryptographic generator and cannot be repeated by anybody.
+Seeded noise is a pure function of seed and round, so that a run can be repeated; an adversary who knows the seed can
+subtract it. Secure noise comes from the operating system's cryptographic generator and cannot be repeated.
 
-What doubles leak: a real Gaussian has every number as a value, a floating-point one has not, and which low bits
-occur in a released double can tell sums apart that differ (Mironov 2012; for Gaussians Jin et al. 2022). The secure
-sampler meets this twice. Its samples keep all 64 bits of their uniforms in the tail, and the noisy sum is rounded
-to a public grid, some 2⁻¹¹ to 2⁻¹⁰ of the noise's standard deviation apart (the granularity of Google's "Secure Noise
-Generation", 2020): the bits below it, in which the leak is, are never released. Rounding is post-processing and
-costs no ε. What that does not prove is in docs/privacy.md, section 9.
+Floating-point noise leaks through its low bits: a real Gaussian takes every value, a floating-point one does not, and
+the low bits of a released double can distinguish two sums (Mironov 2012; for Gaussians Jin et al. 2022). Secure noise
+counters this in two ways. Its samples keep all 64 bits of their uniforms in the tail, and the noisy sum is rounded to a
+public grid with a step of 2⁻¹¹ to 2⁻¹⁰ standard deviations (the granularity of Google's "Secure Noise Generation",
+2020): the bits below the grid, which carry the leak, are never released. Rounding is post-processing and costs no ε.
+docs/privacy.md, section 10, states what is not proven about it.
+
+>>> gaussian_noise(seed=0, server_round=1, size=3, std=2.0).round(2)
+array([ 1.85, -1.61, -2.21])
+>>> noisy = round_to_grid(secure_gaussian_noise(size=3, std=2.0), std=2.0)
+>>> bool((noisy % grid_width(2.0) == 0).all())
+True
 """
 
 from __future__ import annotations
@@ -26,45 +32,52 @@ from fl_sim.strategies.primitives import streams
 Floats = npt.NDArray[np.float64]
 
 _GRID_BITS = 10  # the grid is 2^-10 of the standard deviation, rounded down to a power of two
-_BLOCK = 1 << 22  # coordinates of one stream; a large model's blocks are drawn side by side
+_BLOCK = 1 << 22  # coordinates of one stream; the blocks of a large model are drawn in parallel
 
 
 def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose: str = "noise") -> Floats:
-    """N(0, std² I) of ``size`` coordinates, a pure function of the run's seed, the round and the ``purpose``.
+    """Return a sample of N(0, std² I), float64 (size,), a pure function of the seed, the round and the ``purpose``.
 
-    Re-running a round therefore releases the same noise, never a second sample of it, whatever the number of
-    processors. The sampler is numpy's ziggurat on doubles: right for simulation; it does not defend against attacks on
-    the low bits of floating-point noise (Mironov 2012), which assume an adversary who sees the exact released doubles.
+    A repeated round therefore releases the same noise, never a second sample, for any number of processors. The
+    sampler is numpy's ziggurat on doubles, which suits simulation; it does not resist attacks on the low bits of
+    floating-point noise (Mironov 2012), whose adversary observes the exact released doubles.
+
+    Args:
+        seed: the root seed of the run.
+        server_round: the round, from 1.
+        size: d, the number of coordinates.
+        std: standard deviation of each coordinate.
+        purpose: name of the random stream.
     """
 
-    def draw(block: int, place: Floats) -> None:
+    def draw(block: int, out: Floats) -> None:
         indices = (server_round, block) if block > 0 else (server_round,)
-        streams.generator(seed, purpose, *indices).standard_normal(out=place)
-        place *= std
+        streams.generator(seed, purpose, *indices).standard_normal(out=out)
+        out *= std
 
     return _in_blocks(size, draw)
 
 
 def secure_gaussian_noise(size: int, std: float) -> Floats:
-    """N(0, std² I) of ``size`` coordinates from the operating system's randomness, another sample at every call.
+    """Return a fresh sample of N(0, std² I), float64 (size,), from the operating system's randomness.
 
-    Box and Muller (1958) on 64 random bits for the radius, up to 9.4 standard deviations, and 53 for the angle. Add
-    it with :func:`round_to_grid`.
+    The method of Box and Muller (1958), with 64 random bits for the radius, up to 9.4 standard deviations, and 53 for
+    the angle. Round the noisy sum with :func:`round_to_grid`.
     """
 
-    def draw(block: int, place: Floats) -> None:
-        pairs = (len(place) + 1) // 2
+    def draw(block: int, out: Floats) -> None:
+        pairs = (len(out) + 1) // 2
         bits = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
         radius = std * np.sqrt(-2.0 * np.log((bits[0].astype(np.float64) + 1.0) * 2.0**-64))
         angle = (bits[1] >> np.uint64(11)) * (2.0 * math.pi * 2.0**-53)
-        place[:pairs] = radius * np.cos(angle)
-        place[pairs:] = (radius * np.sin(angle))[: len(place) - pairs]
+        out[:pairs] = radius * np.cos(angle)
+        out[pairs:] = (radius * np.sin(angle))[: len(out) - pairs]
 
     return _in_blocks(size, draw)
 
 
 def _in_blocks(size: int, draw: Callable[[int, Floats], None]) -> Floats:
-    """A vector whose blocks ``draw`` fills by their numbers, as many at once as there are processors."""
+    """Return a float64 (size,) vector; ``draw(number, block)`` fills each of its blocks, in parallel."""
     noise = np.empty(size)
     blocks = [noise[start : start + _BLOCK] for start in range(0, size, _BLOCK)]
     if len(blocks) == 1:
@@ -76,11 +89,11 @@ def _in_blocks(size: int, draw: Callable[[int, Floats], None]) -> Floats:
 
 
 def grid_width(std: float) -> float:
-    """The distance of two values that a securely noised sum may have: a power of two, 2⁻¹¹ to 2⁻¹⁰ of ``std``."""
+    """Return the step of the public grid of secure noise: a power of two, 2⁻¹¹ to 2⁻¹⁰ of ``std``."""
     return 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)
 
 
 def round_to_grid(noisy: Floats, std: float) -> Floats:
-    """``noisy`` sums on the public grid that belongs to noise of ``std``; exact, as the width is a power of two."""
+    """Round noisy sums, float64 (d,), to the public grid of noise of ``std``; exact, as the step is a power of two."""
     width = grid_width(std)
     return np.round(noisy / width) * width

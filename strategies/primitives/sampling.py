@@ -1,7 +1,12 @@
-"""Who takes part in a round: Poisson users, one coin per entity, one coin per sentence (docs/privacy.md, Algorithm).
+"""Sample the users, entities and sentences of a round, each independently (docs/privacy.md, section 2).
 
-All coins are independent and fresh every round. A rate ``q`` is met from below: the probability of an active coin is
-the largest multiple of 2^-64 that is at most ``q``, so rounding never weakens the guarantee.
+All draws are independent and fresh every round. An item at rate ``q`` is included with the largest multiple of 2^-64
+that is at most ``q`` as its probability, so rounding never weakens the guarantee.
+
+>>> sample_users(seed=0, server_round=1, num_users=20, q_u=0.2)
+array([ 2,  3, 12])
+>>> sampled_entities(round_seed(seed=0, server_round=1), np.arange(4), q_e=0.5)
+array([ True,  True, False,  True])
 """
 
 from __future__ import annotations
@@ -14,20 +19,23 @@ from fl_sim.strategies.primitives import streams
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
-_AT_ONCE = 1 << 16  # coins, so that they stay in the processor's cache
+_AT_ONCE = 1 << 16  # uniforms that stay in the processor's cache
 
 
 def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> IntArray:
-    """The round's cohort: every user on its own with probability ``q_u`` (Poisson sampling, never a fixed number).
+    """Return the cohort of a round: each user is included independently with probability ``q_u`` (Poisson sampling).
 
     Args:
         seed: the run's root seed.
         server_round: the round, from 1.
-        num_users: U, how many users hold data.
-        q_u: the user sampling rate in (0, 1].
+        num_users: U, the number of users who hold data.
+        q_u: the user sampling rate, in (0, 1].
 
     Returns:
-        The sampled user ids in ascending order; possibly none.
+        The ids of the sampled users, int64 (cohort,), ascending; possibly empty.
+
+    Raises:
+        ValueError: if ``q_u`` is outside (0, 1].
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)
@@ -36,29 +44,48 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
 
 
 def round_seed(seed: int, server_round: int) -> int:
-    """The seed from which every node tosses the round's entity and sentence coins, so that all nodes agree."""
+    """Return the seed from which every node samples the round's entities and sentences, so that all nodes agree."""
     return streams.derived_seed(seed, "round", server_round)
 
 
 def sampled_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: float) -> BoolArray:
-    """One coin per entity and round, shared by all users: the mask (K,) of the ids ``entities`` that are active."""
+    """Return which entities are included in a round, for all users at once, bool (K,).
+
+    Args:
+        seed_of_round: see :func:`round_seed`.
+        entities: entity ids, integers (K,), in any order.
+        q_e: the entity sampling rate, in (0, 1].
+    """
     return _active(seed_of_round, "entity", entities, q_e)
 
 
 def sampled_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
-    """One coin per sentence and round: the mask (K,) of the ids ``sentences`` whose coin is up."""
+    """Return which sentences are included in a round, bool (K,).
+
+    Args:
+        seed_of_round: see :func:`round_seed`.
+        sentences: sentence ids, integers (K,), in any order.
+        q_s: the sentence sampling rate, in (0, 1].
+    """
     return _active(seed_of_round, "sentence", sentences, q_s)
 
 
 def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float) -> IntArray:
-    """The ids from ``first`` to ``stop - 1`` that :func:`sampled_sentences` has as active, read in a row."""
+    """Return the ids from ``first`` to ``stop - 1`` that :func:`sampled_sentences` includes, int64 (K,), ascending.
+
+    Args:
+        seed_of_round: see :func:`round_seed`.
+        first: the first id.
+        stop: the last id plus one.
+        q_s: the sentence sampling rate, in (0, 1].
+    """
     if _always(q_s):
         return np.arange(first, stop, dtype=np.int64)
-    found = [np.empty(0, dtype=np.int64)]
+    sampled = [np.empty(0, dtype=np.int64)]
     for start in range(first, stop, _AT_ONCE):
         uniforms = streams.uniforms(seed_of_round, "sentence", start, min(start + _AT_ONCE, stop))
-        found.append(start + np.flatnonzero(uniforms < _threshold(q_s)))
-    return np.concatenate(found)
+        sampled.append(start + np.flatnonzero(uniforms < _threshold(q_s)))
+    return np.concatenate(sampled)
 
 
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:
@@ -74,5 +101,5 @@ def _always(rate: float) -> bool:
 
 
 def _threshold(rate: float) -> np.uint64:
-    """A coin below it is up; exact, because scaling a double by a power of two is."""
+    """Return the bound below which a uniform 64-bit word includes its item; exact, as 2^64 is a power of two."""
     return np.uint64(int(rate * 2.0**64))

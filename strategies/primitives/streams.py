@@ -1,12 +1,18 @@
-"""Randomness as an argument: one root seed, one named stream per purpose, round and owner.
+"""Derive all random draws of a run from one root seed, by a named stream per purpose, round and owner.
 
 Every random draw of a run comes from a stream that is a pure function of ``(root seed, purpose, indices)``, so the
-same seed gives the same run whatever the number of nodes, workers or restarts. Two kinds are needed:
+same seed gives the same run for any number of nodes, workers or restarts. There are two kinds:
 
 * :func:`generator`, an ordinary numpy generator, for draws made in one place (which users, which noise);
-* :func:`coins` and :func:`uniforms_of`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) in which the coin of
-  item ``i`` can be read without drawing those before it, for draws that different nodes must agree on (entities,
-  sentences). numpy reads runs of items; scattered items are read by our own arithmetic, the same to the last bit.
+* :func:`uniforms` and :func:`uniforms_of`, a counter-based array (Philox 4x64-10; Salmon et al. 2011) whose item ``i``
+  can be read without drawing the items before it, for draws that different nodes must agree on (entities, sentences).
+  numpy reads runs of items; our own arithmetic, equal to the last bit, reads scattered items.
+
+>>> generator(0, "noise", 3).integers(0, 100, size=4)
+array([90, 73, 19, 57])
+>>> words = uniforms(0, "entity", 0, 1000)
+>>> bool((uniforms_of(0, "entity", np.array([999, 7])) == words[[999, 7]]).all())
+True
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ Words = npt.NDArray[np.uint64]
 
 _UNIFORMS_PER_BLOCK = 4  # one Philox counter value yields four 64-bit words
 _BLOCKS_AT_ONCE = 4096  # so that all intermediate words of the arithmetic stay in the processor's cache
-_DENSE = 32  # reading a scattered coin costs about as much as drawing so many in a row
+_DENSE = 32  # reading one scattered word costs about as much as drawing this many in a row
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _KEY_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
@@ -28,35 +34,49 @@ _HALF, _LOW_HALF = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """The generator of the stream ``(seed, purpose, *indices)``; 0 is a seed like any other."""
+    """Return the generator of the stream ``(seed, purpose, *indices)``; ``seed`` is an integer of at least 0."""
     return np.random.Generator(np.random.Philox(_sequence(seed, purpose, *indices)))
 
 
 def derived_seed(seed: int, purpose: str, *indices: int) -> int:
-    """A 128-bit seed for a party that must not learn ``seed`` itself (a node gets the round's seed, not the run's)."""
+    """Return a 128-bit seed that does not reveal ``seed`` (a node gets the seed of the round, not of the run)."""
     words = _sequence(seed, purpose, *indices).generate_state(4, np.uint32)
     return int.from_bytes(words.tobytes(), "little")
 
 
 def uniforms(seed: int, purpose: str, start: int, stop: int) -> Words:
-    """The uniform 64-bit coins of items ``start`` to ``stop - 1`` of a stream, in time proportional to their number."""
+    """Return the uniform words of items ``start`` to ``stop - 1`` of a stream, uint64 (stop - start,).
+
+    The time is proportional to the number of items.
+
+    Args:
+        seed: an integer of at least 0.
+        purpose: name of the stream.
+        start: the first item, at least 0.
+        stop: the last item plus one.
+    """
     skipped = start % _UNIFORMS_PER_BLOCK
     philox = np.random.Philox(key=_key(seed, purpose), counter=start // _UNIFORMS_PER_BLOCK)
     return philox.random_raw(stop - start + skipped)[skipped:]
 
 
 def uniforms_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
-    """The coins of ``items`` (K,), in any order and as often as they are named: those that :func:`coins` has for them.
+    """Return the uniform words of the given items of a stream, uint64 (K,): the words of :func:`uniforms`.
 
     The time is proportional to K, wherever in the stream the items lie.
+
+    Args:
+        seed: an integer of at least 0.
+        purpose: name of the stream.
+        items: integers (K,) of at least 0, in any order, repeated or not.
     """
     if len(items) == 0:
         return np.empty(0, dtype=np.uint64)
     first, last = int(items.min()), int(items.max())
     if last - first < _DENSE * len(items):
         return uniforms(seed, purpose, first, last + 1)[items - first]
-    blocks, place = np.unique(items // _UNIFORMS_PER_BLOCK, return_inverse=True)
-    return _blocks(_key(seed, purpose), blocks)[place, items % _UNIFORMS_PER_BLOCK]
+    blocks, position = np.unique(items // _UNIFORMS_PER_BLOCK, return_inverse=True)
+    return _blocks(_key(seed, purpose), blocks)[position, items % _UNIFORMS_PER_BLOCK]
 
 
 def _key(seed: int, purpose: str) -> Words:
@@ -64,11 +84,11 @@ def _key(seed: int, purpose: str) -> Words:
 
 
 def _blocks(key: Words, blocks: npt.NDArray[np.integer]) -> Words:
-    """The four words (B, 4) of each of ``blocks`` (B,): Philox 4x64-10 at the block's number plus one, as in numpy."""
+    """Return the four words of each of ``blocks`` (B,), uint64 (B, 4): Philox 4x64-10 at block + 1, as in numpy."""
     words = np.empty((len(blocks), _UNIFORMS_PER_BLOCK), dtype=np.uint64)
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        some = slice(start, start + _BLOCKS_AT_ONCE)
-        words[some] = np.stack(_philox(key, blocks[some].astype(np.uint64) + np.uint64(1)), axis=1)
+        rows = slice(start, start + _BLOCKS_AT_ONCE)
+        words[rows] = np.stack(_philox(key, blocks[rows].astype(np.uint64) + np.uint64(1)), axis=1)
     return words
 
 
@@ -85,7 +105,7 @@ def _philox(key: Words, counters: Words) -> list[Words]:
 
 
 def _product(constant: int, words: Words) -> tuple[Words, Words]:
-    """The high and the low 64 bits of ``constant`` times ``words``, from products of halves."""
+    """Return the high and the low 64 bits of ``constant`` times ``words``, from products of halves."""
     top, bottom = np.uint64(constant >> 32), np.uint64(constant & 0xFFFFFFFF)
     word_top, word_bottom = words >> _HALF, words & _LOW_HALF
     crossed = bottom * word_top
