@@ -1,14 +1,20 @@
-"""The ledger: what a run has released, round by round, so that its ε follows from what ran, not from what was planned.
+"""Keep a ledger of the releases of a run, so that its ε follows from the rounds that ran, not from the plan.
 
-A run's folder holds two files. ``ledger.jsonl`` is only ever appended to, a line per release; every line carries the
-hash of the line before it and its own. ``ledger.head.json`` holds the number of lines and the last hash, and is
-replaced whole after each append. A line that was changed, removed, added or moved is therefore refused
-(:class:`LedgerError` names file and line). The hashes are checksums: whoever may write both files can write another
-consistent pair. A copy of the last hash that is kept elsewhere (a run's result.json has one) shows that too.
+A run folder holds two files. ``ledger.jsonl`` is append-only, one line per release; every line carries the hash of the
+line before it and its own. ``ledger.head.json`` holds the number of lines and the last hash (the head hash) and is
+replaced after each append. A line that was changed, removed, added or moved is therefore refused
+(:class:`LedgerError` names file and line). The hashes are checksums: an adversary who can write both files can write
+another consistent pair, which a copy of the head hash kept elsewhere (result.json has one) reveals.
 
-A release is written down, and on disk, *before* it leaves the server. Whatever a crash interrupts, the ledger never
-says less than was released: an unfinished last line was never released, and a whole line ahead of the head may have
-been, so it counts. See docs/privacy.md, section 9.
+A release is recorded, and on disk, *before* it leaves the server. After a crash at any point the ledger holds at least
+what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
+it counts. See docs/privacy.md, section 9.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     ledger = Ledger.create(Path(folder))
+...     ledger.head["entries"], Ledger.read(Path(folder)).last_round, ledger.releases(up_to=10)
+(0, 0, 0)
 """
 
 from __future__ import annotations
@@ -33,10 +39,10 @@ from fl_sim.strategies.primitives import streams
 LEDGER_FILE = "ledger.jsonl"
 HEAD_FILE = "ledger.head.json"
 MECHANISM = 1
-"""Version of what a round computes; raised when the same terms would release something that needs another proof."""
+"""Version of a round's computation; raised when equal release records would stand for releases with another proof."""
 
 _LEAST_NOISE = 1e-3
-"""Below this noise multiplier ε is in the hundred thousands, and the accountant's grid loses its digits: it is inf."""
+"""Smallest noise multiplier with a finite ε; below it ε exceeds 100,000 and the accountant's grid loses precision."""
 
 NoiseSource = Literal["seeded", "secure"]
 
@@ -44,17 +50,17 @@ _GENESIS = "fl-sim ledger"
 
 
 class LedgerError(PrivacyError):
-    """A ledger that cannot be trusted, or an entry that does not belong in it; one line that names the file."""
+    """Report a ledger that cannot be trusted, or a release that it must not record; one line that names the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecord(Mechanism):
-    """Under which terms a round was released: all that its ε depends on, and where its noise came from.
+    """Describe the release of a round: all settings that its ε depends on, and the source of its noise.
 
     Attributes:
         mechanism: the version of the mechanism, :data:`MECHANISM`.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
-        stream: names the seed of seeded noise without telling it; empty for secure noise.
+        stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
 
     Raises:
         PrivacyError: if a value is impossible.
@@ -73,7 +79,7 @@ class ReleaseRecord(Mechanism):
 
     @classmethod
     def of(cls, plan: Mechanism, seed: int | None) -> ReleaseRecord:
-        """The terms of ``plan`` with noise from ``seed``, or secure noise for None."""
+        """Return the release record of ``plan`` with noise from ``seed``, or with secure noise for None."""
         given = {field.name: getattr(plan, field.name) for field in fields(Mechanism)}
         return cls(
             **given | {name: float(given[name]) for name in _NUMBERS},
@@ -88,12 +94,12 @@ _KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | di
     ("mechanism", "population"), (int,)
 )
 _LATER = frozenset({"clipping", *PARTS})
-"""Fields that ledgers of an earlier fl-sim do not have: their defaults are what it did."""
+"""Fields that the ledgers of earlier versions of fl-sim lack; the defaults describe those versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One release: a round of a run. A round that was released twice with different noise has two entries."""
+    """Record one release of a round of a run; a round released twice with different noise has two entries."""
 
     run: str
     round: int
@@ -101,7 +107,10 @@ class Entry:
 
 
 class Ledger:
-    """The ledger of one run, by :meth:`create` (a new run), :meth:`open` (to write on) or :meth:`read`. One writer."""
+    """Read and write the ledger of one run, with a single writer.
+
+    :meth:`create` starts the ledger of a new run, :meth:`open` continues one, :meth:`read` reads one.
+    """
 
     def __init__(self, folder: Path, run: str, entries: Sequence[Entry], hashes: Sequence[str]) -> None:
         self.folder = folder
@@ -112,7 +121,11 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path) -> Ledger:
-        """Start the ledger of a new run, which gets a random identity; :class:`LedgerError` if there is one."""
+        """Start the ledger of a new run with a random identity.
+
+        Raises:
+            LedgerError: if ``folder`` already has a ledger.
+        """
         file = folder / LEDGER_FILE
         if file.exists():
             raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
@@ -124,7 +137,11 @@ class Ledger:
 
     @classmethod
     def open(cls, folder: Path) -> Ledger:
-        """Check the ledger of a run that goes on, and mend what a crash may have left."""
+        """Check the ledger of a run that continues, and repair the traces of a crash.
+
+        Raises:
+            LedgerError: see :meth:`read`.
+        """
         ledger = cls.read(folder)
         with (folder / LEDGER_FILE).open("rb+") as file:  # a half line was never released
             content = file.read()
@@ -138,7 +155,7 @@ class Ledger:
         """Check the ledger of a run, without writing anything.
 
         Raises:
-            LedgerError: it is missing, cut off, changed or reordered; the message names file and line.
+            LedgerError: if it is missing, cut off, changed or reordered; the message names file and line.
         """
         head = _read_head(folder / HEAD_FILE)
         file = folder / LEDGER_FILE
@@ -147,10 +164,10 @@ class Ledger:
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
         entries, hashes = _read_chain(file, head["run"], lines)
-        whole, counted = len(lines), head["entries"]
-        if whole < counted:
-            raise LedgerError(f"{file}, line {whole + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
-        if whole > counted + 1 or (whole > counted and tail):
+        complete, counted = len(lines), head["entries"]
+        if complete < counted:
+            raise LedgerError(f"{file}, line {complete + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
+        if complete > counted + 1 or (complete > counted and tail):
             raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
         if hashes[counted] != head["last"]:
             raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
@@ -158,45 +175,56 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All releases, in order."""
+        """Return all releases, in order."""
         return tuple(self._entries)
 
     @property
     def last_round(self) -> int:
-        """The latest round that was released; 0 before the first."""
+        """Return the latest round that was released; 0 before the first."""
         return max(self._terms, default=0)
 
     @property
     def head(self) -> dict[str, str | int]:
-        """Whose ledger it is, how many entries it has, and the last hash: what the head says, and a copy may keep."""
+        """Return the run's identity, the number of entries and the head hash, as ``ledger.head.json`` holds them."""
         return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
 
     def check_head(self, head: Mapping[str, Any]) -> None:
-        """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
+        """Check that the ledger still begins with the entries of a head that was kept.
+
+        Raises:
+            LedgerError: if it does not.
+        """
         count = head.get("entries")
         if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != head.get("last"):
-            raise LedgerError(f"{self.folder / LEDGER_FILE}: is not the ledger that was sealed after {count} entries")
+            file = self.folder / LEDGER_FILE
+            raise LedgerError(f"{file}: is not the ledger whose head hash was kept after {count} entries")
 
     def releases(self, up_to: int) -> int:
-        """How many releases the rounds 1 to ``up_to`` took; more than one each where noise was drawn afresh."""
+        """Return the number of releases of the rounds 1 to ``up_to``; a round with fresh noise may have several."""
         return sum(entry.round <= up_to for entry in self._entries)
 
     def recorder(self, terms: ReleaseRecord) -> Callable[[int], None]:
-        """:meth:`charge` for a strategy, which knows the round and nothing else."""
+        """Return :meth:`record_release` as a function of the round alone, for a strategy to call."""
         return functools.partial(self.record_release, terms)
 
     def record_release(self, terms: ReleaseRecord, server_round: int) -> None:
-        """Write down that ``server_round`` is about to be released; on disk when this returns.
+        """Record that ``server_round`` is about to be released; the entry is on disk when this returns.
 
-        A round that is done again with seeded noise releases the same thing and is charged once. With secure noise
-        it is another release and gets another entry.
+        A round repeated with seeded noise releases the same sum and is recorded once. Repeated with secure noise it is
+        another release and gets another entry.
+
+        Args:
+            terms: the release record of the round.
+            server_round: the round, from 1.
 
         Raises:
-            LedgerError: the round was released under other terms, or rounds before it are missing.
+            LedgerError: if the round was released with other settings, or an earlier round is missing.
         """
         file, before = self.folder / LEDGER_FILE, self._terms.get(server_round)
         if before is not None and before != terms:
-            raise LedgerError(f"{file}: round {server_round} was released under other terms ({_differ(before, terms)})")
+            raise LedgerError(
+                f"{file}: round {server_round} was released with other settings ({_differ(before, terms)})"
+            )
         if before is not None and terms.noise == "seeded":
             return
         if not 1 <= server_round <= self.last_round + 1:
@@ -217,13 +245,13 @@ class Ledger:
 
 
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
-    """ε of all ``entries`` together, of one run or of several on one corpus; inf if one of them had no noise.
+    """Return ε of all ``entries`` together, of one run or of several on one corpus; inf if one had no noise.
 
     Args:
-        entries: what was released, in any order.
-        adjacency: whom ε protects.
+        entries: the releases, in any order.
+        adjacency: the protected user and entity.
         delta: δ, in (0, 1).
-        robust: state the bound that does not rely on the entity having been detected (q_e := 1).
+        robust: return the bound that holds even if the entity was not detected (q_e := 1).
 
     Raises:
         PrivacyError: if ``delta`` is impossible.
@@ -234,17 +262,17 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     events: Counter[accountant.RoundEvent] = Counter()
     for terms, count in released.items():
         events[terms.event().robust() if robust else terms.event()] += count
-    # One adjacency holds for all rounds: the widest that a round needs also covers those that need less.
+    # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
     widest = max((terms.exposed(adjacency) for terms in released), key=_width, default=adjacency)
     return accountant.composed_epsilon(events, widest, delta)
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
-    """The entries of several runs on one corpus, if the runs are independent of one another.
+    """Return the entries of several runs on one corpus, which must be independent of one another.
 
     Raises:
-        LedgerError: a run is given twice, or two runs drew coins and noise from one seed: who sees both can then
-            subtract one run's noise from the other's, and no ε holds for the two together.
+        LedgerError: if a run is given twice, or two runs drew samples and noise from one seed: an adversary who
+            observes both can subtract one run's noise from the other's, and no ε holds for the two together.
     """
     runs: dict[str, Path] = {}
     seeds: dict[str, Path] = {}
@@ -263,20 +291,20 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
 
 
 def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
-    """The entries from the first release of ``server_round`` on: what somebody who joined then is charged for.
+    """Return the entries from the first release of ``server_round`` on: those of a user who joined in that round.
 
     Raises:
-        LedgerError: no such round was released.
+        LedgerError: if no such round was released.
     """
-    for place, entry in enumerate(entries):
+    for position, entry in enumerate(entries):
         if entry.round == server_round:
-            return list(entries[place:])
+            return list(entries[position:])
     last = max((entry.round for entry in entries), default=0)
     raise LedgerError(f"round {server_round} is not in the ledger; allowed: a released round, 1 to {last}")
 
 
 def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
-    """The entries of all whole lines, and the hash before the first line and after each."""
+    """Return the entries of all complete lines, and the hash before the first line and after each."""
     entries: list[Entry] = []
     hashes = [_genesis(run)]
     for number, line in enumerate(lines, start=1):
@@ -338,7 +366,7 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
-    """The line of an entry, and its hash."""
+    """Return the line of an entry, and its hash."""
     terms = {name: "inf" if value == math.inf else value for name, value in asdict(entry.terms).items()}
     values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
     own = _hash(values)
@@ -363,7 +391,7 @@ def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Put ``content`` at ``file`` so that a crash leaves the old file or the new, synced with its folder."""
+    """Replace ``file`` by ``content`` so that a crash leaves either the old file or the new; sync its folder."""
     temporary = file.with_name(f".{file.name}.tmp")
     with temporary.open("wb") as stream:
         stream.write(content)

@@ -145,7 +145,7 @@ def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> Non
 )
 def test_other_terms_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
     ledger = written(tmp_path, 2)
-    with pytest.raises(LedgerError, match=rf"round 2 was released under other terms \({next(iter(change))} "):
+    with pytest.raises(LedgerError, match=rf"round 2 was released with other settings \({next(iter(change))} "):
         ledger.record_release(replace(SEEDED, **change), 2)
     assert len(lines_of(tmp_path)) == 2
 
@@ -265,9 +265,9 @@ def test_a_consistent_forgery_does_not_meet_a_kept_seal(tmp_path: Path) -> None:
     Ledger.read(ledger.folder).check_head(head)  # it may go on
     forged = written(tmp_path / "forged", 4)
     for other in (forged, written(tmp_path / "short", 3)):
-        with pytest.raises(LedgerError, match="sealed after 4 entries"):
+        with pytest.raises(LedgerError, match="head hash was kept after 4 entries"):
             other.check_head(head)
-    with pytest.raises(LedgerError, match="sealed after None entries"):
+    with pytest.raises(LedgerError, match="head hash was kept after None entries"):
         ledger.check_head({})
 
 

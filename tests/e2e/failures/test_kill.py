@@ -138,7 +138,7 @@ def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp
     for name, content in older.items():
         (run / name).write_bytes(content)
     assert len(Ledger.read(run).entries) == 1
-    with pytest.raises(LedgerError, match="is not the ledger that was sealed after 2 entries"):
+    with pytest.raises(LedgerError, match="is not the ledger whose head hash was kept after 2 entries"):
         simulation.resume(run)
 
 

@@ -263,7 +263,7 @@ def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, t
     for name in (LEDGER_FILE, HEAD_FILE):
         (tmp_path / "run" / name).unlink()
     Ledger.create(tmp_path / "run")
-    with pytest.raises(LedgerError, match="is not the ledger that was sealed after 3 entries"):
+    with pytest.raises(LedgerError, match="is not the ledger whose head hash was kept after 3 entries"):
         simulation.resume(tmp_path / "run")
 
 
@@ -276,7 +276,7 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     Ledger.create(run.path).record_release(ReleaseRecord.of(PLAN, 0), 1)
     result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}
     run.result_file.write_text(json.dumps(result))
-    with pytest.raises(LedgerError, match="sealed after 2 entries"):
+    with pytest.raises(LedgerError, match="head hash was kept after 2 entries"):
         simulation.resume(run.path)
     assert main(f"account --ledger {run.path} --delta 1e-5".split()) == 2
-    assert "is not the ledger that was sealed after 2 entries" in capsys.readouterr().err
+    assert "is not the ledger whose head hash was kept after 2 entries" in capsys.readouterr().err
