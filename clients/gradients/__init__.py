@@ -1,1 +1,1 @@
-"""Exact per-sentence clipped gradient sums, per user or over a batch, without materialising per-sentence gradients."""
+"""Compute exact sums of per-sentence clipped gradients, per user or over a batch, without storing each gradient."""

@@ -1,17 +1,22 @@
-"""Sums of per-sentence clipped gradients, exact and in one pass: the heart of a client's private update.
+"""Sum per-sentence clipped gradients, exactly and in one pass: the core of a private client update.
 
-For sentences s and the mean loss l(θ, s) of the predictions of one sentence, ``g_s = -∇ l(θ, s)`` over the trainable
-parameters, and what is wanted is ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md,
-section 3). Guarantee: each sentence moves the sum by at most c in L2 norm (to 1e-5 relative), whatever else
-is in the batch; a sentence whose loss or gradient is not finite moves it by nothing, and is counted.
+For a sentence s with mean prediction loss l(θ, s), let ``g_s = -∇ l(θ, s)`` over the trainable parameters. This module
+computes ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md, section 2). Guarantee: each sentence
+moves the sum by at most c in L2 norm (to 1e-5 relative), whatever else is in the batch; a sentence whose loss or
+gradient is not finite contributes zero, and is counted.
 
-With dropout, a sentence's masks are a function of the seed and the sentence's number (weight-drop's of the seed
-alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
+With dropout, the masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the
+seed alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
 
-Fast path: ghost norms with book-keeping (`fl_sim.clients.gradients.ghost_norms`). Before its first use on a model it
-is compared,
-parameter by parameter and sentence by sentence, with plain autograd. A model that it does not cover, or where
-the two differ, goes one sentence at a time: same result, slower.
+The fast path uses ghost norms with book-keeping (`fl_sim.clients.gradients.ghost_norms`). Before its first use on a
+model it is compared with plain autograd, parameter by parameter and sentence by sentence. A model that it does not
+cover, or on which the two differ, is processed one sentence at a time: same result, slower.
+
+>>> clip_factors(torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64), clip_norm=1.0)
+tensor([1.0000, 0.5000, 0.2500])
+>>> check_clip_norm(0.0)
+Traceback (most recent call last):
+fl_sim.clients.errors.ModelError: clip_norm is 0.0; allowed: a number above 0, or inf
 """
 
 from __future__ import annotations
@@ -33,21 +38,21 @@ from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 
-# A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: it would
-# still never exceed c, but be scaled down for no reason.
+# A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
+# gradient would never exceed c, but would be scaled down more than necessary.
 _TOLERATED_SLACK = 1e-2
 
 
 @dataclass
 class Tally:
-    """What went into a sum.
+    """Count the contributions to a sum.
 
     Attributes:
-        sentences: how many were given, those of which there is nothing to tell included.
-        clipped: how many were longer than c and were scaled down.
-        nonfinite: how many had a loss or gradient that is not finite, and contribute zero.
+        sentences: the number of sentences, those without a prediction target included.
+        clipped: the number of sentences whose gradient norm exceeded c.
+        nonfinite: the number of sentences with a loss or gradient that is not finite, which contribute zero.
         loss_sum: Σ_s l(θ, s) over the finite ones, in nats per prediction.
-        predictions: how many things all of them tell.
+        predictions: the number of predictions of all sentences.
     """
 
     sentences: int = 0
@@ -57,19 +62,19 @@ class Tally:
     predictions: int = 0
 
     def count(self, model: LanguageModel, examples: Sequence[Example]) -> None:
-        """Take in that these are given."""
+        """Add the numbers of sentences and predictions of ``examples``."""
         self.sentences += len(examples)
         self.predictions += sum(model.task.predictions(example) for example in examples)
 
     def add(self, other: Tally) -> None:
-        """Take in what went into another sum."""
+        """Add the counts of another sum."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """``vector`` = Σ_s Π_c(-∇ l(θ, s)), float32 (d,), with the counts of `Tally`."""
+    """Hold ``vector`` = Σ_s Π_c(-∇ l(θ, s)), float32 (d,), with the counts of `Tally`."""
 
     vector: NDArray[np.float32]
     sentences: int
@@ -80,19 +85,23 @@ class ClippedSum:
 
 
 class GradientSum:
-    """A running Σ_s Π_c(g_s) in one buffer of d float32 numbers: memory is model, buffer and one micro-batch.
+    """Keep a running Σ_s Π_c(g_s) in one buffer of d float32 numbers.
 
-    Example::
+    The memory needed is that of the model, the buffer and one micro-batch. Example::
 
         total = GradientSum(model)
         for user in users:
             total.add(sentences_of[user], clip_norm=1.0)
         update = total.result().vector
 
+    Args:
+        model: the model whose gradients are summed.
+        mask_seed: seed of the dropout masks; None switches dropout off.
+
     Attributes:
-        flat: (d,) float32, the sum so far.
-        views: of it, by parameter name.
-        tally: what went into it.
+        flat: the sum so far, float32 (d,).
+        views: views of ``flat`` in the shape of each parameter, by parameter name.
+        tally: the counts of the sum.
     """
 
     def __init__(self, model: LanguageModel, mask_seed: int | None = None) -> None:
@@ -103,11 +112,16 @@ class GradientSum:
         self.tally = Tally()
 
     def add(self, examples: Sequence[Example], clip_norm: float, *, max_batch_tokens: int | None = None) -> None:
-        """Add Σ_s Π_c(g_s) of these sentences; ``clip_norm`` may be ``math.inf`` (no clipping).
+        """Add Σ_s Π_c(g_s) of sentences.
+
+        Args:
+            examples: the sentences (``LanguageModel.encode``).
+            clip_norm: c > 0; ``math.inf`` for no clipping.
+            max_batch_tokens: padded size of a micro-batch; see :func:`clipped_gradient_sum`.
 
         Raises:
-            ModelError: for a clip norm that is not positive, a micro-batch size below 1, or a sentence that
-                is empty, too long, or has an id outside the vocabulary. Nothing has been added then.
+            ModelError: for a clip norm that is not positive, a micro-batch size below 1, or a sentence that is empty,
+                too long, or has an id outside the vocabulary. Nothing has been added in that case.
         """
         groups = _checked_groups(self._model, examples, clip_norm, max_batch_tokens)
         self.tally.count(self._model, examples)
@@ -118,10 +132,10 @@ class GradientSum:
     def _add_group(self, examples: Sequence[Example], clip_norm: float) -> None:
         model, seed = self._model, self._mask_seed
         if math.isinf(clip_norm):
-            done = add_unclipped(model, examples, self.views, self.tally, seed)
+            added = add_unclipped(model, examples, self.views, self.tally, seed)
         else:
-            done = add_clipped(model, examples, clip_norm, self.views, self.tally, seed)
-        if not done:
+            added = add_clipped(model, examples, clip_norm, self.views, self.tally, seed)
+        if not added:
             for example in examples:
                 add_one(model, example, clip_norm, self.views, self.tally, seed)
 
@@ -131,7 +145,7 @@ class GradientSum:
         self.tally = Tally()
 
     def result(self) -> ClippedSum:
-        """A copy of the sum so far, with its counts."""
+        """Return a copy of the sum so far, float32 (d,), with its counts."""
         return ClippedSum(vector=self.flat.cpu().numpy().copy(), **vars(self.tally))
 
 
@@ -143,15 +157,16 @@ def clipped_gradient_sum(
     max_batch_tokens: int | None = None,
     mask_seed: int | None = None,
 ) -> ClippedSum:
-    """Σ_s Π_c(-∇ l(θ, s)) over the sentences.
+    """Return Σ_s Π_c(-∇ l(θ, s)) over sentences, float32 (d,), with counts.
 
     Args:
-        examples: the sentences (``LanguageModel.encode``); one of which there is nothing to tell has zero loss and
-            zero gradient.
+        model: the model whose gradients are summed.
+        examples: the sentences (``LanguageModel.encode``); one without a prediction target has zero loss and zero
+            gradient.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        max_batch_tokens: padded size of a micro-batch; bounds the memory, changes nothing but rounding. ``None``
-            takes what is fast on the model's device.
-        mask_seed: of the dropout masks, where the model has dropout; ``None`` switches it off.
+        max_batch_tokens: padded size of a micro-batch; it bounds the memory and affects only rounding. None chooses a
+            size that is fast on the model's device.
+        mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -164,7 +179,7 @@ def clipped_gradient_sum(
 def _checked_groups(
     model: LanguageModel, examples: Sequence[Example], clip_norm: float, max_batch_tokens: int | None
 ) -> list[list[int]]:
-    """The indices of each micro-batch; raises ModelError for what no gradient could be taken of."""
+    """Return the indices of each micro-batch; raise ModelError for arguments without a gradient."""
     check_clip_norm(clip_norm)
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
@@ -172,14 +187,14 @@ def _checked_groups(
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    """Raise ModelError for one that would bound nothing."""
+    """Raise ModelError for a clip norm that is not positive."""
     if not clip_norm > 0:
         raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Matrix products in real float32 (TF32 would make the norms of the fast path wrong by a thousandth)."""
+    """Compute matrix products in full float32 (TF32 errs in the norms of the fast path by a thousandth)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -196,7 +211,16 @@ def add_one(
     tally: Tally,
     mask_seed: int | None = None,
 ) -> None:
-    """The definition itself, for one sentence: plain autograd, norm in float64, scale, add."""
+    """Add Π_c(g_s) of one sentence by definition: plain autograd, norm in float64, scale, add.
+
+    Args:
+        model: the model whose gradient is taken.
+        example: the sentence.
+        clip_norm: c > 0; ``math.inf`` for no clipping.
+        views: the sum by parameter name, float32 in the parameters' shapes; changed in place.
+        tally: the counts of the sum; changed in place.
+        mask_seed: seed of the dropout masks; None switches dropout off.
+    """
     loss, gradients = loss_gradients(model, [example], mask_seed)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
     if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -216,7 +240,13 @@ def add_unclipped(
     tally: Tally,
     mask_seed: int | None = None,
 ) -> bool:
-    """Add Σ_s g_s by one ordinary backward pass; False, and nothing added, if any of it is not finite."""
+    """Add Σ_s g_s by one ordinary backward pass.
+
+    The arguments are those of :func:`add_one`, for several sentences.
+
+    Returns:
+        False, with nothing added, if the loss or a gradient is not finite.
+    """
     loss, gradients = loss_gradients(model, examples, mask_seed)
     if not math.isfinite(loss) or not all(bool(g.isfinite().all()) for g in gradients.values()):
         return False
@@ -234,29 +264,39 @@ def add_clipped(
     tally: Tally,
     mask_seed: int | None = None,
 ) -> bool:
-    """Add Σ_s Π_c(g_s) by ghost norms; False, and nothing added, if a sentence must be seen on its own."""
+    """Add Σ_s Π_c(g_s) by ghost norms.
+
+    The arguments are those of :func:`add_one`, for several sentences.
+
+    Returns:
+        False, with nothing added, if a sentence must be processed on its own.
+    """
     layers = covered_layers(model)
     if layers is None:
         return False
     try:
-        seen = ghost_pass(model, layers, model.batch(examples, mask_seed))
-        contributions = seen.of_sentences()
+        traced = ghost_pass(model, layers, model.batch(examples, mask_seed))
+        contributions = traced.of_sentences()
         norms = sure_norms(contributions, clip_norm)
     except NotCovered:
         return False
     factors = clip_factors(norms, clip_norm)
     for contribution in contributions:
         contribution.add(-factors, views[contribution.name])
-    tally.loss_sum += float(seen.losses.sum(dtype=torch.float64))
+    tally.loss_sum += float(traced.losses.sum(dtype=torch.float64))
     tally.clipped += int((norms > clip_norm).sum())
     return True
 
 
 def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:
-    """(B,) float64 norms over all parameters, none of them too small.
+    """Return upper bounds on the gradient norms over all parameters, float64 (B,), accurate enough to clip by.
+
+    Args:
+        contributions: one per parameter, of a batch of B sentences.
+        clip_norm: c.
 
     Raises:
-        NotCovered: if one is not finite, or is above ``clip_norm`` and not known well enough to be shortened by it.
+        NotCovered: if a norm is not finite, or exceeds ``clip_norm`` and its rounding error is too large.
     """
     squared = torch.stack([c.squared for c in contributions]).sum(dim=0)
     slack = torch.stack([c.slack for c in contributions]).sum(dim=0)
@@ -268,5 +308,5 @@ def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch
 
 
 def clip_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """min(1, c/‖g‖), float32."""
+    """Return min(1, c/‖g‖), float32 (B,), for norms (B,)."""
     return torch.where(norms > clip_norm, clip_norm / norms, 1.0).float()

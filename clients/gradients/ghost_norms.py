@@ -1,4 +1,4 @@
-"""Per-sentence gradient norms, and weighted gradient sums, from what each layer saw and what came back to it.
+"""Compute per-sentence gradient norms and weighted gradient sums from the inputs and output gradients of each layer.
 
 For a linear layer, sentence s's weight gradient is ``G_sᵀ A_s``, with inputs ``A_s`` (T, p) and output
 gradients ``G_s`` (T, q). Its squared norm is ``Σ_{t,t'} (A_s A_sᵀ)[t,t'] · (G_s G_sᵀ)[t,t']`` ("ghost norm":
@@ -7,8 +7,17 @@ section 4), and the clipped sum over sentences ``Σ_s f_s G_sᵀ A_s`` is one pr
 ("book-keeping": Bu et al. 2023, "Differentially private optimization on large model at small cost"). No
 per-sentence gradient is ever stored for a large layer, and one forward and one backward pass serve both.
 
-A `Layer` says which parameters of a module it covers; given what the `Tape` recorded in one pass, it yields
-one `Contribution` per parameter. Norms are float64 sums of float32 products.
+A `Layer` names the parameters of a module that it covers; from the records of one pass on the `Tape` it computes one
+`Contribution` per parameter. Norms are float64 sums of float32 products.
+
+>>> inputs, grad = torch.ones(1, 2, 3), torch.ones(1, 2, 3)
+>>> weight = Product("weight", inputs, grad, transposed=False)
+>>> weight.squared  # ‖G_sᵀ A_s‖², a 3 × 3 matrix of twos
+tensor([36.], dtype=torch.float64)
+>>> total = torch.zeros(3, 3)
+>>> weight.add(torch.tensor([0.5]), total)
+>>> total.sum()
+tensor(9.)
 """
 
 from __future__ import annotations
@@ -22,28 +31,28 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# A Gram matrix entry carries a rounding error of a few float32 units relative to the product of the two
-# norms. Where a sentence's tokens nearly cancel, that is no longer small beside the norm; it is added, so
-# that a norm computed here never falls short of the true one.
+# An entry of a Gram matrix has a rounding error of a few float32 units relative to the product of the two norms. If a
+# sentence's tokens nearly cancel, this error is not small beside the norm of their sum. It is added, so that a norm
+# computed here is never smaller than the true one.
 GRAM_ROUNDING = 2.0**-24
-_PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
-_MASKED_LIMIT = 1 << 18  # the same, of a weight that is masked: so many stay in the cache
+_PER_SENTENCE_LIMIT = 1 << 22  # largest number of float32 entries of one layer's per-sentence gradients in memory
+_MASKED_LIMIT = 1 << 18  # the same for a masked weight, whose entries then stay in the cache
 
 
 class NotCovered(Exception):
-    """Why a model, or one pass through it, cannot be described here: another path has to be taken."""
+    """Report why the fast path does not cover a model, or a pass through it; the slow path must be taken."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One call of one module.
+    """Record one call of one module.
 
     Attributes:
-        inputs: what it was given (detached).
+        inputs: its positional argument, detached, (B, T, …).
         grad: the gradient of its output, (B, T, …).
-        output: what it returned (detached), (B, T, …).
-        options: what it was given by name.
-        joined: how many sentences, one after another, each of the B rows holds.
+        output: its output, detached, (B, T, …).
+        options: its keyword arguments.
+        joined: the number of sentences that each of the B rows holds one after another.
     """
 
     inputs: torch.Tensor
@@ -53,11 +62,11 @@ class Record:
     joined: int = 1
 
     def of_users(self, users: int, factors: torch.Tensor | None) -> Record:
-        """The record with one row per user, whose gradient is Σ_s factors[s] · gradient_s over its sentences.
+        """Return the record with one row per user, of gradient Σ_s factors[s] · gradient_s over the user's sentences.
 
         Args:
-            users: U; the record's B rows are sentences, those of a user side by side and as many for each.
-            factors: (B,); ``None`` for 1.
+            users: U; the B rows are sentences, those of a user adjacent, the same number for each user.
+            factors: (B,); None for 1.
         """
 
         def rows(of_sentences: torch.Tensor) -> torch.Tensor:
@@ -69,12 +78,12 @@ class Record:
 
 
 class Contribution(ABC):
-    """What a batch of B sentences adds to the gradient of one parameter.
+    """Hold the per-sentence gradients of one parameter for a batch of B sentences.
 
     Attributes:
-        name: of the parameter.
-        squared: (B,) float64, squared norms of the per-sentence gradients.
-        slack: (B,) float64, a bound on the rounding error of ``squared``.
+        name: the name of the parameter.
+        squared: squared norms of the per-sentence gradients, float64 (B,).
+        slack: a bound on the rounding error of ``squared``, float64 (B,).
     """
 
     name: str
@@ -83,11 +92,16 @@ class Contribution(ABC):
 
     @abstractmethod
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        """``total += Σ_s factors[s] · gradient_s`` in place; factors (B,), total in the parameter's shape."""
+        """Add Σ_s factors[s] · gradient_s to ``total`` in place.
+
+        Args:
+            factors: float32 (B,).
+            total: float32 in the parameter's shape.
+        """
 
 
 class PerSentence(Contribution):
-    """Gradients small enough to be stored for each sentence: biases, norms' scales, low-rank adapters."""
+    """Store the gradient of each sentence, if it is small: biases, scales of norms, low-rank adapters."""
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         self.name = name
@@ -100,7 +114,14 @@ class PerSentence(Contribution):
 
 
 class Product(Contribution):
-    """The weight (q, p) of a linear layer: gradient ``G_sᵀ A_s``; ``transposed`` for one stored as (p, q)."""
+    """Represent the gradients ``G_sᵀ A_s`` of a linear layer's weight (q, p) by their factors.
+
+    Args:
+        name: the name of the parameter.
+        inputs: A, (B, T, p).
+        grad: G, (B, T, q).
+        transposed: whether the weight is stored as (p, q).
+    """
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, transposed: bool) -> None:
         self.name = name
@@ -142,7 +163,14 @@ class Product(Contribution):
 
 
 class Lookup(Contribution):
-    """The table (V, h) of an embedding: sentence s adds ``grad[s, t]`` to row ``ids[s, t]``."""
+    """Represent the gradients of an embedding table (V, h): sentence s adds ``grad[s, t]`` to row ``ids[s, t]``.
+
+    Args:
+        name: the name of the parameter.
+        ids: int64 (B, T).
+        grad: (B, T, h).
+        padding_idx: the row without a gradient, if any.
+    """
 
     def __init__(self, name: str, ids: torch.Tensor, grad: torch.Tensor, padding_idx: int | None) -> None:
         self.name = name
@@ -158,15 +186,15 @@ class Lookup(Contribution):
         total.index_add_(0, self.ids.flatten(), (self.grad * factors.view(-1, 1, 1)).flatten(0, 1))
 
     def add_to_rows(self, tables: torch.Tensor) -> None:
-        """``tables[s] += gradient_s`` in place, (B, V, h)."""
+        """Add gradient_s to ``tables[s]`` in place; ``tables`` is (B, V, h)."""
         starts = torch.arange(len(tables), device=tables.device).unsqueeze(1) * tables.shape[1]
         tables.flatten(0, 1).index_add_(0, (self.ids + starts).flatten(), self.grad.flatten(0, 1))
 
 
 class TiedTable(Contribution):
-    """One (V, h) table used as embedding and as output layer: the gradients add, so their product enters the
-    norm.
+    """Represent the gradients of a (V, h) table that is both embedding and output layer.
 
+    The two gradients add, so their inner product enters the norm:
     ``⟨Lookup_s, G_sᵀ A_s⟩ = Σ_{t,t'} G_s[t', x_t] · (A_s[t'] · grad_s[t])``.
     """
 
@@ -179,7 +207,7 @@ class TiedTable(Contribution):
         inner = torch.bmm(product.inputs, lookup.grad.transpose(1, 2))  # (B, t', t)
         cross = (picked * inner).sum(dim=(1, 2), dtype=torch.float64)
         self.squared = lookup.squared + product.squared + 2 * cross
-        # |cross| errs by no more than the geometric mean of what the two norms may err by
+        # The error of |cross| is at most the geometric mean of the errors of the two norms.
         self.slack = 2 * (lookup.slack + product.slack)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
@@ -188,18 +216,27 @@ class TiedTable(Contribution):
 
 
 class Layer(ABC):
-    """A module, or a tied pair of modules, whose trainable parameters (by name) this file can account for."""
+    """Describe a module, or a tied pair of modules, whose per-sentence gradients can be computed.
+
+    Attributes:
+        modules: the modules to record.
+        names: the names of their trainable parameters.
+    """
 
     modules: tuple[nn.Module, ...]
     names: tuple[str, ...]
 
     @abstractmethod
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        """One per trainable parameter, from one record per module; raises NotCovered for odd shapes."""
+        """Return one contribution per trainable parameter, from one record per module.
+
+        Raises:
+            NotCovered: if the inputs do not have one row per sentence.
+        """
 
 
 class LinearLayer(Layer):
-    """``nn.Linear`` (weight (q, p)) or transformers' ``Conv1D`` (weight (p, q)), with or without bias."""
+    """Describe ``nn.Linear`` (weight (q, p)) or transformers' ``Conv1D`` (weight (p, q)), with or without bias."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, str], transposed: bool) -> None:
         self.modules = (module,)
@@ -210,22 +247,22 @@ class LinearLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         record = _of_sentences(records[0])
-        found: list[Contribution] = []
+        by_parameter: list[Contribution] = []
         if self._weight is not None:
-            found.append(self.product(self._weight, record))
+            by_parameter.append(self.product(self._weight, record))
         if self._bias is not None:
-            found.append(PerSentence(self._bias, record.grad.sum(dim=1)))
-        return found
+            by_parameter.append(PerSentence(self._bias, record.grad.sum(dim=1)))
+        return by_parameter
 
     def product(self, name: str, record: Record) -> Contribution:
-        """The weight's contribution, stored per sentence where that is the smaller thing to do."""
+        """Return the contribution of the weight, stored per sentence if that takes less work."""
         if _better_stored(record):
             return PerSentence(name, _stored(record, self.transposed))
         return Product(name, record.inputs, record.grad, self.transposed)
 
 
 class EmbeddingLayer(Layer):
-    """``nn.Embedding``, called with one row of ids per sentence."""
+    """Describe ``nn.Embedding``, called with one row of ids per sentence."""
 
     def __init__(self, module: nn.Embedding, names: Mapping[str, str]) -> None:
         if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
@@ -238,17 +275,23 @@ class EmbeddingLayer(Layer):
         return [self.lookup(records[0])]
 
     def lookup(self, record: Record) -> Lookup:
-        """The table's contribution."""
+        """Return the contribution of the table."""
         if record.inputs.dim() != 2 or record.inputs.shape != record.grad.shape[:2]:
             raise NotCovered(f"{self.names[0]} was looked up with ids of shape {tuple(record.inputs.shape)}")
         return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
 
 
 class MaskedProduct(Contribution):
-    """A weight (q, p) of which every entry is multiplied by ``scale`` before use, the same for all sentences.
+    """Represent the gradients of a weight (q, p) whose entries are multiplied by ``scale``, the same for all sentences.
 
-    Its gradient is ``scale ∘ G_sᵀ A_s``, for whose norm no product of Gram matrices will do: it is made for a few
-    rows of the weight at a time.
+    The gradient is ``scale ∘ G_sᵀ A_s``. Gram matrices do not give its norm, so it is computed for a few rows of the
+    weight at a time.
+
+    Args:
+        name: the name of the parameter.
+        inputs: A, (B, T, p).
+        grad: G, (B, T, q).
+        scale: (q, p).
     """
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
@@ -270,8 +313,10 @@ class MaskedProduct(Contribution):
 
 
 class RecurrentLayer(Layer):
-    """The hidden-to-hidden weight of `fl_sim.clients.models.awd_lstm.Recurrence`: at every step it meets the state of
-    the step before, and what comes back to it is the gradient of the gates."""
+    """Describe the hidden-to-hidden weight of `fl_sim.clients.models.awd_lstm.Recurrence`.
+
+    At every step its input is the state of the previous step and its output gradient is that of the gates.
+    """
 
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
         recurrence: Any = module
@@ -280,16 +325,16 @@ class RecurrentLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         gates, recurrence = records
-        apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
-        before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
+        by_sentence = recurrence.output.unflatten(1, (recurrence.joined, -1))  # each sentence starts with a zero state
+        previous_states = functional.pad(by_sentence[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
         scale = recurrence.options.get("scale")
         if scale is None:
-            return [Product(self.names[0], before, gates.grad, transposed=False)]
-        return [MaskedProduct(self.names[0], before, gates.grad, scale)]
+            return [Product(self.names[0], previous_states, gates.grad, transposed=False)]
+        return [MaskedProduct(self.names[0], previous_states, gates.grad, scale)]
 
 
 class ScaleLayer(Layer):
-    """``nn.LayerNorm``, or an RMSNorm of any architecture: affine in a scale (and shift) per feature."""
+    """Describe ``nn.LayerNorm`` or the RMSNorm of any architecture: affine in a scale (and shift) per feature."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
         self.modules = (module,)
@@ -299,16 +344,16 @@ class ScaleLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         inputs, grad = records[0].inputs, records[0].grad  # (B, …, features): some norms act on each head
-        found: list[Contribution] = []
+        by_parameter: list[Contribution] = []
         if self._weight is not None:
             by_scale = grad * self._normalised(inputs)
-            found.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
+            by_parameter.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
         if self._bias is not None:
-            found.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
-        return found
+            by_parameter.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
+        return by_parameter
 
     def _normalised(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the scale multiplies: the output at scale 1 less the output at scale 0."""
+        """Return the factor of the scale: the output at scale 1 less the output at scale 0."""
         module: Any = self.modules[0]
         if isinstance(module, nn.LayerNorm):
             return functional.layer_norm(inputs, module.normalized_shape, eps=module.eps)
@@ -321,7 +366,7 @@ class ScaleLayer(Layer):
 
 
 class TiedLayer(Layer):
-    """The pair of an embedding and an output layer that share one table."""
+    """Describe an embedding and an output layer that share one table."""
 
     def __init__(self, embedding: EmbeddingLayer, linear: LinearLayer) -> None:
         self.modules = embedding.modules + linear.modules
@@ -333,29 +378,28 @@ class TiedLayer(Layer):
         table = self._embedding.names[0]
         head = _of_sentences(records[1])
         lookup = self._embedding.lookup(records[0])
-        rest = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
+        biases = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
         if _better_stored(head):
             gradients = _stored(head, transposed=False)
             lookup.add_to_rows(gradients)
-            return [PerSentence(table, gradients), *rest]
-        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *rest]
+            return [PerSentence(table, gradients), *biases]
+        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *biases]
 
 
 def _better_stored(record: Record) -> bool:
-    """Whether a linear layer's gradient of every row takes no more work than its norm by Gram matrices, and little
-    room."""
+    """Tell whether computing a linear layer's gradient of every row takes no more work than Gram matrices, and fits."""
     (rows, tokens, p), q = record.inputs.shape, record.grad.shape[2]
     return p * q <= tokens * (p + q) and rows * p * q <= _PER_SENTENCE_LIMIT
 
 
 def _stored(record: Record, transposed: bool) -> torch.Tensor:
-    """The gradient of a linear layer's weight of every row, (B, q, p) or (B, p, q)."""
+    """Return the gradient of a linear layer's weight for every row, (B, q, p) or (B, p, q)."""
     left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
     return torch.bmm(left.transpose(1, 2), right)
 
 
 def _of_sentences(record: Record) -> Record:
-    """Refuse a layer that saw anything but (B, T, features): its rows could not be told apart by sentence."""
+    """Return the record if its inputs are (B, T, features), one row per sentence; else raise NotCovered."""
     if record.inputs.dim() != 3 or record.inputs.shape[:2] != record.grad.shape[:2]:
         raise NotCovered(f"a layer was given inputs of shape {tuple(record.inputs.shape)}; known: (B, T, features)")
     return record

@@ -1,9 +1,16 @@
-"""One forward and one backward pass of a model that give every sentence's gradient norm and any weighted gradient sum.
+"""Compute every sentence's gradient norm and any weighted gradient sum in one forward and one backward pass.
 
-`covered_layers` says whether a model may take this path: every trainable parameter must belong to exactly one layer
+`covered_layers` decides whether a model may take this path: every trainable parameter must belong to exactly one layer
 that `fl_sim.clients.gradients.ghost_norms` describes, and the result must agree with plain autograd, parameter by
-parameter and sentence by
-sentence, on a small random batch. So an architecture that nobody thought of cannot silently get wrong norms.
+parameter and sentence by sentence, on a small random batch. So an unforeseen architecture cannot silently get wrong
+norms.
+
+>>> module = nn.Linear(3, 2)
+>>> with Tape([module]) as tape:
+...     output = module(torch.ones(1, 4, 3))
+>>> record = tape.records([torch.ones(1, 4, 2)])[module]
+>>> record.inputs.shape, record.grad.shape
+(torch.Size([1, 4, 3]), torch.Size([1, 4, 2]))
 """
 
 from __future__ import annotations
@@ -41,16 +48,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CHECK_TOLERANCE = 1e-3  # of a parameter's squared norm
+_CHECK_TOLERANCE = 1e-3  # allowed error relative to a parameter's squared norm
 _CHECK_MASKS = 0  # the seed of the dropout masks
-_CHECK_FLOOR = 1e-8  # of the whole gradient's squared norm: some parameters' true gradient is zero
+_CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
 
 class Tape:
-    """While open, keeps the input and output of every watched module, and lets gradients reach those outputs.
+    """Record the input and output of modules while open, and make every output differentiable.
 
-    The watched modules' own parameters need no gradient: an output that nothing else makes differentiable is
-    made so.
+    The parameters of the modules need no gradient: an output that is not differentiable otherwise is made so.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -76,14 +82,14 @@ class Tape:
         self._calls[module].append((args[0].detach(), output, options))
 
     def outputs(self) -> list[torch.Tensor]:
-        """Each module's output, in the order given; raises NotCovered unless each was called exactly once."""
+        """Return the output of each module, in the order given; raise NotCovered unless each was called once."""
         for module, calls in self._calls.items():
             if len(calls) != 1:
                 raise NotCovered(f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once")
         return [self._calls[m][0][1] for m in self._modules]
 
     def records(self, gradients: Sequence[torch.Tensor]) -> dict[nn.Module, Record]:
-        """Module to record, given the gradient of each output in the order of ``outputs``."""
+        """Return the record of each module, given the gradients of the outputs in the order of :meth:`outputs`."""
         calls = (self._calls[m][0] for m in self._modules)
         return {
             module: Record(_full(inputs), _full(gradient), _full(output.detach()), options)
@@ -92,18 +98,18 @@ class Tape:
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:
-    """bfloat16 as float32, which loses nothing: norm and sum are of the very same numbers, and neither is rounded."""
+    """Return bfloat16 as float32, which is exact: norms and sums use the same numbers, and neither is rounded."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and one backward pass of a batch.
+    """Hold the results of one forward and one backward pass of a batch of B sentences.
 
     Attributes:
-        losses: (B,), the mean loss of each sentence.
-        layers: those of the model.
-        records: what each module of theirs saw.
+        losses: the mean loss of each sentence, float32 (B,).
+        layers: the layers of the model.
+        records: the record of each module of the layers.
     """
 
     losses: torch.Tensor
@@ -111,24 +117,34 @@ class Pass:
     records: Mapping[nn.Module, Record]
 
     def of_sentences(self) -> list[Contribution]:
-        """What each sentence adds to ∇ of each parameter."""
+        """Return the per-sentence gradients of each parameter."""
         return self._contributions(self.records, len(self.losses))
 
     def of_users(self, users: int, factors: torch.Tensor | None = None) -> list[Contribution]:
-        """What each user adds, Σ_s factors[s] · gradient_s over its sentences: see `Record.of_users`."""
+        """Return the per-user gradients Σ_s factors[s] · gradient_s of each parameter; see `Record.of_users`."""
         joined = {module: record.of_users(users, factors) for module, record in self.records.items()}
         return self._contributions(joined, users)
 
     def _contributions(self, records: Mapping[nn.Module, Record], rows: int) -> list[Contribution]:
         with torch.no_grad():
-            found = [c for layer in self.layers for c in layer.contributions([records[m] for m in layer.modules])]
-        if any(c.squared.shape != (rows,) for c in found):
+            per_layer = [layer.contributions([records[m] for m in layer.modules]) for layer in self.layers]
+        contributions = [contribution for of_layer in per_layer for contribution in of_layer]
+        if any(contribution.squared.shape != (rows,) for contribution in contributions):
             raise NotCovered("a layer was not given one row per sentence")
-        return found
+        return contributions
 
 
 def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
-    """Take a batch through the model and back; raises NotCovered for one that cannot be described."""
+    """Run a batch forward and backward through a model.
+
+    Args:
+        model: the model; its parameters get no gradient.
+        layers: its layers, from :func:`covered_layers`.
+        batch: B sentences.
+
+    Raises:
+        NotCovered: if a loss is not finite, or a module was not called exactly once with one positional argument.
+    """
     modules = [module for layer in layers for module in layer.modules]
     with _frozen(model), torch.enable_grad(), Tape(modules) as tape:
         logits = model.logits(batch)
@@ -142,7 +158,12 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B,) mean losses, and their gradients in the logits, (B, P, V): (softmax - onehot) / predictions."""
+    """Return mean losses, float32 (B,), and their gradients in the logits (B, P, V): (softmax - onehot) / predictions.
+
+    Args:
+        logits: (B, P, V), for P positions and V classes.
+        batch: the targets, and the number of predictions of each sentence.
+    """
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     ended = batch.targets == NO_TARGET
     index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
@@ -157,7 +178,7 @@ def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.T
 
 @contextmanager
 def _frozen(model: LanguageModel) -> Iterator[None]:
-    """No parameter asks for a gradient: the backward pass computes activations' gradients alone."""
+    """Freeze all parameters, so that the backward pass computes the gradients of activations alone."""
     parameters = list(model.parameters.tensors.values())
     for parameter in parameters:
         parameter.requires_grad_(False)
@@ -172,7 +193,7 @@ _LAYERS: WeakKeyDictionary[LanguageModel, list[Layer] | None] = WeakKeyDictionar
 
 
 def covered_layers(model: LanguageModel) -> list[Layer] | None:
-    """The model's layers for the fast path, checked once against autograd; None where it must not be used."""
+    """Return the layers of a model for the fast path, checked once against autograd; None if it must not be used."""
     if model not in _LAYERS:
         try:
             layers = cover(model)
@@ -185,8 +206,7 @@ def covered_layers(model: LanguageModel) -> list[Layer] | None:
 
 
 def cover(model: LanguageModel) -> list[Layer]:
-    """Describe every trainable parameter by exactly one layer, or the tied pair of embedding and output
-    layer.
+    """Return layers that cover every trainable parameter exactly once; an embedding tied to the output layer is one.
 
     Raises:
         NotCovered: if a trainable parameter belongs to another kind of module, or is shared in another way.
@@ -207,7 +227,7 @@ def cover(model: LanguageModel) -> list[Layer]:
 
 
 def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
-    """The one way of sharing that is known: a table that is looked up, and multiplied by at the end."""
+    """Return the tied layer of a shared parameter, which must be the table of an embedding and an output layer."""
     embeddings = [layer for layer in sharing if isinstance(layer, EmbeddingLayer)]
     linears = [layer for layer in sharing if isinstance(layer, LinearLayer) and not layer.transposed]
     if len(sharing) != 2 or len(embeddings) != 1 or len(linears) != 1:
@@ -216,7 +236,7 @@ def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
 
 
 def _describe(module: nn.Module, names: Mapping[str, str]) -> Layer:
-    """The layer for a module, by its exact type: a subclass may compute something else."""
+    """Return the layer of a module, by its exact type: a subclass may compute something else."""
     from transformers.pytorch_utils import Conv1D
 
     kind = type(module)
@@ -232,10 +252,10 @@ def _describe(module: nn.Module, names: Mapping[str, str]) -> Layer:
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
-    """Compare the fast path with plain autograd on three short random sentences, each on its own and as one user's,
-    with dropout if the model has any, at parameters shifted at random.
+    """Compare the fast path with plain autograd on three short random sentences, on their own and as one user's.
 
-    The shift matters: a fresh adapter's second factor is zero, and hides every mistake in the first.
+    Dropout is on if the model has any, and the parameters are shifted at random, because the second factor of a fresh
+    adapter is zero and would hide every error in the first.
 
     Raises:
         NotCovered: if a norm or a sum differs, or the pass cannot be run.
@@ -248,7 +268,7 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
     before = model.get_vector()
     try:
         model.set_vector(before + 0.02 * draws.standard_normal(before.size, dtype=np.float32))
-        with model.exact():  # what is checked is which layers there are; rounding would hide it
+        with model.exact():  # rounding would hide an error in the description of the layers
             _compare(model, layers, examples)
     except RuntimeError as error:
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
@@ -257,8 +277,11 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
 
 
 def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[Example]) -> None:
-    """Raise NotCovered unless each parameter's per-sentence norms, their weighted sum, and that sum's norm where one
-    user has all the sentences, agree with autograd's."""
+    """Raise NotCovered unless the fast path agrees with autograd.
+
+    Compared for each parameter: the per-sentence norms, the weighted gradient sum, and the norm of that sum if one user
+    has all sentences.
+    """
     factors = torch.tensor([1.0, -0.5, 0.25], device=model.device)
     difference = {name: torch.zeros_like(p) for name, p in model.parameters.tensors.items()}
     expected = {name: torch.zeros(len(examples), dtype=torch.float64) for name in difference}
@@ -266,17 +289,17 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[E
         for name, gradient in loss_gradients(model, [example], _CHECK_MASKS)[1].items():
             expected[name][index] = gradient.double().square().sum()
             difference[name].sub_(gradient, alpha=float(factors[index]))
-    seen = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
-    of_sentences, of_users = seen.of_sentences(), seen.of_users(1, factors)
-    whole = torch.stack(list(expected.values())).sum(dim=0)
-    for contribution, joined in zip(of_sentences, of_users, strict=True):
+    traced = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
+    of_sentences, of_users = traced.of_sentences(), traced.of_users(1, factors)
+    squared_norms = torch.stack(list(expected.values())).sum(dim=0)
+    for contribution, of_user in zip(of_sentences, of_users, strict=True):
         name = contribution.name
-        allowed = _CHECK_TOLERANCE * expected[name] + _CHECK_FLOOR * whole
-        off = (contribution.squared.cpu() - expected[name]).abs()
-        off_joined = abs(float(joined.squared) - float(difference[name].double().square().sum()))
+        allowed = _CHECK_TOLERANCE * expected[name] + _CHECK_FLOOR * squared_norms
+        errors = (contribution.squared.cpu() - expected[name]).abs()
+        user_error = abs(float(of_user.squared) - float(difference[name].double().square().sum()))
         contribution.add(factors, difference[name])
         residue = float(difference[name].double().square().sum())
-        agree = bool((off <= allowed).all()) and off_joined <= float(allowed.sum())
+        agree = bool((errors <= allowed).all()) and user_error <= float(allowed.sum())
         if not agree or not residue <= float(allowed.sum()) * _CHECK_TOLERANCE:
             raise NotCovered(f"the gradient of {name} differs from plain autograd's")
     if {c.name for c in of_sentences} != set(difference):
