@@ -55,7 +55,7 @@ class LedgerError(PrivacyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecord(Mechanism):
-    """Describe the release of a round: all settings that its ε depends on, and the source of its noise.
+    """Under which terms a round was released: all that its ε depends on, and where its noise came from.
 
     Attributes:
         mechanism: the version of the mechanism, :data:`MECHANISM`.
@@ -79,7 +79,7 @@ class ReleaseRecord(Mechanism):
 
     @classmethod
     def of(cls, plan: Mechanism, seed: int | None) -> ReleaseRecord:
-        """Return the release record of ``plan`` with noise from ``seed``, or with secure noise for None."""
+        """The terms of ``plan`` with noise from ``seed``, or secure noise for None."""
         given = {field.name: getattr(plan, field.name) for field in fields(Mechanism)}
         return cls(
             **given | {name: float(given[name]) for name in _NUMBERS},
@@ -94,7 +94,7 @@ _KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | di
     ("mechanism", "population"), (int,)
 )
 _LATER = frozenset({"clipping", *PARTS})
-"""Fields that the ledgers of earlier versions of fl-sim lack; the defaults describe those versions."""
+"""Fields that ledgers of an earlier fl-sim do not have: their defaults are what it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     events: Counter[accountant.RoundEvent] = Counter()
     for terms, count in released.items():
         events[terms.event().robust() if robust else terms.event()] += count
-    # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
+    # One adjacency holds for all rounds: the widest that a round needs also covers those that need less.
     widest = max((terms.exposed(adjacency) for terms in released), key=_width, default=adjacency)
     return accountant.composed_epsilon(events, widest, delta)
 
@@ -366,7 +366,7 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
-    """Return the line of an entry, and its hash."""
+    """The line of an entry, and its hash."""
     terms = {name: "inf" if value == math.inf else value for name, value in asdict(entry.terms).items()}
     values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
     own = _hash(values)
