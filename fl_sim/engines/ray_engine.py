@@ -30,17 +30,22 @@ from fl_sim.engines.grids import AttendedGrid
 _RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
 
-# No telemetry, no update check, no network beyond this machine; workers of one thread each.
-_ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
+PLAIN_WORKERS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment of Ray's workers: no usage statistics, visible GPUs unchanged, one thread each."""
+
+# No telemetry, no update check, no network beyond this machine.
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    **PLAIN_WORKERS,
 }
 
 
@@ -190,7 +195,7 @@ def _start(engine: EngineConfig) -> list[Any]:
 
 
 def _worker(engine: EngineConfig) -> Any:
-    """A new worker, which imports at once what it will need."""
+    """Return a new worker, which imports its libraries immediately."""
     from flwr.simulation.ray_transport.ray_actor import ClientAppActor
 
     actor: Any = ClientAppActor  # ray.remote made of it what its type does not say
