@@ -93,7 +93,7 @@ def prepare(
 
     reader = load_reader(kind)
     arguments = _arguments(kind, reader, options if source is None else {**options, "source": source})
-    raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).preprocessed(preprocessing or Preprocessing())
+    raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).with_preprocessing(preprocessing or Preprocessing())
     marking = None
     if not getattr(reader, "generated", False):
         marking = make_marking(
