@@ -22,20 +22,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # With ``--dist loadfile`` one worker runs all tests of a file. The longest files come first, so that none of them ends
 # last and those that wait for other processes overlap with those that compute.
 LONGEST = (
-    "e2e/test_flwr_run.py",
-    "data_prep/test_taggers.py",
-    "strategies/test_profiles.py",
-    "e2e/test_ray.py",
+    "e2e/engines/test_flwr_run.py",
+    "data_prep/taggers/test_taggers.py",
+    "strategies/accounting/test_entity_profiles.py",
+    "e2e/engines/test_ray.py",
     "e2e/test_notebooks.py",
-    "e2e/test_engines.py",
-    "e2e/test_cluster.py",
-    "fl_sim/representations/test_representation_experiment.py",
+    "e2e/engines/test_same_on_every_engine.py",
+    "e2e/engines/test_cluster.py",
+    "research/representations/test_representation_experiment.py",
     "e2e/test_strategies.py",
     "e2e/test_sweep.py",
-    "fl_sim/test_audit_command.py",
-    "strategies/test_accounting.py",
-    "data_prep/test_ner_shipped.py",
-    "data_prep/test_ner_training.py",
+    "fl_sim/cli/test_audit_command.py",
+    "strategies/accounting/test_accountant.py",
+    "data_prep/ner/test_shipped_pipeline.py",
+    "data_prep/ner/test_pipeline_training.py",
 )
 
 
