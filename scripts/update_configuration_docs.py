@@ -1,8 +1,8 @@
-"""Write the tables of docs/configuration.md from the models that check a configuration.
+"""Write the tables of docs/configuration.md from the models that validate a configuration.
 
     python scripts/update_configuration_docs.py
 
-A test fails where the document is behind.
+A test fails if the document is out of date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
 
 def updated(document: str) -> str:
-    """``document`` with the text between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` made anew."""
+    """Return ``document`` with the tables between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` regenerated."""
     for name, table in {"keys": key_tables(), "strategies": strategy_table()}.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         document = re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{table}\n{end}", document, flags=re.DOTALL)  # noqa: B023
@@ -30,7 +30,7 @@ def updated(document: str) -> str:
 
 
 def key_tables() -> str:
-    """A table of keys per section."""
+    """Return one table of keys per section."""
     flags = {key: flag for flag, key, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
     parts = []
     for section, keys in groupby(run_keys().values(), key=lambda key: key.name.rpartition(".")[0]):
@@ -40,7 +40,7 @@ def key_tables() -> str:
 
 
 def strategy_table() -> str:
-    """What every strategy uses for the keys that are left out."""
+    """Return the table of every strategy's defaults for keys that are not set."""
     names = list(DEFAULTS["uedp"])
     rows = ((f"`{name}`", *(_number(DEFAULTS[strategy][name]) for strategy in DEFAULTS)) for name in names)
     return _table(("`privacy.`", *(f"`{strategy}`" for strategy in DEFAULTS)), rows)
