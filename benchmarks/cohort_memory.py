@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
 import tracemalloc
 from pathlib import Path
@@ -26,14 +25,14 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 
 SENTENCES = 2  # of a user
 SHORTEST, LONGEST, VOCABULARY = 4, 10, 4096
 RULES = {
-    "user_level": LocalRule("steps", 1.0, 1.0, math.inf, 1.0, batch_size=16),
-    "uedp": LocalRule("gradients", 1.0, 1.0, 1.0, 40.0),
-    "uedp, ŵ 1": LocalRule("gradients", 1.0, 1.0, 1.0, 1.0),
+    "user_level": LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, batch_size=16),
+    "uedp": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=40.0),
+    "uedp, ŵ 1": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=1.0),
 }
 
 
@@ -65,12 +64,12 @@ def drawn(users: int) -> Examples:
     return Examples(EncodedSplit(rng.integers(2, VOCABULARY, offsets[-1]).astype(np.int32), offsets))
 
 
-def a_round(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> None:
+def a_round(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> None:
     everybody = Selection(np.arange(users), np.arange(users * SENTENCES), np.full(users, SENTENCES))
     bounded_sum(model, examples, everybody, rule, round_seed=0)
 
 
-def resident(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> tuple[float, float]:
+def resident(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> tuple[float, float]:
     """The peak above what was resident before, and what is resident once free memory was given back; MiB."""
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident now
@@ -85,7 +84,7 @@ def _status(name: str) -> float:
     return int(status[name].split()[0]) / 1024
 
 
-def in_python(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> float:
+def in_python(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> float:
     """The most that Python and numpy hold in a round without its passes, which take long to trace; KiB."""
     nothing = lambda *_: None  # noqa: E731
     with (

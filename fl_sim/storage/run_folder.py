@@ -24,7 +24,8 @@ n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``re
 of ``published`` also has ``epsilon_as_published``: its paper's claim, which is never shown without the proven ones.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
-``fl_sim.strategies.mechanism.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
+``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
+``user_sentences`` (n'),
 ``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``model_files``
 (the checksum of each file of the model), ``reach``
 (median, p95 and max, each with the fields of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
@@ -44,6 +45,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -55,9 +57,6 @@ import pandas as pd
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older folder would be misled."""
-
-AS_PUBLISHED = "epsilon_as_published"
-"""The metric that is what the published algorithm's paper would claim, and no guarantee."""
 
 MODEL_FOLDER = "model"
 """Where a run keeps its model."""
@@ -267,7 +266,8 @@ class RunFolder:
 def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:
     """A free path under ``base``: ``runs/20261120-183355-uedp-seed0``; if that is taken ``…-2``, ``…-3``."""
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
-    first = Path(base) / f"{stamp}-{strategy}-seed{seed}"
+    name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
+    first = Path(base) / f"{stamp}-{name}-seed{seed}"
     path, number = first, 1
     while path.exists():
         number += 1
