@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
 import tracemalloc
 from pathlib import Path
@@ -26,14 +25,14 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 
 SENTENCES = 2  # per user
 SHORTEST, LONGEST, VOCABULARY = 4, 10, 4096
 RULES = {
-    "user_level": LocalRule("steps", 1.0, 1.0, math.inf, 1.0, batch_size=16),
-    "uedp": LocalRule("gradients", 1.0, 1.0, 1.0, 40.0),
-    "uedp, ŵ 1": LocalRule("gradients", 1.0, 1.0, 1.0, 1.0),
+    "user_level": LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, batch_size=16),
+    "uedp": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=40.0),
+    "uedp, ŵ 1": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=1.0),
 }
 
 
@@ -65,13 +64,13 @@ def random_examples(users: int) -> Examples:
     return Examples(EncodedSplit(rng.integers(2, VOCABULARY, offsets[-1]).astype(np.int32), offsets))
 
 
-def run_round(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> None:
+def run_round(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> None:
     """Compute the cohort's bounded sum, with every user and every sentence selected."""
     everybody = Selection(np.arange(users), np.arange(users * SENTENCES), np.full(users, SENTENCES))
     bounded_sum(model, examples, everybody, rule, round_seed=0)
 
 
-def resident_memory(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> tuple[float, float]:
+def resident_memory(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> tuple[float, float]:
     """Return a round's peak above the resident memory before it, and the resident memory after trimming; in MiB."""
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current resident memory
@@ -86,7 +85,7 @@ def _status(name: str) -> float:
     return int(status[name].split()[0]) / 1024
 
 
-def python_memory(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> float:
+def python_memory(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> float:
     """Return the peak of what Python and numpy hold in a round, in KiB.
 
     The forward and backward passes are skipped, because tracing them takes long.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import statistics
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 
 
 class Sentences:
@@ -97,9 +96,9 @@ def contenders(model: LanguageModel, tokens: np.ndarray) -> dict[str, Callable[[
     counts = np.full(users, sentences)
     selection = Selection(np.arange(users), np.arange(users * sentences), counts)
     read: Any = Sentences(tokens)
-    steps = LocalRule("steps", 1.0, 1.0, math.inf, 1.0, 1, plain.BATCH, plain.RATE)
-    shared = LocalRule("gradients", 1.0, 1.0, 1.0, float(sentences))
-    apart = LocalRule("gradients", 1.0, 1.0, 1.0, 1.0)
+    steps = LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, batch_size=plain.BATCH, learning_rate=plain.RATE)
+    shared = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=float(sentences))
+    apart = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=1.0)
     whole = torch.from_numpy(tokens.astype(np.int64))
     return {
         "torch loop": lambda: _loop(model.module, whole),

@@ -56,13 +56,15 @@ from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
 from fl_sim.strategies import ledger as ledgers
-from fl_sim.strategies.aggregation import Federation, RoundParts
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
-from fl_sim.strategies.registry import build_strategy
+from fl_sim.strategies.published import Published
+from fl_sim.strategies.uedp import UserEntityDP
+from fl_sim.strategies.user_level import UserLevelDP
 
 SECONDS = 60
 SLACK = 1 + 1e-3  # between two results of one accountant
@@ -263,22 +265,26 @@ def _check_epsilons(config: RunConfig, planned: Planned, *, thorough: bool) -> N
             raise WrongError(f"{name} is {curve}")
     if math.isinf(at_end["epsilon_user"]) and math.isinf(at_end["epsilon_user_entity_max"]):
         return
-    ordered = [("epsilon_user", "epsilon_user_unbounded")] if plan.strategy != "published" else []
+    ordered = [("epsilon_user", "epsilon_user_unbounded")] if not isinstance(plan.mechanism, Published) else []
     for entity_bound in ("median", "p95", "max"):
         entity, robust = f"epsilon_user_entity_{entity_bound}", f"epsilon_user_entity_robust_{entity_bound}"
         ordered += [("epsilon_user", entity), (entity, robust)]
     for less, more in ordered:
         if at_end[less] > at_end[more] * SLACK + 1e-6:
             raise WrongError(f"{less} is {at_end[less]}, {more} is {at_end[more]}, of {plan}")
-    if thorough and plan.strategy in ("uedp", "user_level") and plan.rounds <= 200 and plan.adaptive is None:
+    sampled_gaussian = isinstance(plan.mechanism, UserEntityDP | UserLevelDP) and plan.mechanism.adaptive is None
+    if thorough and sampled_gaussian and plan.rounds <= 200:
         _check_by_dp_accounting(plan, at_end["epsilon_user_unbounded"])
 
 
 def _check_by_dp_accounting(plan: PrivacyPlan, epsilon: float) -> None:
     """Compare with dp_accounting: a user with any number of sentences is a sampled Gaussian of rate q_u and shift β."""
-    if not 0.05 < epsilon < 50 or plan.noise_multiplier < 0.3:
+    mechanism = plan.mechanism
+    if not 0.05 < epsilon < 50 or mechanism.noise_multiplier < 0.3:
         return
-    event = dp_accounting.PoissonSampledDpEvent(plan.q_u, dp_accounting.GaussianDpEvent(plan.noise_multiplier))
+    event = dp_accounting.PoissonSampledDpEvent(
+        mechanism.q_u, dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
+    )
     accountant = PLDAccountant(value_discretization_interval=1e-3).compose(event, plan.rounds)
     expected = accountant.get_epsilon(plan.delta)
     if not math.isclose(epsilon, expected, rel_tol=TOLERANCE, abs_tol=0.01):
@@ -400,10 +406,10 @@ def ledger_files(folder: Path) -> Check:
     """
     sound, copy = folder / "sound", folder / "copy"
     sound.mkdir()
-    plan = _plan(noise_multiplier=1.0, rounds=4)
+    mechanism = _plan(noise_multiplier=1.0, rounds=4).mechanism
     ledger = Ledger.create(sound)
     for number in range(1, 5):
-        ledger.record_release(ReleaseRecord.of(plan, 0), number)
+        ledger.record_release(ReleaseRecord.of(mechanism, 0), number)
     words = ("account", "--json", "--delta", "1e-5", "--user-sentences", "3", "--ledger")
     _, whole = call(*words, str(sound))
     expected = {**json.loads(whole), "ledger": None}
@@ -530,7 +536,7 @@ def messages(folder: Path) -> Check:
             build_optimizer(ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0), SIZE, 1),
             IterateAverage(None, SIZE, 1),
         )
-        strategy, server = build_strategy(parts), ServerApp()
+        strategy, server = BoundedSumStrategy(parts), ServerApp()
 
         @server.main()
         def run(grid: Grid, context: Context) -> None:
@@ -538,7 +544,7 @@ def messages(folder: Path) -> Check:
 
         run_inline(server, client, NODES)
         _request_is_answered(drawn)
-        moved = float(strategy.tally.update_norm) * plan.denominator
+        moved = float(strategy.tally.update_norm) * plan.mechanism.denominator
         honest = 2 * 0.1 * math.sqrt(SIZE)
         allowed = honest + (1 - strategy.tally.failed_nodes) * USERS / NODES * SLACK
         if not moved <= allowed * SLACK or strategy.tally.failed_nodes > 1:
@@ -593,11 +599,11 @@ def _request_is_answered(drawn: tuple[Any, ...]) -> None:
 
 
 def _plan(**changes: Any) -> PrivacyPlan:
-    values = {
-        "strategy": "uedp", "population": 100, "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0,
-        "delta": 1e-5,
+    values: dict[str, Any] = {
+        "population": 100, "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0,
     }  # fmt: skip
-    return PrivacyPlan(**(values | changes))
+    rounds = changes.pop("rounds")
+    return PrivacyPlan(mechanism=UserEntityDP(**(values | changes)), rounds=rounds, delta=1e-5)
 
 
 def _sentences() -> Iterator[Sentence]:

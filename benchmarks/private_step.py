@@ -34,7 +34,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.noise import gaussian_noise
 
@@ -171,8 +171,8 @@ class _Round:
         return self._start + (reply.vector + noise) / self._expected
 
 
-def _rule(cap: int) -> LocalRule:
-    return LocalRule("gradients", q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=float(cap))
+def _rule(cap: int) -> ClippedGradients:
+    return ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=float(cap))
 
 
 def _all_of(users: np.ndarray) -> Selection:

@@ -16,7 +16,7 @@ from pathlib import Path
 from fl_sim.cli.run_commands.run_command import SHORTHANDS
 from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
-from fl_sim.experiments.run_plan import DEFAULTS
+from fl_sim.strategies.registry import built_in_strategies
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -41,9 +41,9 @@ def key_tables() -> str:
 
 def strategy_table() -> str:
     """Return the table of every strategy's defaults for keys that are not set."""
-    names = list(DEFAULTS["uedp"])
-    rows = ((f"`{name}`", *(_number(DEFAULTS[strategy][name]) for strategy in DEFAULTS)) for name in names)
-    return _table(("`privacy.`", *(f"`{strategy}`" for strategy in DEFAULTS)), rows)
+    defaults = {name: strategy.defaults for name, strategy in built_in_strategies().items()}
+    rows = ((f"`{key}`", *(_number(of[key]) for of in defaults.values())) for key in defaults["uedp"])
+    return _table(("`privacy.`", *(f"`{name}`" for name in defaults)), rows)
 
 
 def _row(key: Key, flags: dict[str, str]) -> tuple[str, ...]:

@@ -18,10 +18,10 @@ from typing import Any
 
 from fl_sim.auditing.cases import Case, Finding, examine, own_case, published_case
 from fl_sim.auditing.published_round import AS_CODED, Defects, adamw_update_norm
-from fl_sim.strategies import published as as_published
+from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 USERS, USERS_PER_ROUND, ENTITIES = 946, 50, 7610
 ROUNDS, DELTA, Q_E = 50, 1e-5, 0.5

@@ -18,15 +18,15 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_sim.auditing.worst_case_corpora import CopiedCorpus, gradients
-from fl_sim.clients.selection import Selection
-from fl_sim.clients.weighted_selection import WeightedSelection, select_for
+from fl_sim.clients.selection import Selection, select_for
+from fl_sim.clients.weighted_selection import WeightedSelection
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.engines.engine import run_inline
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import (
     TRAIN_ACTION,
-    LocalRule,
     TrainReply,
     TrainRequest,
     arrays_to_vector,
@@ -34,7 +34,6 @@ from fl_sim.strategies.messages import (
 )
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping
-from fl_sim.strategies.registry import build_strategy
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]
@@ -57,7 +56,7 @@ class Seam:
     """
 
     plan: PrivacyPlan
-    build: Callable[[RoundParts], BoundedSumStrategy] = build_strategy
+    build: Callable[[RoundParts], BoundedSumStrategy] = BoundedSumStrategy
     select: Select | None = None
     project_sentence: Project = clipping.project
     project_user: Project = clipping.project
@@ -88,7 +87,8 @@ def release(seam: Seam, corpus: CopiedCorpus, rounds: int, seed: int) -> Floats:
 
     run_inline(server, _client(seam, corpus), num_nodes=1)
     steps = np.diff(np.asarray(models, dtype=np.float64), axis=0)
-    return steps * (seam.plan.denominator / seam.plan.user_clip)
+    mechanism = seam.plan.mechanism
+    return steps * (mechanism.denominator / mechanism.user_clip(mechanism.clip_norm))
 
 
 def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
@@ -112,7 +112,7 @@ def chosen_sentences(seam: Seam, corpus: CopiedCorpus, request: TrainRequest) ->
     return seam.select(corpus.ownership, request.users, request.round_seed, rule.q_e, rule.q_s)
 
 
-def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: LocalRule) -> TrainReply:
+def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: ClientRule) -> TrainReply:
     """Σ_u Π_β(Σ_s Π_c(g_s)) on every copy's coordinate, with g_s from the table of gradients.
 
     Each distinct gradient and each distinct sum of a user is projected once, by the real projection, which depends on
@@ -124,7 +124,8 @@ def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: Local
         chosen: the selected sentences.
         rule: the round's rule, with both clips.
     """
-    table = gradients(seam.plan.user_clip)
+    mechanism = seam.plan.mechanism
+    table = gradients(mechanism.user_clip(mechanism.clip_norm))
     for row in table:
         seam.project_sentence(row, rule.sentence_clip)
     owner = np.repeat(np.arange(len(chosen.users)), chosen.counts)

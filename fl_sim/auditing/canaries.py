@@ -40,7 +40,6 @@ from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.primitives import clipping, streams
 
@@ -140,9 +139,7 @@ def audit_training(
         attacker = Attacker.of(experiment, planted.texts)
         folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
-    proven = math.inf
-    if plan.private:
-        proven = accountant.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
+    proven = float(plan.epsilon_curve(Adjacency(1), [rounds])[0])
     lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
     return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
 
@@ -239,10 +236,11 @@ class Attacker:
 
     def _updates(self) -> Vector:
         """v_i: what each canary would send at the model of the round, (m, d)."""
-        plan = self.experiment.planned.plan
+        mechanism = self.experiment.planned.plan.mechanism
+        rule = mechanism.client_rule(mechanism.clip_norm)
         rows = []
         for canary in self.canaries:
-            vector = clipped_gradient_sum(self.model, [canary], plan.sentence_clip).vector
-            clipping.project(vector, plan.user_clip)
+            vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip).vector
+            clipping.project(vector, rule.user_clip)
             rows.append(vector)
         return np.asarray(rows, dtype=np.float64)

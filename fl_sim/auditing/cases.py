@@ -19,11 +19,11 @@ from fl_sim.auditing.attack import Audit, Claims, Target, audit
 from fl_sim.auditing.mutations import mutate
 from fl_sim.auditing.own_targets import OwnMechanism, published_target, seam_of, worst_case
 from fl_sim.auditing.published_round import AS_STATED, Defects, PublishedMechanism
-from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 # Besides the requested δ, the claimed curve is tested at these: some bugs show at a large δ only.
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)

@@ -41,7 +41,7 @@ def mutate(seam: Seam, name: str) -> Seam:
 
 def noise_halved(seam: Seam) -> Seam:
     """The noise has half the standard deviation that is accounted for."""
-    return replace(seam, plan=replace(seam.plan, noise_multiplier=seam.plan.noise_multiplier / 2))
+    return replace(seam, plan=seam.plan.with_noise(seam.plan.mechanism.noise_multiplier / 2))
 
 
 def sentence_clip_removed(seam: Seam) -> Seam:

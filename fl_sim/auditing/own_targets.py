@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,10 @@ from fl_sim.auditing.audited_rounds import Seam, release
 from fl_sim.auditing.worst_case_corpora import Scenario, background_needed, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 from fl_sim.strategies.mechanism import PrivacyPlan
-from fl_sim.strategies.published import PublishedSettings, PublishedTerms
+from fl_sim.strategies.published import Published, PublishedTerms
+from fl_sim.strategies.registry import load_strategy
 
 _NO_NOISE = 1e-9
 _COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
@@ -36,7 +39,7 @@ class OwnMechanism:
 
     @property
     def noise_std(self) -> float:
-        return self.seam.plan.noise_per_clip
+        return self.seam.plan.mechanism.noise_per_clip
 
     @property
     def items_per_copy(self) -> int:
@@ -44,20 +47,22 @@ class OwnMechanism:
 
     @property
     def random_shift(self) -> bool:
-        plan, entity = self.seam.plan, self.scenario.reach_users > 0
-        return not (plan.q_u == plan.q_s == 1 and (plan.q_e == 1 or not entity))
+        mechanism, entity = self.seam.plan.mechanism, self.scenario.reach_users > 0
+        return not (mechanism.q_u == mechanism.q_s == 1 and (mechanism.q_e == 1 or not entity))
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
         seam = self.seam
         if not noise:
-            seam = replace(seam, plan=replace(seam.plan, noise_multiplier=_NO_NOISE))
+            seam = replace(seam, plan=seam.plan.with_noise(_NO_NOISE))
         return release(seam, build(self.scenario, present, copies), rounds, seed)
 
 
 def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
     """The real mechanism that ``event`` describes. The clip c is 1: nothing depends on its scale."""
-    plan = PrivacyPlan(
-        strategy="uedp" if event.strategy == "uedp" else "user_level",
+    strategy = load_strategy(event.strategy)
+    own: dict[str, Any] = {"clipping": event.clipping} if "clipping" in strategy.keys else {}
+    mechanism = strategy(
+        strategy=event.strategy,
         population=1,
         q_u=event.q_u,
         q_e=event.q_e,
@@ -65,11 +70,9 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
         clip_norm=1.0,
         user_cap=event.user_cap,
         noise_multiplier=event.noise_multiplier,
-        clipping=event.clipping if event.strategy == "uedp" else "sentence",
-        rounds=rounds,
-        delta=delta,
+        **own,
     )
-    return Seam(plan)
+    return Seam(PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=delta))
 
 
 def published_target(
@@ -96,8 +99,7 @@ def published_target(
         sentences=settings.sentences,
         sensitive_sentences=settings.sensitive_sentences,
     )
-    plan = PrivacyPlan(
-        strategy="published",
+    mechanism = Published(
         population=settings.users,
         q_u=settings.q_u,
         q_e=settings.q_e,
@@ -105,9 +107,7 @@ def published_target(
         clip_norm=user_clip,
         user_cap=1.0,
         noise_multiplier=settings.noise_multiplier,
-        published=terms,
-        rounds=1,
-        delta=0.5,
+        terms=terms,
     )
     knows = reach_users > 0
     scenario = Scenario(
@@ -117,7 +117,7 @@ def published_target(
         background=int(knows),
         companions=_COMPANIONS if knows else 0,
     )
-    return OwnMechanism(Seam(plan), scenario)
+    return OwnMechanism(Seam(PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5)), scenario)
 
 
 def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:

@@ -22,15 +22,15 @@ users pull the other way even if no entity is protected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.strategies.accounting import paper_model
 from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.accounting.paper_model import Estimator, PublishedSettings
 from fl_sim.strategies.primitives import streams
 
-Estimator = Literal["f_e", "f_e_plus", "user_level"]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -98,25 +98,31 @@ class PublishedMechanism:
             raise PrivacyError(f"reach_users is {self.reach_users}; allowed: 0 to users ({self.users})")
         if self.defects.fixed_cohort and self.users_per_round != int(self.users_per_round):
             raise PrivacyError(f"users_per_round is {self.users_per_round}; allowed: a whole number as coded")
-        if self.estimator == "user_level" and self.defects.variance_as_std:
+        if not self._samples_text and self.defects.variance_as_std:
             raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
 
     @property
     def denominator(self) -> float:
         """Return D, the denominator of the sum (weights 1)."""
         extended = self.plain_sentences if self.estimator == "f_e_plus" else 0
-        return self.users_per_round * (self.q_e * self.entities + extended)
+        return paper_model.denominator(self.users_per_round, self.q_e, self.entities, extended)
 
     @property
     def noise_std(self) -> float:
         """On the sum, in units of β."""
-        if self.estimator == "user_level":
-            return self.noise_multiplier
-        stated = self.noise_multiplier * (self.users_per_round + 1)
+        stated = self._settings.noise_per_clip
         if not self.defects.variance_as_std:
             return stated
-        sigma = stated * self.user_clip / self.denominator  # the paper's σ, on the average
-        return sigma**2 * self.denominator / self.user_clip
+        return paper_model.coded_noise(stated, self.user_clip, self.denominator)
+
+    @property
+    def _samples_text(self) -> bool:
+        """Whether entities and sentences are sampled: under both estimators of the paper, not under its baseline."""
+        return self.estimator in ("f_e", "f_e_plus")
+
+    @property
+    def _settings(self) -> PublishedSettings:
+        return PublishedSettings(self.estimator, self.users, self.users_per_round, self.noise_multiplier, self.q_e)
 
     @property
     def items_per_copy(self) -> int:
@@ -154,7 +160,7 @@ class PublishedMechanism:
 
     def _active(self, copies: int, rng: np.random.Generator) -> tuple[Bools, Bools]:
         """Whether the opposed text and the sentences with e' take part: any of their entities is sampled."""
-        if self.estimator == "user_level":
+        if not self._samples_text:
             return np.ones(copies, dtype=np.bool_), np.ones(copies, dtype=np.bool_)
         companion = rng.random(copies) < 1 - (1 - self.q_e) ** self.companions  # at least one of them is
         protected = rng.random(copies) < self.q_e

@@ -24,8 +24,9 @@ n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the 
 of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
-``fl_sim.strategies.mechanism.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
-``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger), ``model_files``
+``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
+``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
+``model_files``
 (the checksum of each file of the model), ``reach``
 (contribution bounds: median, p95 and max, each with the fields
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
@@ -49,6 +50,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -60,9 +62,6 @@ import pandas as pd
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
-
-AS_PUBLISHED = "epsilon_as_published"
-"""Metric of the ε that the published algorithm's paper claims; not a guarantee."""
 
 MODEL_FOLDER = "model"
 """Folder of the model in a run folder."""
@@ -284,7 +283,8 @@ def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now
         now: time of the name; None for the current time.
     """
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
-    first = Path(base) / f"{stamp}-{strategy}-seed{seed}"
+    name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
+    first = Path(base) / f"{stamp}-{name}-seed{seed}"
     path, number = first, 1
     while path.exists():
         number += 1

@@ -32,8 +32,9 @@ from fl_sim.strategies.ledger import (
 from tests.strategies.federation import plan, run_rounds
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
-SEEDED, SECURE = ReleaseRecord.of(PLAN, 0), ReleaseRecord.of(PLAN, None)
-NOISELESS = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 0)
+MECHANISM = PLAN.mechanism
+SEEDED, SECURE = ReleaseRecord.of(MECHANISM, 0), ReleaseRecord.of(MECHANISM, None)
+NOISELESS = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 0)
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(5, 2))
 
 
@@ -43,6 +44,10 @@ def written(folder: Path, count: int = 4, terms: ReleaseRecord = SEEDED) -> Ledg
     for number in range(1, count + 1):
         ledger.record_release(terms, number)
     return ledger
+
+
+def changed(stream: str = SEEDED.stream, **values: float) -> ReleaseRecord:
+    return replace(SEEDED, stream=stream, mechanism=replace(SEEDED.mechanism, **values))
 
 
 def lines_of(folder: Path) -> list[bytes]:
@@ -118,7 +123,7 @@ def test_what_was_written_is_read(tmp_path: Path, terms: ReleaseRecord) -> None:
     assert again.entries == ledger.entries
     assert {entry.terms for entry in again.entries} == {terms}
     assert (again.run, again.last_round, again.head) == (ledger.run, 3, ledger.head)
-    assert ReleaseRecord.of(terms, None if terms.noise == "secure" else 0) == terms
+    assert ReleaseRecord.of(terms.mechanism, None if terms.noise == "secure" else 0) == terms
 
 
 # --- which rounds are recorded ---------------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ def test_the_same_round_with_fresh_noise_is_recorded_again(tmp_path: Path) -> No
 def test_other_settings_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
     ledger = written(tmp_path, 2)
     with pytest.raises(LedgerError, match=rf"round 2 was released with other settings \({next(iter(change))} "):
-        ledger.record_release(replace(SEEDED, **change), 2)
+        ledger.record_release(changed(**change), 2)
     assert len(lines_of(tmp_path)) == 2
 
 
@@ -179,7 +184,7 @@ def rewrite(folder: Path, lines: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 3])
-@pytest.mark.parametrize("field", [*SEEDED.__slots__, "run", "round", "previous", "hash"])
+@pytest.mark.parametrize("field", [*SEEDED.record(), "run", "round", "previous", "hash"])
 def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> None:
     written(tmp_path)
     lines = lines_of(tmp_path)
@@ -192,7 +197,7 @@ def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> No
 
 def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
     written(tmp_path / "own")
-    other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(PLAN, noise_multiplier=9.0), 0))
+    other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(MECHANISM, noise_multiplier=9.0), 0))
     lines, foreign = lines_of(tmp_path / "own"), lines_of(other.folder)
     rewrite(tmp_path / "own", [*lines[:3], foreign[3]])
     refused(tmp_path / "own", r"line 4: does not follow the line before it")
@@ -310,9 +315,9 @@ def test_reading_mends_nothing(tmp_path: Path) -> None:
 def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> None:
     entries = written(tmp_path, 6).entries
     for adjacency in (USER, BOTH):
-        assert epsilon_of(entries, adjacency, 1e-5) == epsilon(PLAN.event(), adjacency, 6, 1e-5)
+        assert epsilon_of(entries, adjacency, 1e-5) == epsilon(MECHANISM.event(), adjacency, 6, 1e-5)
     robust = epsilon_of(entries, BOTH, 1e-5, robust=True)
-    assert robust == epsilon(PLAN.event().robust(), BOTH, 6, 1e-5) > epsilon_of(entries, BOTH, 1e-5)
+    assert robust == epsilon(MECHANISM.event().robust(), BOTH, 6, 1e-5) > epsilon_of(entries, BOTH, 1e-5)
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
@@ -420,10 +425,10 @@ def test_impossible_questions_are_refused() -> None:
 
 
 def test_runs_compose(tmp_path: Path) -> None:
-    louder = replace(PLAN, noise_multiplier=1.0)
+    louder = replace(MECHANISM, noise_multiplier=1.0)
     one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, ReleaseRecord.of(louder, 1))
     entries = together([one, other])
-    expected = composed_epsilon({PLAN.event(): 4, louder.event(): 3}, BOTH, 1e-5)
+    expected = composed_epsilon({MECHANISM.event(): 4, louder.event(): 3}, BOTH, 1e-5)
     assert epsilon_of(entries, BOTH, 1e-5) == expected
     secure = [written(tmp_path / name, 2, SECURE) for name in ("c", "d")]
     assert len(together([one, *secure])) == 8
@@ -433,7 +438,7 @@ def test_runs_that_are_not_independent_do_not_compose(tmp_path: Path) -> None:
     one = written(tmp_path / "a")
     with pytest.raises(LedgerError, match="same run"):
         together([one, Ledger.read(one.folder)])
-    same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(PLAN, noise_multiplier=5.0), 0))
+    same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(MECHANISM, noise_multiplier=5.0), 0))
     with pytest.raises(LedgerError, match="same seed"):
         together([one, same_seed])
 
@@ -456,10 +461,10 @@ def test_a_repeated_earlier_round_counts_after_joining(tmp_path: Path) -> None:
 
 def test_another_version_of_the_mechanism_is_refused() -> None:
     with pytest.raises(PrivacyError, match="mechanism is 2; allowed: 1"):
-        replace(SEEDED, mechanism=2)
+        replace(SEEDED, version=2)
 
 
 def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:
     """The accountant's grid cannot hold such an ε; without a finite one there is no guarantee."""
-    ledger = written(tmp_path, 1, replace(SEEDED, noise_multiplier=1e-200))
+    ledger = written(tmp_path, 1, changed(noise_multiplier=1e-200))
     assert epsilon_of(ledger.entries, Adjacency(3), 1e-5) == math.inf

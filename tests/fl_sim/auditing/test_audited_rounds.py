@@ -16,9 +16,9 @@ from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, Scenari
 from fl_sim.clients.selection import select
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.primitives import clipping
-from fl_sim.strategies.registry import build_strategy
 
 DELTA = 1e-5
 SAMPLED = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.4, q_s=0.5, user_cap=3)
@@ -106,7 +106,7 @@ def test_the_fast_sum_is_the_sum_by_definition() -> None:
     seam = seam_of(SAMPLED, 1, DELTA)
     runs = np.array([[0, 5], [8, 21]])
     chosen = select(corpus.ownership, runs, 123, 0.7, 0.6)
-    rule = LocalRule("gradients", 0.7, 0.6, sentence_clip=1.0, user_clip=3.0)
+    rule = ClippedGradients(q_e=0.7, q_s=0.6, sentence_clip=1.0, user_clip=3.0)
     expected = np.zeros(7)
     start = 0
     for user, count in zip(chosen.users, chosen.counts, strict=True):
@@ -203,5 +203,5 @@ def test_a_scenario_without_anyone_is_refused() -> None:
 def test_the_seam_defaults_to_the_product() -> None:
     seam = Seam(seam_of(SAMPLED, 1, DELTA).plan)
     assert seam.select is None
-    assert seam.build is build_strategy
+    assert seam.build is BoundedSumStrategy
     assert seam.project_sentence is seam.project_user is clipping.project

@@ -13,7 +13,7 @@ from fl_sim.auditing.own_targets import OwnMechanism, published_target
 from fl_sim.auditing.published_round import AS_CODED, AS_STATED, Defects, PublishedMechanism, adamw_update_norm
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import PrivacyError
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 USERS, ENTITIES, DELTA = 946, 7610, 1e-5
 SETTINGS = PublishedSettings(

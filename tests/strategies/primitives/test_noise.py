@@ -91,7 +91,7 @@ def released(**changes: float) -> np.ndarray:
     """Return the noisy sums of rounds without contributions, (rounds, size), at sizes for which float32 is exact."""
     privacy = plan(population=1, q_u=1.0, **changes)
     models, _ = run_rounds(privacy, size=SIZE, rounds=1, answer=zeros, secure_noise=True)
-    return models[0].astype(np.float64) * privacy.expected_cohort
+    return models[0].astype(np.float64) * privacy.mechanism.expected_cohort
 
 
 def test_a_secure_round_releases_noise_of_the_stated_scale_on_the_grid() -> None:
