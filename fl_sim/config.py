@@ -264,7 +264,7 @@ class RunConfig(_Section):
     seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
     task: TaskName = Field(
         "next-word",
-        description="what the model is to tell: every next word, or the class of a sentence (of a corpus with classes)",
+        description="what the model predicts: every next word, or the class of a sentence (of a corpus with classes)",
     )
     rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
