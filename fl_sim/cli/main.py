@@ -58,7 +58,7 @@ _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, e
 class _Parser(argparse.ArgumentParser):
     """Argument errors are one line on stderr, without the usage block; a flag has to be written out.
 
-    (``--epsilon`` for ``--epsilon-budget`` would be taken for the target by somebody who wrote it.)
+    (An abbreviation is dangerous: ``--epsilon`` would mean ``--epsilon-budget``, and be taken for the target.)
     """
 
     def __init__(self, *, module: str | None = None, **settings: Any) -> None:
@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _help() -> str:
-    """The head of the help screen: what the program does, and the verbs by group."""
+    """Return the head of the help screen: what the program does, and the verbs by group."""
     lines = ["Simulate federated learning with user-entity differential privacy.", ""]
     for group, verbs in VERBS.items():
         lines += [f"{group}:", *(f"  {name:<12}{words}" for name, (_, words) in verbs.items()), ""]
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         code = int(args.command(args))
-        sys.stdout.flush()  # here, where a full disk or a closed pipe is still told in one line
+        sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported in one line
         return code
     except BrokenPipeError:
         _drop_output()
@@ -136,21 +136,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What is still buffered has nowhere to go, and Python must not try again when it exits."""
+    """Discard what is still buffered: its reader is gone, and Python must not try to write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tolerate_narrow_terminals() -> None:
-    """A terminal without ε shows it as an escape; a finished run must not end in an error for want of a letter."""
+    """Show letters that the terminal lacks, such as ε, as escapes, so that a finished run does not end in an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _is_foreseen(error: Exception) -> bool:
-    """Whether ``error`` is one of the project's own input errors, or the system's word on a file or its limits.
+    """Return whether ``error`` is an input error of the project, or the system's error for a file or a limit.
 
-    Everything else is a bug, and bugs show their traceback.
+    Every other error is a bug, and shows its traceback.
     """
     if isinstance(error, OSError):
         return error.filename is not None or error.errno in _RESOURCES
@@ -165,7 +165,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """What those who passed the error on had to add."""
+    """Return the notes that were added to the error on its way up."""
     return list(getattr(error, "__notes__", []))
 
 

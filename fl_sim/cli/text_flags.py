@@ -19,7 +19,7 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the UeDP paper's preprocessing."""
-    group = parser.add_argument_group("preprocessing, after entities were found (docs/corpora.md)")
+    group = parser.add_argument_group("preprocessing, once entities are marked (docs/corpora.md)")
     group.add_argument("--preprocess", choices=["paper"], help="as --lower-case --strip-punctuation")
     group.add_argument("--lower-case", action="store_true", help="all letters to lower case")
     group.add_argument("--strip-punctuation", action="store_true", help="no punctuation, single spaces")

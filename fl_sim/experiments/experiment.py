@@ -1,4 +1,4 @@
-"""One run from start to end, seen from the server: what is prepared, what happens after each round, what is left.
+"""One run from start to end, as the server sees it: preparation, every round, and the finished run folder.
 
 An :class:`Experiment` is everything about a run except where its rounds are computed; :mod:`fl_sim.engines.server_app`
 gives it a Flower grid, :mod:`fl_sim.engines.engine` decides what that grid is.
@@ -102,8 +102,8 @@ class Experiment:
 
         Args:
             config: the run.
-            when_planned: called once its ε stands, before the model is built and the corpus is read: the engine may
-                start beside that.
+            when_planned: called once the ε of the run is known, before the model is built and the corpus is read: the
+                engine may start meanwhile.
             observers: called besides those of the configuration.
 
         Raises:
@@ -208,7 +208,7 @@ class Experiment:
             self._leave()
 
     def abandon(self, error: BaseException) -> None:
-        """After ``error`` ended the run: remove a folder in which nothing was measured, and say what is left."""
+        """Clean up after ``error``: remove a folder without measurements, and note on the error what is left."""
         self._leave()
         where = self.folder.path
         if self.folder.last_round is None and self._place.new:
@@ -218,7 +218,7 @@ class Experiment:
             error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
 
     def _announce(self, last_round: int | None) -> None:
-        """Tell the observers what starts, and after which round it goes on."""
+        """Announce the start of the run to its observers, and the round after which it goes on."""
         rounds, warnings = self.planned.rounds, self.planned.warnings
         self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
 
@@ -227,7 +227,7 @@ class Experiment:
         self._place.release()
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
-        """Stand where ``checkpoint`` was written; before the first one, at the start."""
+        """Restore the state of ``checkpoint``; without one the run begins again."""
         if checkpoint is None or checkpoint.server_round == 0:
             return
         recorded = self.folder.last_round or 0
@@ -247,7 +247,7 @@ class Experiment:
         self._first_round = checkpoint.server_round + 1
 
     def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Measure, record, and keep the model so that the run can go on from here."""
+        """Evaluate the round, record it, and write the checkpoint from which the run can go on."""
         # A stop that is requested from here on lets one more round run, which then is the last.
         self._stopping = self.stop_requested
         last = self._stopping or server_round == self._last_round
@@ -298,14 +298,14 @@ class Experiment:
         self._observers.on_end(self.folder.result or {})
 
     def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
-        """The task's figures at the start and at the end, and without a model."""
+        """Return the task's figures at the start, at the end, and of a reference without a model."""
         measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # rounds between two evaluations: none
         names = [name for name in ("perplexity", "perplexity_per_word", "error") if name in measured]
-        found = {name: float(measured[name].iloc[-1]) for name in names}
-        if "perplexity" in found:
-            found["perplexity_per_token"] = found["perplexity"]
+        final = {name: float(measured[name].iloc[-1]) for name in names}
+        if "perplexity" in final:
+            final["perplexity_per_token"] = final["perplexity"]
         initial = {f"initial_{name}": float(measured[name].iloc[0]) for name in names}
-        return found | initial | evaluate.reference(self._model, self._train, self._held_out)
+        return final | initial | evaluate.reference(self._model, self._train, self._held_out)
 
     def _why_stopped(self, rounds: int) -> str:
         if rounds < self._last_round:
@@ -366,5 +366,5 @@ class Experiment:
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:
-    """The observers of a configuration, and after them those that a caller gives."""
+    """Return the observers of a configuration, then those that the caller passes."""
     return Observers([*load_observers(config.observers), *checked_observers(observers)])

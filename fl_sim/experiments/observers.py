@@ -100,7 +100,7 @@ OBSERVERS = Registry(
 
 
 def load_observers(names: Sequence[str]) -> list[RunObserver]:
-    """Import the observers of a configuration and make an object of those that are classes.
+    """Import the observers of a configuration and make an object of each class.
 
     Raises:
         PluginError: one does not exist, cannot be imported or made, or has the wrong interface.
@@ -132,7 +132,7 @@ def _made(name: str, part: Any) -> RunObserver:
 
 
 class Observers:
-    """The observers of one run. One that raises is left out from then on, with one warning."""
+    """The observers of one run. An observer that raises is left out from then on, with one warning."""
 
     def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
         self._observers = list(observers)

@@ -143,14 +143,14 @@ def _table(evaluation: Evaluation) -> str:
         f"  {'all sentences that are flagged':<50}{_number(evaluation.flagged)}",
         f"  {'flagged sentences that have an entity':<50}{_interval(evaluation.flag_precision)}",
         "",
-        f"{'What is found':<30}{'precision':>22}{'recall':>22}{'F1':>22}",
+        f"{'What the tagger finds':<30}{'precision':>22}{'recall':>22}{'F1':>22}",
     ]
     for match, kinds in evaluation.matching.items():
         for kind, figures in kinds.items():
             cells = "".join(f"{_interval(figures[name]):>22}" for name in ("precision", "recall", "f1"))
             lines.append(f"  {match.replace('_', ' ') + ', ' + kind:<28}{cells}")
     if evaluation.outside_scheme:
-        lines.append(f"  (left out: {evaluation.outside_scheme:,} found of kinds that this corpus does not mark)")
+        lines.append(f"  (left out: {evaluation.outside_scheme:,} mentions of kinds that this corpus does not mark)")
     return "\n".join(lines)
 
 

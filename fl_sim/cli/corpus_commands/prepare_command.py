@@ -91,8 +91,8 @@ def _report(made: PreparedCorpus, as_json: bool) -> None:
     corpus, notes = made.corpus, made.corpus.parts[-1].manifest.notes
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
     if as_json:
-        told = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
-        print(json.dumps(told | {"parts": len(corpus.parts), "cached": made.cached, "reused": made.reused}))
+        report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
+        print(json.dumps(report | {"parts": len(corpus.parts), "cached": made.cached, "reused": made.reused}))
         return
     for split, count in counts.items():
         figures = ", ".join(f"{number:,} {what}" for what, number in count.items())

@@ -1,4 +1,4 @@
-"""Say what ε a training costs, or has cost by its ledger; for the published algorithm also as its paper has it."""
+"""Compute the ε of a training, or of recorded releases; for the published algorithm also as its paper claims it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _published(args: argparse.Namespace) -> Report:
 
 
 def _protected(args: argparse.Namespace, default_users: int) -> dict[str, Any]:
-    """Whom ε protects, as arguments of the API."""
+    """Return the arguments of the API that say whom ε protects."""
     entity = _or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total
     return {"user_sentences": _or(args.user_sentences, math.inf), "entity": entity}
 
@@ -144,7 +144,7 @@ def _refuse(flag: str, value: str, allowed: str) -> NoReturn:
 
 
 def _refuse_foreign_flags(args: argparse.Namespace) -> None:
-    """A flag that would be ignored is a misunderstanding about the guarantee, so it is an error."""
+    """Refuse flags that would be ignored: they are a misunderstanding about the guarantee."""
     if bool(args.strategy) == bool(args.ledger):
         _refuse("strategy", "given with --ledger" if args.ledger else "missing", "one of --strategy and --ledger")
     allowed = _OF_LEDGER if args.ledger else _MECHANISMS[args.strategy].flags
@@ -177,7 +177,7 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
 
 
 def _finite(report: Report) -> Report:
-    """JSON knows no infinity: it becomes the word ``inf``."""
+    """Return the report with the text "inf" for infinite values, which JSON does not have."""
     return {name: "inf" if value == math.inf else value for name, value in report.items()}
 
 

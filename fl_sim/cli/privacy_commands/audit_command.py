@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, metavar="N", help="trainings per corpus (default 20000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="root seed (default 0)")
     parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="of all that is found (default 0.95)"
+        "--confidence", type=float, default=0.95, metavar="P", help="of all bounds together (default 0.95)"
     )
     parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of ours (slower)")
     parser.add_argument("--mutation", metavar="NAME", help="break the mechanism on purpose (see docs/audit.md)")
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the audit found; exit code 0, or 1 if a proven ε was refuted."""
+    """Print the bounds of the audit; exit code 0, or 1 if a proven ε was refuted."""
     _check(args)
     if args.table:
         return _table(args)
@@ -117,7 +117,7 @@ def _published(args: argparse.Namespace) -> list[Finding]:
 
 
 def _attack(args: argparse.Namespace) -> dict[str, Any]:
-    """What every attack needs, as arguments of the API."""
+    """Return the arguments of the API that every attack needs."""
     return {
         "rounds": _or(args.rounds, 1),
         "delta": _or(args.delta, 1e-5),
@@ -152,10 +152,10 @@ def _canaries(args: argparse.Namespace) -> int:
     wanted = {"rounds": args.rounds, "privacy.noise_multiplier": args.z, "privacy.delta": args.delta}
     overrides = {key: value for key, value in wanted.items() if value is not None}
     with TemporaryDirectory() as work:
-        found = audit_training(
+        result = audit_training(
             Path(work), canaries=args.canaries, seed=args.seed, confidence=args.confidence, overrides=overrides
         )
-    record = found.record()
+    record = result.record()
     sys.stdout.write(json.dumps(record, allow_nan=False) + "\n" if args.json else _lines(record))
     return 0 if record["holds"] else EXIT_REFUTED
 
@@ -179,7 +179,7 @@ def _trials(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """A flag that would be ignored is a misunderstanding about what was audited, so it is an error."""
+    """Refuse flags that would be ignored: they are a misunderstanding about what is audited."""
     modes = [mode for mode in ("table", "canaries") if getattr(args, mode) not in (None, False)]
     modes += [args.strategy] if args.strategy else []
     if len(modes) != 1:

@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
     corpus, split, training = _of_run(args) if args.run else _of_flags(args)
     evaluations = EVALUATIONS if args.evaluations is None else args.evaluations
-    found = entity_epsilons(corpus.ownership(split), training, evaluations)
+    epsilons = entity_epsilons(corpus.ownership(split), training, evaluations)
     names = corpus.entities(split)["entity"].tolist() if args.show_names else None
     report = {"corpus": corpus.manifest.name, "split": split} | _settings(training)
-    report |= summarise(found, args.within or THRESHOLDS, names)
+    report |= summarise(epsilons, args.within or THRESHOLDS, names)
     if args.json:
         print(json.dumps(encode(report | {"note": _PRIVATE}), ensure_ascii=False, allow_nan=False))
     else:

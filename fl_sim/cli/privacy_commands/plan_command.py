@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fl_sim.search.planner import Goal, Proposal, Settings
 
 _PRIVATE = (
-    "The planner reads n', reach and sizes off the private corpus: a proposal tells something about it, "
+    "The planner reads n', reach and sizes off the private corpus: a proposal reveals something about it, "
     "and no ε covers publishing it."
 )
 _CONTRIBUTION_QUANTILES = ("p95", "max")
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
     corpus = Corpus.open(args.corpus, verify=True)
     ownership = corpus.ownership(args.split)
     protected = Protected.of(ownership, privacy)
-    found = propose(ownership, protected, goal)
+    proposal = propose(ownership, protected, goal)
     report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected)
-    report |= _found(found, goal, protected) | {"command": _command(args, goal, found.best)}
+    report |= _proposed(proposal, goal, protected) | {"command": _command(args, goal, proposal.best)}
     report |= {"seconds": round(time.monotonic() - start, 1), "note": _PRIVATE}
     if args.json:
         print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
@@ -90,21 +90,21 @@ def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
     }
 
 
-def _found(found: Proposal, goal: Goal, protected: Protected) -> dict[str, Any]:
+def _proposed(proposal: Proposal, goal: Goal, protected: Protected) -> dict[str, Any]:
     def described(settings: Settings) -> dict[str, Any]:
         return _described(settings, goal, protected)
 
     return {
-        "proposal": described(found.best),
-        "alternatives": [described(settings) for settings in found.others],
-        "fewer_rounds": [described(settings) for settings in found.fewer_rounds],
-        "user_sampling": described(found.user_sampling) if found.user_sampling else None,
-        "user_sampling_worse_by": found.user_sampling_factor,
+        "proposal": described(proposal.best),
+        "alternatives": [described(settings) for settings in proposal.others],
+        "fewer_rounds": [described(settings) for settings in proposal.fewer_rounds],
+        "user_sampling": described(proposal.user_sampling) if proposal.user_sampling else None,
+        "user_sampling_worse_by": proposal.user_sampling_factor,
     }
 
 
 def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str, Any]:
-    """Settings, what they cost and what they promise, as plain values."""
+    """Return settings, their cost and their ε as plain values."""
     from fl_sim.strategies.accounting.accountant import epsilon
     from fl_sim.strategies.accounting.adjacency import Adjacency
 

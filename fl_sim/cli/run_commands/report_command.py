@@ -1,4 +1,4 @@
-"""Say what a run promises, what it cost in utility, and what the promise leaves out."""
+"""Print the guarantee of a run, its cost in utility, and what the guarantee leaves out."""
 
 from __future__ import annotations
 

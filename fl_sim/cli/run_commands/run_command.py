@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _help_of(name: str) -> str:
-    """What the configuration says of a key, as argparse takes it."""
+    """Return the help of a flag: meaning, allowed values and default of its key, with argparse's escapes."""
     from fl_sim.config import run_keys
 
     key = run_keys()[name]
