@@ -1,4 +1,11 @@
-"""What the product runs as audit targets, with the worst-case pair of corpora that belongs to each mechanism."""
+"""Make audit targets of the product's mechanisms, each with its worst-case pair of corpora.
+
+>>> from fl_sim.strategies.accounting.adjacency import ContributionBound
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, user_cap=4)
+>>> scenario = worst_case(event, Adjacency(user_sentences=2, entity_bound=ContributionBound(3, 2)))
+>>> scenario.users, scenario.sentences, scenario.background
+(4, 8, 0)
+"""
 
 from __future__ import annotations
 
@@ -16,13 +23,13 @@ from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.published import PublishedSettings, PublishedTerms
 
 _NO_NOISE = 1e-9
-_COMPANIONS = 16  # with q_e ½ none of them is sampled once in 65,536 rounds
-_ENOUGH_SENTENCES = 2.0  # a user without bound owns this many times ŵ/q_s sentences, enough to fill the cap
+_COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
+_ENOUGH_SENTENCES = 2.0  # a user without a bound owns this many times ŵ/q_s sentences, enough to fill the cap
 
 
 @dataclass(frozen=True, slots=True)
 class OwnMechanism:
-    """``uedp``, ``user_level`` or ``published``, through its real code, on one pair of corpora."""
+    """Run a mechanism of the product, in its real code, on one pair of corpora."""
 
     seam: Seam
     scenario: Scenario
@@ -68,10 +75,17 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
 def published_target(
     settings: PublishedSettings, entities: int, user_clip: float, reach_users: int, user: bool
 ) -> OwnMechanism:
-    """The product's ``published`` with f_E+ and the noise that the paper states, against its worst case.
+    """Return the product's ``published`` with f_E+ and the noise that the paper states, on its worst-case corpora.
 
-    The F users that know e' own a plain sentence that pulls the other way; their sentence with e' outweighs it as soon
-    as one of its entities is sampled, and :data:`_COMPANIONS` others than e' are mentioned in it.
+    The F users who mention e' own a plain sentence that pulls the other way. Their sentence with e', which also
+    mentions :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
+
+    Args:
+        settings: the settings of the training.
+        entities: |E|.
+        user_clip: β.
+        reach_users: F, the number of users who mention e'; 0 protects no entity.
+        user: whether a user is protected too.
     """
     terms = PublishedTerms(
         estimator="f_e_plus",
@@ -107,9 +121,14 @@ def published_target(
 
 
 def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:
-    """The pair of corpora that moves a round's sum the most within ``adjacency``.
+    """Return the pair of corpora within ``adjacency`` that shifts a round's sum the most.
 
-    A user without a bound on its sentences gets as many as fill the cap nearly always.
+    A protected user without a bound gets enough sentences to fill the cap in nearly every round.
+
+    Args:
+        event: the event of every round.
+        adjacency: the protected user and entity.
+        companions: further entities in every sentence with e'.
     """
     entity_bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
     if math.isinf(user_sentences):

@@ -51,7 +51,9 @@ def test_half_the_noise_in_the_product_is_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_entity_coins_that_never_fall_in_the_product_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "active_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_))
+    monkeypatch.setattr(
+        sampling, "sampled_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_)
+    )
     assert not examined("any_entity_active", None).holds
 
 
