@@ -1,4 +1,4 @@
-"""Every mechanism that is broken on purpose is caught, by an audit that the whole mechanism passes."""
+"""Test that an audit refutes every mechanism broken on purpose, and passes the intact one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_half_the_noise_in_the_product_is_caught(monkeypatch: pytest.MonkeyPatch
     assert not examined("noise_halved", None).holds
 
 
-def test_entity_coins_that_never_fall_in_the_product_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entities_always_included_in_the_product_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sampling, "sampled_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_)
     )
