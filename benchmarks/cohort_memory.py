@@ -1,16 +1,15 @@
-"""What a worker holds in a round, by the size of the cohort: peak resident memory, and what Python and numpy hold.
+"""Measure a worker's memory in a round by the size of the cohort: peak resident memory, and what Python and numpy hold.
 
     python benchmarks/cohort_memory.py --users 1000 4000 16000
 
-Every round is done in a fork of a process that has done one before. Resident memory has the holes that the allocator
-leaves between blocks; the last column has not, and not the tensors of a pass either.
+Every round runs in a fork of a process that has already done one. Resident memory includes the gaps that the allocator
+leaves between blocks. The last column excludes these gaps and the tensors of a pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
 import tracemalloc
 from pathlib import Path
@@ -26,14 +25,14 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 
-SENTENCES = 2  # of a user
+SENTENCES = 2  # per user
 SHORTEST, LONGEST, VOCABULARY = 4, 10, 4096
 RULES = {
-    "user_level": LocalRule("steps", 1.0, 1.0, math.inf, 1.0, batch_size=16),
-    "uedp": LocalRule("gradients", 1.0, 1.0, 1.0, 40.0),
-    "uedp, ŵ 1": LocalRule("gradients", 1.0, 1.0, 1.0, 1.0),
+    "user_level": LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, batch_size=16),
+    "uedp": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=40.0),
+    "uedp, ŵ 1": ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=1.0),
 }
 
 
@@ -44,37 +43,38 @@ def main() -> None:
     torch.set_num_threads(1)
     model = load_model(ModelSpec(hidden=16, layers=1, heads=2, max_tokens=16), seed=0)
     for rule in RULES.values():
-        a_round(model, drawn(300), 300, rule)
+        run_round(model, random_examples(300), 300, rule)
     print("| | users | peak above what was resident, MiB | resident afterwards, MiB | Python and numpy, KiB |")
     print("|---|---|---|---|---|")
     for name, rule in RULES.items():
         for users in args.users:
             if os.fork() == 0:
-                examples = drawn(users)
-                peak, after = resident(model, examples, users, rule)
-                held = in_python(model, examples, users, rule)
+                examples = random_examples(users)
+                peak, after = resident_memory(model, examples, users, rule)
+                held = python_memory(model, examples, users, rule)
                 print(f"| {name} | {users:,} | {peak:.0f} | {after:.0f} | {held:,.0f} |", flush=True)
                 os._exit(0)
             os.wait()
 
 
-def drawn(users: int) -> Examples:
-    """Random sentences."""
+def random_examples(users: int) -> Examples:
+    """Return ``users`` times two sentences of random tokens."""
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(SHORTEST, LONGEST + 1, users * SENTENCES))])
     return Examples(EncodedSplit(rng.integers(2, VOCABULARY, offsets[-1]).astype(np.int32), offsets))
 
 
-def a_round(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> None:
+def run_round(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> None:
+    """Compute the cohort's bounded sum, with every user and every sentence selected."""
     everybody = Selection(np.arange(users), np.arange(users * SENTENCES), np.full(users, SENTENCES))
     bounded_sum(model, examples, everybody, rule, round_seed=0)
 
 
-def resident(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> tuple[float, float]:
-    """The peak above what was resident before, and what is resident once free memory was given back; MiB."""
+def resident_memory(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> tuple[float, float]:
+    """Return a round's peak above the resident memory before it, and the resident memory after trimming; in MiB."""
     before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident now
-    a_round(model, examples, users, rule)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current resident memory
+    run_round(model, examples, users, rule)
     peak = _status("VmHWM") - before
     ctypes.CDLL(None).malloc_trim(0)
     return peak, _status("VmRSS")
@@ -85,15 +85,18 @@ def _status(name: str) -> float:
     return int(status[name].split()[0]) / 1024
 
 
-def in_python(model: LanguageModel, examples: Examples, users: int, rule: LocalRule) -> float:
-    """The most that Python and numpy hold in a round without its passes, which take long to trace; KiB."""
-    nothing = lambda *_: None  # noqa: E731
+def python_memory(model: LanguageModel, examples: Examples, users: int, rule: ClientRule) -> float:
+    """Return the peak of what Python and numpy hold in a round, in KiB.
+
+    The forward and backward passes are skipped, because tracing them takes long.
+    """
+    skip = lambda *_: None  # noqa: E731
     with (
-        mock.patch.object(GradientSum, "add", nothing),
-        mock.patch("fl_sim.clients.gradients.user_sums._together", nothing),
+        mock.patch.object(GradientSum, "add", skip),
+        mock.patch("fl_sim.clients.gradients.user_sums._together", skip),
     ):
         tracemalloc.start()
-        a_round(model, examples, users, rule)
+        run_round(model, examples, users, rule)
         return tracemalloc.get_traced_memory()[1] / 1024
 
 

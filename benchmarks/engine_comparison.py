@@ -1,12 +1,11 @@
-"""Our engine beside a plain torch loop, a fused batch, Flower with a node per user, and pfl, on one workload.
+"""Compare our engine with a plain torch loop, a fused batch, Flower with a node per user, and pfl, on one workload.
 
     python benchmarks/make_pfl_environment.py DIR        # once
     python benchmarks/engine_comparison.py --pfl DIR
 
-Every contender is a process that does a few rounds when it is asked to. They are asked in turn, so that whatever else
-the machine does hits them all alike; figures are medians over the turns. Users per CPU-second count the processor time
-of the contender's process and of all it started; memory is the most that these had together (PSS), looked at five times
-a second.
+Every contender is a process that does a few rounds on request. They take turns, so that other load on the machine
+affects all of them alike; figures are medians over the turns. Users per CPU-second count the processor time of the
+contender's process and its descendants. Memory is the peak of their combined PSS, sampled five times a second.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ INLINE = {"engine.name": "inline", "engine.nodes": 1}
 RAY = {"engine.name": "ray", "engine.nodes": 2, "engine.num_cpus": 2}
 USER = {"privacy.strategy": "user_level", "privacy.noise_multiplier": 1.0}
 SENTENCE = {"privacy.strategy": "uedp", "privacy.noise_multiplier": 1.0, "privacy.q_s": 1.0, "privacy.q_e": 1.0}
-NOTHING = SENTENCE | {"privacy.q_s": 1e-9}
-"""Rounds in which users are sampled, and none of their sentences: what a round costs beside its arithmetic."""
+IDLE = SENTENCE | {"privacy.q_s": 1e-9}
+"""Rounds that sample users but none of their sentences: the cost of a round without its arithmetic."""
 
 OURS: dict[str, dict[str, Any]] = {
     "ours user_level": USER | INLINE,
-    "ours uedp": SENTENCE | INLINE,  # ŵ = the sentences of a user: batches shared by all
+    "ours uedp": SENTENCE | INLINE,  # ŵ = the sentences of a user: one batch for all users
     "ours uedp, ŵ 1": SENTENCE | INLINE | {"privacy.user_cap": 1.0},  # every user's sum is clipped on its own
     "ours user_level, Ray": USER | RAY,
-    "ours idle": NOTHING | INLINE,
-    "ours idle, Ray": NOTHING | RAY,
+    "ours idle": IDLE | INLINE,
+    "ours idle, Ray": IDLE | RAY,
 }
 SCRIPTS = {
     "torch loop": "floor.py",
@@ -61,12 +60,23 @@ COMPARED = [
 
 
 class EndedError(Exception):
-    """A contender that is no more."""
+    """A contender's process ended too early."""
 
 
 @dataclass
 class Contender:
-    """A process that does rounds, and what they cost."""
+    """A process that does rounds, and their measured cost.
+
+    Attributes:
+        started: clock at its start, in seconds.
+        ready: seconds from its start to the end of its first round.
+        ready_cpu: the same in CPU-seconds.
+        per_cpu: users per CPU-second, one figure per turn.
+        per_wall: users per second, one figure per turn.
+        round_cpu: CPU-seconds of a round, one figure per turn.
+        round_wall: seconds of a round, one figure per turn.
+        memory: peak memory in MiB.
+    """
 
     name: str
     process: subprocess.Popen[str]
@@ -80,21 +90,21 @@ class Contender:
     memory: float = 0.0
 
     def wait(self) -> int | None:
-        """Until all rounds asked for are done; how many users took part, if it was by chance."""
-        done, *users = (self.process.stdout.readline() if self.process.stdout else "").split() or [""]
-        if done != "done":
+        """Wait for the requested rounds; return how many users took part, or None if the number is fixed."""
+        answer, *users = (self.process.stdout.readline() if self.process.stdout else "").split() or [""]
+        if answer != "done":
             raise EndedError(f"{self.name} ended early: {self.process.wait()}")
         return int(users[0]) if users else None
 
     def turn(self, rounds: int, users: int) -> None:
-        """Ask for rounds of about so many users, and measure them."""
-        before, began = self.processor(), time.monotonic()
+        """Request ``rounds`` rounds of about ``users`` users each, and measure them."""
+        cpu_before, began = self.cpu_seconds(), time.monotonic()
         with self._watched_memory():
             print(rounds, file=self.process.stdin, flush=True)
-            done = self.wait() or rounds * users
-        wall, cpu = time.monotonic() - began, max(self.processor() - before, 1e-9)
-        self.per_wall.append(done / wall)
-        self.per_cpu.append(done / cpu)
+            users_done = self.wait() or rounds * users
+        wall, cpu = time.monotonic() - began, max(self.cpu_seconds() - cpu_before, 1e-9)
+        self.per_wall.append(users_done / wall)
+        self.per_cpu.append(users_done / cpu)
         self.round_wall.append(wall / rounds)
         self.round_cpu.append(cpu / rounds)
 
@@ -104,8 +114,8 @@ class Contender:
             return [own, *own.children(recursive=True)]
         return []
 
-    def processor(self) -> float:
-        """CPU-seconds of the process and all it started, so far."""
+    def cpu_seconds(self) -> float:
+        """Return the CPU-seconds that the process and its descendants have used so far."""
         used = 0.0
         for process in self._tree():
             with contextlib.suppress(psutil.Error):
@@ -115,12 +125,12 @@ class Contender:
 
     @contextlib.contextmanager
     def _watched_memory(self) -> Iterator[None]:
-        over = threading.Event()
+        stop = threading.Event()
 
         def watch() -> None:
             while True:
                 self.memory = max(self.memory, sum(pss(process.pid) for process in self._tree()))
-                if over.wait(0.2):
+                if stop.wait(0.2):
                     return
 
         watcher = threading.Thread(target=watch)
@@ -128,12 +138,12 @@ class Contender:
         try:
             yield
         finally:
-            over.set()
+            stop.set()
             watcher.join()
 
 
 def pss(process: int) -> float:
-    """MiB of a process, pages that n share counted as 1/n; 0 once it has ended."""
+    """Return the PSS of a process in MiB (a page shared by n processes counts 1/n); 0 after it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -143,13 +153,13 @@ def pss(process: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pfl", type=Path, metavar="DIR", help="the environment that make_pfl_environment.py made")
+    parser.add_argument("--pfl", type=Path, metavar="DIR", help="environment made by make_pfl_environment.py")
     parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
     parser.add_argument("--users", type=int, default=2000)
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=2, help="in a turn")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="these contenders")
+    parser.add_argument("--rounds", type=int, default=2, help="per turn")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="only these contenders")
     args = parser.parse_args()
     names = args.only or [*OURS, *SCRIPTS]
     if args.pfl is None:
@@ -157,11 +167,22 @@ def main() -> None:
     for sentences in args.sentences:
         with tempfile.TemporaryDirectory() as folder:
             spec = workload(Path(folder), args.users, sentences, args.cohort, 1 + args.turns * args.rounds)
-            show(sentences, compared(names, spec, args))
+            show(sentences, run_contenders(names, spec, args))
 
 
 def workload(folder: Path, users: int, sentences: int, cohort: int, rounds: int) -> dict[str, Any]:
-    """Sentences of words without meaning, as tokens and as a corpus with a tokenizer that gives these tokens."""
+    """Write random sentences to ``folder``, as token ids and as a corpus with a tokenizer that yields them.
+
+    Args:
+        folder: an empty folder.
+        users: number of users.
+        sentences: sentences per user.
+        cohort: users expected in a round.
+        rounds: rounds that a contender does in all.
+
+    Returns:
+        The workload as each contender reads it from its command line.
+    """
     words = np.random.default_rng(0).integers(2, VOCABULARY, (users, sentences, LENGTH - 2))
     ends = np.zeros((users, sentences, 1), dtype=words.dtype)
     np.save(folder / "tokens.npy", np.concatenate((ends, words, ends + 1), axis=2).astype(np.int32))
@@ -192,14 +213,14 @@ def _save_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
 
 
-def compared(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -> list[Contender]:
-    """Start everybody, then let them take turns."""
+def run_contenders(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -> list[Contender]:
+    """Start every contender, then let them take turns; return those that started."""
     running: list[Contender] = []
     try:
         for name in names:
             try:
-                running.append(started(name, spec, args.pfl))
-            except EndedError as error:  # say, a Ray that a busy machine did not start in time: the others go on
+                running.append(start(name, spec, args.pfl))
+            except EndedError as error:  # e.g. Ray did not start in time on a busy machine; the others go on
                 print(error, file=sys.stderr)
         for _ in range(args.turns):
             for contender in running:
@@ -212,8 +233,8 @@ def compared(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -
     return running
 
 
-def started(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
-    """A contender after its first round."""
+def start(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
+    """Start a contender and wait for its first round."""
     python = str(pfl / "bin" / "python") if name == "pfl" and pfl else sys.executable
     settings = {"privacy.user_cap": float(spec["sentences"])} if "uedp" in name else {}
     spec = spec | {"name": name.replace(" ", "-"), "settings": settings | OURS.get(name, {})}
@@ -222,12 +243,12 @@ def started(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     contender = Contender(name, subprocess.Popen(command, **pipes), began)
     contender.wait()
-    contender.ready, contender.ready_cpu = time.monotonic() - began, contender.processor()
+    contender.ready, contender.ready_cpu = time.monotonic() - began, contender.cpu_seconds()
     return contender
 
 
 def show(sentences: int, contenders: list[Contender]) -> None:
-    """The table of one workload, and the ratios that matter."""
+    """Print the table of one workload, and the ratios of the compared pairs."""
     print(f"\n{sentences} sentences per user\n")
     print("| contender | users per CPU-second | users per second | memory, MiB | start and first round, s | CPU-s |")
     print("|---|---|---|---|---|---|")

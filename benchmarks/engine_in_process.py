@@ -1,17 +1,17 @@
-"""The arithmetic of a round alone, in one process: users per CPU-second of a plain torch loop, a fused batch, and our
-`user_level` and `uedp`, taking turns.
+"""Measure the arithmetic of a round alone, in one process: users per CPU-second of a plain torch loop and of ours.
+
+The contenders are a plain torch loop, a fused batch, and our `user_level` and `uedp`; they take turns.
 
     python benchmarks/engine_in_process.py
     python benchmarks/engine_in_process.py --memory 100 1000
 
-No Flower, no Ray, no run folder, no noise: what `benchmarks/engine_comparison.py` finds, but in a minute.
+There is no Flower, Ray, run folder or noise. It approximates `benchmarks/engine_comparison.py` within a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import statistics
 import sys
 import tempfile
@@ -32,11 +32,11 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 
 
 class Sentences:
-    """Examples that are in memory."""
+    """Examples held in memory."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self._tokens = tokens.reshape(-1, tokens.shape[-1])
@@ -50,7 +50,13 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--memory", type=int, nargs="*", metavar="USERS", help="peak memory of such rounds instead")
+    parser.add_argument(
+        "--memory",
+        type=int,
+        nargs="*",
+        metavar="USERS",
+        help="print the peak memory of rounds of this many users instead",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -63,31 +69,36 @@ def main() -> None:
     print(f"{model.num_parameters:,} parameters; median users per CPU-second, {args.turns} turns of {args.users} users")
     for sentences in args.sentences:
         tokens = np.random.default_rng(0).integers(2, VOCABULARY, (args.users, sentences, LENGTH))
-        show(sentences, measured(contenders(model, tokens.astype(np.int32)), args.users, args.turns))
+        show(sentences, measure(contenders(model, tokens.astype(np.int32)), args.users, args.turns))
 
 
-def measured(works: dict[str, Callable[[], object]], users: int, turns: int) -> dict[str, list[float]]:
-    """Users per CPU-second of each, turn by turn."""
+def measure(works: dict[str, Callable[[], object]], users: int, turns: int) -> dict[str, list[float]]:
+    """Return the users per CPU-second of each contender, one figure per turn."""
     for work in works.values():
         work()
-    found: dict[str, list[float]] = {name: [] for name in works}
+    rates: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(turns):
         for name, work in works.items():
             before = time.process_time()
             work()
-            found[name].append(users / (time.process_time() - before))
-    return found
+            rates[name].append(users / (time.process_time() - before))
+    return rates
 
 
 def contenders(model: LanguageModel, tokens: np.ndarray) -> dict[str, Callable[[], object]]:
-    """A round of everybody, each way."""
+    """Return, by name, a function that does one round of all users.
+
+    Args:
+        model: the model that all contenders use.
+        tokens: int32 (users, sentences, tokens).
+    """
     users, sentences, _ = tokens.shape
     counts = np.full(users, sentences)
     selection = Selection(np.arange(users), np.arange(users * sentences), counts)
     read: Any = Sentences(tokens)
-    steps = LocalRule("steps", 1.0, 1.0, math.inf, 1.0, 1, plain.BATCH, plain.RATE)
-    shared = LocalRule("gradients", 1.0, 1.0, 1.0, float(sentences))
-    apart = LocalRule("gradients", 1.0, 1.0, 1.0, 1.0)
+    steps = LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, batch_size=plain.BATCH, learning_rate=plain.RATE)
+    shared = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=float(sentences))
+    apart = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=1.0)
     whole = torch.from_numpy(tokens.astype(np.int64))
     return {
         "torch loop": lambda: _loop(model.module, whole),
@@ -120,29 +131,30 @@ def _fused(module: Any, sentences: torch.Tensor) -> None:
 
 
 def show_memory(model: LanguageModel, cohorts: list[int], sentences: list[int]) -> None:
-    """The most memory that the process had while it did a round of each cohort, each way."""
+    """Print the process's peak memory in a round, for each of our contenders and each cohort."""
     print("| sentences per user | users | contender | peak resident memory, MiB |\n|---|---|---|---|")
     for count, users in itertools.product(sentences, cohorts):
         tokens = np.random.default_rng(0).integers(2, VOCABULARY, (users, count, LENGTH), dtype=np.int32)
         for name, work in contenders(model, tokens).items():
             if name.startswith("ours"):
-                Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident now
+                Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current resident memory
                 work()
                 print(f"| {count} | {users:,} | {name} | {_peak():,.0f} |", flush=True)
 
 
 def _peak() -> float:
-    """MiB of the process at most, since it was last cleared."""
+    """Return the process's peak resident memory in MiB since the last reset."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
 
-def show(sentences: int, found: dict[str, list[float]]) -> None:
+def show(sentences: int, rates_by_name: dict[str, list[float]]) -> None:
+    """Print the table for one number of sentences per user."""
     print(f"\n{sentences} sentences per user\n")
     print("| | users per CPU-second | of the torch loop | of the fused batch |\n|---|---|---|---|")
-    for name, rates in found.items():
+    for name, rates in rates_by_name.items():
         floor, bound = (
-            statistics.median(a / b for a, b in zip(rates, found[other], strict=True))
+            statistics.median(a / b for a, b in zip(rates, rates_by_name[other], strict=True))
             for other in ("torch loop", "fused batch")
         )
         print(f"| {name} | {statistics.median(rates):.1f} | {floor:.2f} | {bound:.2f} |")

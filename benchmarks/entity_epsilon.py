@@ -1,8 +1,8 @@
-"""How long ε of every entity of a large synthetic corpus takes, detected and robust, and for which share it is exact.
+"""Time the ε of every entity of a large synthetic corpus, detected and robust, and report the share that is exact.
 
     python benchmarks/entity_epsilon.py [--mentions N] [--entities N] [--sampling users sentences both]
 
-Entities have Zipf popularity and every entity occurs; users own sentences by Zipf, too. Everything runs on one core.
+Mentions per entity and sentences per user follow Zipf distributions; every entity occurs. Everything runs on one core.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EVENTS = {
 
 
 def synthetic(entities: int, users: int, mentions: int, seed: int = 0) -> Ownership:
-    """About ``mentions`` mentions, two per sentence, by long-tailed popularity of entities and size of users."""
-    draw, sentences = np.random.default_rng(seed), mentions // 2
-    popular = draw.choice(entities, mentions - entities, p=_zipf(entities, 0.9))
+    """Return a corpus of about ``mentions`` mentions, two per sentence, with Zipf-distributed entities and users."""
+    rng, sentences = np.random.default_rng(seed), mentions // 2
+    popular = rng.choice(entities, mentions - entities, p=_zipf(entities, 0.9))
     mentioned = np.concatenate([np.arange(entities), popular])
-    pairs = np.unique(draw.integers(0, sentences, mentions) * entities + mentioned)
-    owners = np.sort(draw.choice(users, sentences, p=_zipf(users, 0.8)))
+    pairs = np.unique(rng.integers(0, sentences, mentions) * entities + mentioned)
+    owners = np.sort(rng.choice(users, sentences, p=_zipf(users, 0.8)))
     return Ownership(
         user_offsets=np.searchsorted(owners, np.arange(users + 1)).astype(np.int64),
         entity_offsets=np.searchsorted(pairs // entities, np.arange(sentences + 1)).astype(np.int64),
@@ -61,9 +61,9 @@ def main() -> None:
     print(f"{head}{'exact':>8}{'median ε':>10}{'largest':>12}")
     for name in args.sampling:
         wall, processor = time.perf_counter(), time.process_time()
-        found = entity_epsilons(ownership, Training(EVENTS[name], args.rounds, 1e-5, 40))
+        epsilons = entity_epsilons(ownership, Training(EVENTS[name], args.rounds, 1e-5, 40))
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        report = summarise(found)
+        report = summarise(epsilons)
         exact = min(report[f"epsilon_user_entity{kind}"]["share_computed_exactly"] for kind in ("", "_robust"))
         spread = report["epsilon_user_entity"]
         print(

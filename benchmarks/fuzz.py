@@ -1,11 +1,11 @@
-"""Hostile and broken input by the thousand: configurations, corpora, ledgers, checkpoints and Flower messages.
+"""Feed hostile and broken input to fl_sim: configurations, corpora, ledgers, checkpoints and Flower messages.
 
     python benchmarks/fuzz.py --examples 1000
 
-For each kind hypothesis makes so many inputs. Whatever it makes, fl_sim takes it or refuses it in one line: an
-exception that is a bug, 60 seconds of processor time on one input, or a wrong ε ends with the input that did it. An ε
-is wrong that is not a number, that is below that of a weaker promise, that differs from dp_accounting's, or that an
-altered ledger states without being refused.
+Hypothesis generates this many inputs of each kind. fl_sim must accept each of them or refuse it in one line. The
+program fails, and shows the input, on an unforeseen exception, on 60 seconds of processor time for one input, and on a
+wrong ε. An ε is wrong if it is not a number, exceeds the ε of a guarantee that covers more, differs from
+dp_accounting's, or comes from an altered ledger that was not refused.
 """
 
 from __future__ import annotations
@@ -56,36 +56,38 @@ from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
 from fl_sim.strategies import ledger as ledgers
-from fl_sim.strategies.aggregation import Federation, RoundParts
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
-from fl_sim.strategies.registry import build_strategy
+from fl_sim.strategies.published import Published
+from fl_sim.strategies.uedp import UserEntityDP
+from fl_sim.strategies.user_level import UserLevelDP
 
 SECONDS = 60
-SLACK = 1 + 1e-3  # between two figures of one accountant
-APART = 0.03  # between our ε and dp_accounting's
+SLACK = 1 + 1e-3  # between two results of one accountant
+TOLERANCE = 0.03  # between our ε and dp_accounting's
 SIZE, NODES, USERS = 6, 3, 9
 
 Check = Callable[[Any], str]
 
 
 class WrongError(AssertionError):
-    """What must not happen."""
+    """fl_sim did something that it must not do."""
 
 
-# The parser of the command line, and ε after every round of a plan, are the same whenever they are asked for; to make
-# them anew took most of the time of an input, and to draw a run most of the rest.
+# Caches: building the command-line parser and computing ε after every round took most of the time of an input. Plots
+# took most of the rest and are left out.
 _parser = functools.cache(cli.build_parser)
 _guarantees: dict[str, Guarantees] = {}
 
 
-def _remembered(
+def _cached_guarantees(
     plan: PrivacyPlan, protected: Protected, compute: Callable[..., Guarantees] = Guarantees.of
 ) -> Guarantees:
-    """What :meth:`Guarantees.of` computes; for plan and protected parties that it has met, what it computed then."""
+    """Return :meth:`Guarantees.of` of the arguments, computed once per plan and protected parties."""
     key = repr((plan, protected))
     if key not in _guarantees:
         _guarantees[key] = compute(plan, protected)
@@ -102,20 +104,30 @@ def main() -> None:
     for kind in args.only:
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            found = fuzz(kind, args.examples, Path(folder), args.seed)
-        said = ", ".join(f"{count:,} {outcome}" for outcome, count in found.most_common())
-        print(f"{kind}: {found.total():,} inputs, {said}; {time.process_time() - began:.0f} s of processor time")
+            outcomes = fuzz(kind, args.examples, Path(folder), args.seed)
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
+        print(f"{kind}: {outcomes.total():,} inputs, {counts}; {time.process_time() - began:.0f} s of processor time")
 
 
 def fuzz(kind: str, examples: int, folder: Path, first: int = 0) -> Counter[str]:
-    """How ``examples`` inputs of a kind ended, ``taken`` or ``refused``; raises what hypothesis found otherwise."""
+    """Return how many inputs of a kind were ``taken`` (accepted) and ``refused``.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        examples: number of inputs.
+        folder: an empty folder.
+        first: seed of the inputs.
+
+    Raises:
+        Exception: what the first failing input raised, after Hypothesis has shrunk it.
+    """
     inputs, prepare = KINDS[kind]
-    check, found = prepare(folder), Counter[str]()
+    check, outcomes = prepare(folder), Counter[str]()
 
     @mock.patch.object(cli, "build_parser", _parser)
-    @mock.patch.object(Guarantees, "of", _remembered)
+    @mock.patch.object(Guarantees, "of", _cached_guarantees)
     @mock.patch.object(plots, "write_run_plots", new=mock.Mock(return_value=None))
-    def ended(value: Any) -> str:
+    def outcome_of(value: Any) -> str:
         return check(value)
 
     @settings(
@@ -126,15 +138,15 @@ def fuzz(kind: str, examples: int, folder: Path, first: int = 0) -> Counter[str]
     @given(inputs)
     def ends_well(value: Any) -> None:
         with _limit():
-            found[ended(value)] += 1
+            outcomes[outcome_of(value)] += 1
 
     ends_well()
-    return found
+    return outcomes
 
 
 @contextlib.contextmanager
 def _limit() -> Iterator[None]:
-    """End with :class:`WrongError` what takes too much processor time."""
+    """Raise :class:`WrongError` in the block if it takes more than :data:`SECONDS` of processor time."""
 
     def too_long(number: int, frame: FrameType | None) -> None:
         raise WrongError(f"hangs: {SECONDS} s of processor time")
@@ -149,23 +161,23 @@ def _limit() -> Iterator[None]:
 
 
 def call(*words: str) -> tuple[str, str]:
-    """``taken`` or ``refused``, and stdout, of ``fl-sim`` in this process."""
+    """Run ``fl-sim`` in this process; return ``taken`` or ``refused``, and its standard output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code: Any = fl_sim(list(words))
-        except SystemExit as left:
-            code = left.code
-    said = err.getvalue()
-    if code == 2 and said.count("\n") == 1 and said.startswith("fl-sim"):
+        except SystemExit as stop:
+            code = stop.code
+    errors = err.getvalue()
+    if code == 2 and errors.count("\n") == 1 and errors.startswith("fl-sim"):
         return "refused", ""
-    if code != 0 or "Traceback" in said:
-        raise WrongError(f"exit code {code}: {said}")
+    if code != 0 or "Traceback" in errors:
+        raise WrongError(f"exit code {code}: {errors}")
     return "taken", out.getvalue()
 
 
 def _refusal(error: Exception) -> str:
-    """``refused`` for one of our own errors; a bug is raised again."""
+    """Return ``refused`` for an error that fl_sim foresees; raise any other again."""
     if not _is_foreseen(error):
         raise error
     return "refused"
@@ -209,14 +221,14 @@ CONFIGURATIONS = st.tuples(
 
 
 def configurations(folder: Path) -> Check:
-    """Files of any content are refused, or give a plan with an ε that is right; a tenth of those taken also runs."""
+    """Check that any configuration is refused or gives a plan with a right ε; a tenth of the accepted ones run."""
     corpus = folder / "corpus"
     write_corpus(_sentences(), corpus, name="fuzzed")
     ownership = Corpus.open(corpus).ownership("train")
 
     def check(drawn: tuple[Mapping[str, Any], Mapping[str, Any], int]) -> str:
-        base, over, lot = drawn
-        values = {**base, **over}
+        base, changes, lot = drawn
+        values = {**base, **changes}
         file = folder / "run.toml"
         file.write_text(
             "".join(f"{_quoted(key)} = {_toml(value)}\n" for key, value in values.items()), "utf-8", "replace"
@@ -227,7 +239,7 @@ def configurations(folder: Path) -> Check:
         except Exception as error:
             return _refusal(error)
         _check_epsilons(config, planned, thorough=lot < 3)
-        if lot == 0 and "model.name" not in over:
+        if lot == 0 and "model.name" not in changes:
             _run(config, corpus, folder / "out")
         return "taken"
 
@@ -253,25 +265,29 @@ def _check_epsilons(config: RunConfig, planned: Planned, *, thorough: bool) -> N
             raise WrongError(f"{name} is {curve}")
     if math.isinf(at_end["epsilon_user"]) and math.isinf(at_end["epsilon_user_entity_max"]):
         return
-    weaker = [("epsilon_user", "epsilon_user_unbounded")] if plan.strategy != "published" else []
+    ordered = [("epsilon_user", "epsilon_user_unbounded")] if not isinstance(plan.mechanism, Published) else []
     for entity_bound in ("median", "p95", "max"):
         entity, robust = f"epsilon_user_entity_{entity_bound}", f"epsilon_user_entity_robust_{entity_bound}"
-        weaker += [("epsilon_user", entity), (entity, robust)]
-    for less, more in weaker:
+        ordered += [("epsilon_user", entity), (entity, robust)]
+    for less, more in ordered:
         if at_end[less] > at_end[more] * SLACK + 1e-6:
             raise WrongError(f"{less} is {at_end[less]}, {more} is {at_end[more]}, of {plan}")
-    if thorough and plan.strategy in ("uedp", "user_level") and plan.rounds <= 200 and plan.adaptive is None:
+    sampled_gaussian = isinstance(plan.mechanism, UserEntityDP | UserLevelDP) and plan.mechanism.adaptive is None
+    if thorough and sampled_gaussian and plan.rounds <= 200:
         _check_by_dp_accounting(plan, at_end["epsilon_user_unbounded"])
 
 
 def _check_by_dp_accounting(plan: PrivacyPlan, epsilon: float) -> None:
-    """A user with any number of sentences is in a round with q_u and moves the sum by β: the plain sampled Gaussian."""
-    if not 0.05 < epsilon < 50 or plan.noise_multiplier < 0.3:
+    """Compare with dp_accounting: a user with any number of sentences is a sampled Gaussian of rate q_u and shift β."""
+    mechanism = plan.mechanism
+    if not 0.05 < epsilon < 50 or mechanism.noise_multiplier < 0.3:
         return
-    event = dp_accounting.PoissonSampledDpEvent(plan.q_u, dp_accounting.GaussianDpEvent(plan.noise_multiplier))
+    event = dp_accounting.PoissonSampledDpEvent(
+        mechanism.q_u, dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
+    )
     accountant = PLDAccountant(value_discretization_interval=1e-3).compose(event, plan.rounds)
     expected = accountant.get_epsilon(plan.delta)
-    if not math.isclose(epsilon, expected, rel_tol=APART, abs_tol=0.01):
+    if not math.isclose(epsilon, expected, rel_tol=TOLERANCE, abs_tol=0.01):
         raise WrongError(f"epsilon_user_unbounded is {epsilon}, dp_accounting says {expected}, of {plan}")
 
 
@@ -302,7 +318,7 @@ DAMAGE = st.one_of(
 
 
 def damaged(content: bytes, damage: tuple[str, float, int]) -> bytes:
-    """``content`` with one thing done to it at a share of its length."""
+    """Return ``content`` with one damage: what, where (as a share of its length), and a number."""
     how, share, number = damage
     at = int(share * len(content))
     if how == "cut":
@@ -323,38 +339,38 @@ CORPORA = st.tuples(st.floats(0, 1, exclude_max=True), DAMAGE, st.booleans())
 
 
 def corpora(folder: Path) -> Check:
-    """A corpus with a damaged file is refused; one whose manifest was made to agree is refused, or is a corpus."""
+    """Check that a corpus with a damaged file is refused; with an adapted manifest it may also be a valid corpus."""
     sound, copy = folder / "sound", folder / "copy"
     write_corpus(_sentences(), sound, name="fuzzed")
     names = sorted(path.name for path in sound.iterdir())
     before = Corpus.open(sound, verify=True)
 
     def check(drawn: tuple[float, tuple[str, float, int], bool]) -> str:
-        share, damage, sealed = drawn
+        share, damage, manifest_adapted = drawn
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(sound, copy)
         file = copy / names[int(share * len(names))]
         changed = damaged(file.read_bytes(), damage)
         harmless = changed == file.read_bytes()
         file.write_bytes(changed)
-        if sealed and file.name != MANIFEST_FILE:
-            _seal(copy, file)
+        if manifest_adapted and file.name != MANIFEST_FILE:
+            _adapt_manifest(copy, file)
         try:
             opened = Corpus.open(copy, verify=True)
             planned = plan_run(RunConfig(), opened.ownership("train"))
         except Exception as error:
             return _refusal(error)
-        if not (sealed or harmless or opened.fingerprint == before.fingerprint):
-            raise WrongError(f"{file.name} was damaged by {damage}, and nobody saw it")
+        if not (manifest_adapted or harmless or opened.fingerprint == before.fingerprint):
+            raise WrongError(f"{file.name} was damaged by {damage}, which was not noticed")
         _check_epsilons(RunConfig(), planned, thorough=False)
-        taken, _ = call("stats", str(copy))
+        outcome, _ = call("stats", str(copy))
         _read_all(opened)
-        return taken
+        return outcome
 
     return check
 
 
-def _seal(folder: Path, file: Path) -> None:
+def _adapt_manifest(folder: Path, file: Path) -> None:
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
     records = Corpus.open(folder.with_name("sound")).manifest.files | {file.name: record_of(file)}
     manifest["files"] = {name: record.model_dump() for name, record in records.items()}
@@ -384,50 +400,53 @@ LEDGERS = st.one_of(
 
 
 def ledger_files(folder: Path) -> Check:
-    """An altered ledger is refused, or states the ε of the whole one; one forged with all hashes states a number."""
+    """Check that an altered ledger is refused or states the ε of the original.
+
+    A ledger forged with matching hashes must state a number.
+    """
     sound, copy = folder / "sound", folder / "copy"
     sound.mkdir()
-    plan = _plan(noise_multiplier=1.0, rounds=4)
-    written = Ledger.create(sound)
+    mechanism = _plan(noise_multiplier=1.0, rounds=4).mechanism
+    ledger = Ledger.create(sound)
     for number in range(1, 5):
-        written.record_release(ReleaseRecord.of(plan, 0), number)
+        ledger.record_release(ReleaseRecord.of(mechanism, 0), number)
     words = ("account", "--json", "--delta", "1e-5", "--user-sentences", "3", "--ledger")
     _, whole = call(*words, str(sound))
     expected = {**json.loads(whole), "ledger": None}
 
     def check(drawn: tuple[str, Any]) -> str:
-        where, what = drawn
+        where, change = drawn
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(sound, copy)
         if where == "forged":
-            _forge(copy, what)
+            _forge(copy, change)
         elif where == "lines":
             lines = (copy / LEDGER_FILE).read_bytes().splitlines(keepends=True)
-            (copy / LEDGER_FILE).write_bytes(b"".join(lines[i] for i in what))
+            (copy / LEDGER_FILE).write_bytes(b"".join(lines[i] for i in change))
         else:
-            (copy / where).write_bytes(damaged((copy / where).read_bytes(), what))
-        outcome, said = call(*words, str(copy))
+            (copy / where).write_bytes(damaged((copy / where).read_bytes(), change))
+        outcome, output = call(*words, str(copy))
         if outcome == "taken":
-            found = {**json.loads(said), "ledger": None}
-            if where != "forged" and found != expected:
-                raise WrongError(f"an altered ledger states {found}, not {expected}")
-            epsilons = [found[name] for name in ("epsilon_user", "epsilon_user_entity", "epsilon_user_entity_robust")]
+            stated = {**json.loads(output), "ledger": None}
+            if where != "forged" and stated != expected:
+                raise WrongError(f"an altered ledger states {stated}, not {expected}")
+            epsilons = [stated[name] for name in ("epsilon_user", "epsilon_user_entity", "epsilon_user_entity_robust")]
             if not all(e is None or e == "inf" or e >= 0 for e in epsilons):
-                raise WrongError(f"a forged ledger states {found}")
+                raise WrongError(f"a forged ledger states {stated}")
         return outcome
 
     return check
 
 
 def _forge(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Change the last line, and all hashes so that they fit: what somebody with time can do."""
+    """Change the last line of a ledger and all hashes to match, as a patient attacker could."""
     *lines, last = (folder / LEDGER_FILE).read_bytes().splitlines(keepends=True)
     values = json.loads(last) | {k: "inf" if v == math.inf else v for k, v in changes.items()}
     values.pop("hash")
-    own = ledgers._hash(values)
-    (folder / LEDGER_FILE).write_bytes(b"".join(lines) + json.dumps(values | {"hash": own}).encode() + b"\n")
+    last_hash = ledgers._hash(values)
+    (folder / LEDGER_FILE).write_bytes(b"".join(lines) + json.dumps(values | {"hash": last_hash}).encode() + b"\n")
     head = json.loads((folder / HEAD_FILE).read_text())
-    (folder / HEAD_FILE).write_text(json.dumps(head | {"last": own}))
+    (folder / HEAD_FILE).write_text(json.dumps(head | {"last": last_hash}))
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -441,7 +460,7 @@ CHECKPOINTS = st.one_of(
 
 
 def checkpoint_files(folder: Path) -> Check:
-    """A damaged checkpoint is refused; nothing else is read from one than was written to it."""
+    """Check that a damaged checkpoint is refused, so that only what was written is ever read."""
     sound = checkpoints.Checkpoint(
         3, np.arange(50, dtype=np.float32), {"m": np.ones(50)}, {"entries": 3}, {"metrics_bytes": 0}
     )
@@ -452,18 +471,20 @@ def checkpoint_files(folder: Path) -> Check:
     def check(drawn: tuple[Any, ...]) -> str:
         if drawn[0] == "forged":
             tensors = {"model": np.zeros(50, np.float32)}
-            words = dict(drawn[1])
+            metadata = dict(drawn[1])
             if drawn[2]:
-                words["sha256"] = checkpoints._checksum(tensors, {k: v for k, v in words.items() if k != "sha256"})
-            file.write_bytes(save(tensors, metadata=words))
+                metadata["sha256"] = checkpoints._checksum(
+                    tensors, {k: v for k, v in metadata.items() if k != "sha256"}
+                )
+            file.write_bytes(save(tensors, metadata=metadata))
         else:
             file.write_bytes(drawn[1] if drawn[0] == "bytes" else damaged(content, drawn))  # type: ignore[arg-type]
         try:
-            found = checkpoints.Checkpoint.read(folder)
+            checkpoint = checkpoints.Checkpoint.read(folder)
         except Exception as error:
             return _refusal(error)
-        if found is None or (drawn[0] != "forged" and file.read_bytes() != content):
-            raise WrongError(f"a checkpoint that was altered by {drawn} is read as {found}")
+        if checkpoint is None or (drawn[0] != "forged" and file.read_bytes() != content):
+            raise WrongError(f"a checkpoint altered by {drawn} is read as {checkpoint}")
         return "taken"
 
     return check
@@ -493,7 +514,7 @@ MESSAGES = st.tuples(
 
 
 def messages(folder: Path) -> Check:
-    """Whatever one node of three sends, the released sum is that of the others, and of it only what it may send."""
+    """Check that a hostile node, one of three, moves the released sum by no more than its users may."""
     state: dict[str, Any] = {}
     client = ClientApp()
 
@@ -515,7 +536,7 @@ def messages(folder: Path) -> Check:
             build_optimizer(ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0), SIZE, 1),
             IterateAverage(None, SIZE, 1),
         )
-        strategy, server = build_strategy(parts), ServerApp()
+        strategy, server = BoundedSumStrategy(parts), ServerApp()
 
         @server.main()
         def run(grid: Grid, context: Context) -> None:
@@ -523,31 +544,33 @@ def messages(folder: Path) -> Check:
 
         run_inline(server, client, NODES)
         _request_is_answered(drawn)
-        moved = float(strategy.tally.update_norm) * plan.denominator
+        moved = float(strategy.tally.update_norm) * plan.mechanism.denominator
         honest = 2 * 0.1 * math.sqrt(SIZE)
         allowed = honest + (1 - strategy.tally.failed_nodes) * USERS / NODES * SLACK
         if not moved <= allowed * SLACK or strategy.tally.failed_nodes > 1:
-            raise WrongError(f"a reply moved the sum by {moved}, allowed are {allowed}")
+            raise WrongError(f"a reply moved the sum by {moved}; allowed: at most {allowed}")
         metrics = strategy.tally.metrics()
         if not all(math.isfinite(value) for value in metrics.values()):
-            raise WrongError(f"a reply made the round's figures {metrics}")
+            raise WrongError(f"a reply made the round's metrics {metrics}")
         return "refused" if strategy.tally.failed_nodes else "taken"
 
     return check
 
 
 def _hostile(honest: RecordDict, drawn: tuple[Any, ...]) -> RecordDict:
-    (kind, one, other), metrics, answers, without = drawn
+    (kind, first, second), metrics, answers, left_out = drawn
     if kind == "bytes":
-        array = Array("float32", (SIZE,), other, one)
+        array = Array("float32", (SIZE,), second, first)
     elif kind == "header":
-        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {one}}}".encode()
+        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {first}}}".encode()
         array = Array(
             "float32", (SIZE,), "numpy.ndarray", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
         )
     else:
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-            value = np.full(SIZE if kind == "scaled" else one, 1.0) * (float(other) if abs(other) < 1e308 else 1e308)
+            value = np.full(SIZE if kind == "scaled" else first, 1.0) * (
+                float(second) if abs(second) < 1e308 else 1e308
+            )
             array = Array(value.astype("float32" if kind == "scaled" else kind))
     record = RecordDict(
         {
@@ -556,31 +579,31 @@ def _hostile(honest: RecordDict, drawn: tuple[Any, ...]) -> RecordDict:
             "config": honest.config_records["config"] if answers == "identity" else ConfigRecord({"answers": answers}),
         }
     )
-    for name in without:
+    for name in left_out:
         del record[name]
     return record
 
 
 def _request_is_answered(drawn: tuple[Any, ...]) -> None:
-    """A node that is sent nonsense says so in a reply."""
+    """Check that a node answers an invalid request with an error."""
     with _identity():
         grid = InlineGrid(client_app, 1)
         node = next(iter(grid.get_node_ids()))
-        nonsense = _hostile(RecordDict({"metrics": MetricRecord({}), "config": ConfigRecord({})}), drawn)
-        (reply,) = grid.send_and_receive([Message(nonsense, node, TRAIN_MESSAGE)])
+        request = _hostile(RecordDict({"metrics": MetricRecord({}), "config": ConfigRecord({})}), drawn)
+        (reply,) = grid.send_and_receive([Message(request, node, TRAIN_MESSAGE)])
     if not reply.has_error():
-        raise WrongError("a node took a request that is none")
+        raise WrongError("a node accepted an invalid request")
 
 
-# --- small things ----------------------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _plan(**changes: Any) -> PrivacyPlan:
-    values = {
-        "strategy": "uedp", "population": 100, "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0,
-        "delta": 1e-5,
+    values: dict[str, Any] = {
+        "population": 100, "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0,
     }  # fmt: skip
-    return PrivacyPlan(**(values | changes))
+    rounds = changes.pop("rounds")
+    return PrivacyPlan(mechanism=UserEntityDP(**(values | changes)), rounds=rounds, delta=1e-5)
 
 
 def _sentences() -> Iterator[Sentence]:

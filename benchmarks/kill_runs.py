@@ -1,15 +1,15 @@
-"""Kill runs with SIGKILL at random moments, within their writes too, resume them, and compare with a run left alone.
+"""Kill runs with SIGKILL at random moments, also during writes, resume them, and compare with an uninterrupted run.
 
     python benchmarks/kill_runs.py --kills 50 --ray-kills 5
 
-Every run is killed again and again until one of its resumptions gets to the end. A third of the kills fall at a random
-time; the others at a random step of a random write: before the file is synced, cut off at a random byte; before it is
-renamed; or before its folder is synced. After every kill the ledger is compared with what a witness saw being released,
-and at the end model, metrics and ε with those of the run that nobody killed. A run with noise from the operating system
-(``--secure-noise``) cannot be repeated; of that the ledger must count every release.
+Every run is killed again and again until one of its resumptions reaches the end. A kill falls at a random time, or at a
+random step of a random write: before the file is synced (cut off at a random byte), before it is renamed, or before its
+folder is synced. After every kill the ledger is compared with the releases that a witness recorded; at the end the
+model, metrics and ε are compared with those of the uninterrupted run. A run with noise from the operating system
+(``--secure-noise``) cannot be repeated; its ledger must count every release.
 
-Runs are forked from this process, which has everything imported, so that a kill costs a second. Those on Ray are
-processes of their own, killed at a random time.
+Runs are forked from this process, which has everything imported, so that a kill takes a second. Runs on Ray are
+separate processes, killed at a random time.
 """
 
 from __future__ import annotations
@@ -52,12 +52,21 @@ MOMENTS = ("time", "cut", "rename", "renamed")
 
 
 class KillError(AssertionError):
-    """A run that did not survive a kill as it must."""
+    """A run did not survive a kill as it must."""
 
 
 @dataclass
 class Tally:
-    """What happened in all."""
+    """Counts over all runs.
+
+    Attributes:
+        runs: runs that were started.
+        kills: kills by moment.
+        in_file: kills during a write, by file.
+        before_the_record: kills before the run could be resumed.
+        rounds_repeated: rounds that were released more than once.
+        releases_repeated: releases beyond the first of a round.
+    """
 
     runs: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -67,22 +76,23 @@ class Tally:
     releases_repeated: int = 0
 
     def lines(self) -> list[str]:
+        """Return the counts as lines to print."""
         where = ", ".join(f"{name} {count}" for name, count in sorted(self.in_file.items()))
         how = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         return [
             f"{self.kills.total()} kills in {self.runs} runs ({how}); while writing: {where or 'none'}",
-            f"{self.before_the_record} before the run's record was whole: nothing released, refused in one line",
-            f"{self.rounds_repeated} rounds done again, {self.releases_repeated} of them released before: the same "
-            "noise, or (secure noise) another entry in the ledger",
-            "all others ended with the model, metrics and ε of the run that nobody killed",
+            f"{self.before_the_record} before the run's record was complete: nothing released, refused in one line",
+            f"{self.rounds_repeated} rounds repeated, {self.releases_repeated} releases repeated: with the same noise, "
+            "or (secure noise) another entry in the ledger",
+            "all others ended with the model, metrics and ε of the uninterrupted run",
         ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--ray-kills", type=int, default=0, help="so many more, of whole processes on Ray")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--ray-kills", type=int, default=0, help="additional kills, of whole processes on Ray")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
@@ -91,69 +101,85 @@ def main() -> None:
 
 
 def kill(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill runs until ``kills`` kills have happened; what happened, in lines; :class:`KillError` if one went wrong."""
-    draws, tally = random.Random(seed), Tally()
+    """Kill runs until ``kills`` kills have happened; return the counts as lines.
+
+    Args:
+        kills: how often to kill.
+        seed: seed of the moments.
+        folder: an empty folder for corpus and runs.
+
+    Raises:
+        KillError: a run did not end as the uninterrupted one, or lost something.
+    """
+    rng, tally = random.Random(seed), Tally()
     corpus = folder / "corpus"
     write_corpus(_sentences(), corpus, name="killed")
     whole = {}
     for noise in ("seeded", "secure"):
         out = folder / f"whole-{noise}"
         began = time.monotonic()
-        code = _wait(_forked(_words(corpus, out, noise), out, None))
+        code = _wait(_fork(_words(corpus, out, noise), out, None))
         _import_all(out)
         whole[noise] = (out, time.monotonic() - began, _steps(out))
         if code != 0:
-            raise KillError(f"the run that nobody killed ended with {code}: {_said(out)}")
+            raise KillError(f"the uninterrupted run ended with exit code {code}: {_output(out)}")
     while tally.kills.total() < kills:
         noise = "secure" if tally.runs % 4 == 3 else "seeded"
         tally.runs += 1
-        _kill_one(corpus, folder / f"run-{tally.runs}", noise, whole[noise], draws, tally, kills)
+        _kill_one(corpus, folder / f"run-{tally.runs}", noise, whole[noise], rng, tally, kills)
     return tally.lines()
 
 
 def _kill_one(
-    corpus: Path, out: Path, noise: str, whole: tuple[Path, float, int], draws: random.Random, tally: Tally, kills: int
+    corpus: Path, out: Path, noise: str, whole: tuple[Path, float, int], rng: random.Random, tally: Tally, kills: int
 ) -> None:
+    """Kill and resume one run until it ends, and compare it with the reference (folder, seconds, number of syncs)."""
     reference, seconds, steps = whole
-    words, done = _words(corpus, out, noise), 0
+    words, last_round = _words(corpus, out, noise), 0
     while True:
-        moment = draws.choice(MOMENTS) if tally.kills.total() < kills else None
-        at = _moment(moment, draws, steps) if moment else None
-        process = _forked(words, out, at)
+        moment = rng.choice(MOMENTS) if tally.kills.total() < kills else None
+        arm = _trigger(moment, rng, steps) if moment else None
+        process = _fork(words, out, arm)
         if moment == "time":
-            time.sleep(draws.uniform(0, seconds))
+            time.sleep(rng.uniform(0, seconds))
             os.kill(process, signal.SIGKILL)
         code = _wait(process)
-        if code == 0 or (code == 2 and _said(out).endswith(f"the run is finished ({ROUNDS} rounds)\n")):
+        if code == 0 or (code == 2 and _output(out).endswith(f"the run is finished ({ROUNDS} rounds)\n")):
             break
         if code != -signal.SIGKILL:
-            raise KillError(f"{out}: ended with {code}: {_said(out)}")
+            raise KillError(f"{out}: ended with exit code {code}: {_output(out)}")
         tally.kills[str(moment)] += 1
-        if at is not None:
-            tally.in_file[_dying(out)] += 1
+        if arm is not None:
+            tally.in_file[_file_at_kill(out)] += 1
         if not _check_remains(out, noise):
             tally.before_the_record += 1
             _check_refused(out)
             shutil.rmtree(out, ignore_errors=True)
-            _beside(out, "witness").unlink(missing_ok=True)
+            _sibling(out, "witness").unlink(missing_ok=True)
             continue
-        at_least = _checkpointed(out)
-        if at_least < done:
-            raise KillError(f"{out}: the checkpoint went back from round {done} to {at_least}")
-        done = at_least
+        checkpointed = _checkpointed_round(out)
+        if checkpointed < last_round:
+            raise KillError(f"{out}: the checkpoint went back from round {last_round} to {checkpointed}")
+        last_round = checkpointed
         words = ["resume", str(out), "--quiet", "--json"]
     _compare(reference, out, noise)
-    seen = Counter(number for number, _ in _released(out))
-    tally.releases_repeated += sum(seen.values()) - len(seen)
-    tally.rounds_repeated += sum(count > 1 for count in seen.values())
+    releases = Counter(number for number, _ in _released(out))
+    tally.releases_repeated += sum(releases.values()) - len(releases)
+    tally.rounds_repeated += sum(count > 1 for count in releases.values())
 
 
-def _moment(moment: str, draws: random.Random, steps: int) -> Callable[[], None] | None:
-    """What makes a process kill itself at a step of one of its writes; None where its parent will."""
+def _trigger(moment: str, rng: random.Random, steps: int) -> Callable[[Path], None] | None:
+    """Return a function that makes a process kill itself during a write; None if the parent kills it.
+
+    Args:
+        moment: one of :data:`MOMENTS`.
+        rng: the stream of the moments.
+        steps: syncs in an uninterrupted run.
+    """
     if moment == "time":
         return None
-    part, share = draws.choice(("checkpoint", "ledger", "")), draws.random()
-    number = draws.randrange(ROUNDS if part else steps)
+    part, share = rng.choice(("checkpoint", "ledger", "")), rng.random()
+    number = rng.randrange(ROUNDS if part else steps)
 
     def arm(out: Path) -> None:
         _die_at(out, moment, number, share, part)
@@ -161,30 +187,36 @@ def _moment(moment: str, draws: random.Random, steps: int) -> Callable[[], None]
     return arm
 
 
-# --- in the process that is to die -----------------------------------------------------------------------------------
+# --- in the process to be killed -------------------------------------------------------------------------------------
 
 
-def _forked(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> int:
-    """The id of a process that runs ``fl-sim`` with ``words``, its words to a file beside ``out``."""
+def _fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> int:
+    """Run ``fl-sim`` in a forked process; return its id.
+
+    Args:
+        words: arguments of ``fl-sim``.
+        out: the run folder; the process's output goes to a file beside it.
+        arm: called with ``out`` in the new process, to make it kill itself; without it, syncs are counted.
+    """
     sys.stdout.flush()
     process = os.fork()
     if process:
         return process
     code = 70
     try:
-        said = os.open(_beside(out, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # in place of what a test captures
-        plots.write_run_plots = lambda run: None  # takes longer than such a run
-        _watch(out)
+        output = os.open(_sibling(out, "output"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # instead of pytest's capture
+        plots.write_run_plots = lambda run: None  # plots take longer than the run
+        _record_releases(out)
         if arm is not None:
             arm(out)
         else:
             _count_steps(out)
         code = fl_sim(words)
         if arm is None:
-            _beside(out, "modules").write_text("\n".join(sys.modules))
+            _sibling(out, "modules").write_text("\n".join(sys.modules))
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException as error:
@@ -194,138 +226,148 @@ def _forked(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> 
 
 
 def _import_all(out: Path) -> None:
-    """Import here what a run imported, so that the next one finds it there; not its threads, which no fork survives."""
-    for name in _beside(out, "modules").read_text().splitlines():
+    """Import the modules that a run imported, so that later forks have them."""
+    for name in _sibling(out, "modules").read_text().splitlines():
         with suppress(Exception):
             importlib.import_module(name)
 
 
-def _watch(out: Path) -> None:
-    """Write down every release the moment it has its noise: round and a hash of it."""
+def _record_releases(out: Path) -> None:
+    """Write the round and a hash of every release to the witness file, as soon as the noise is added."""
     noised = BoundedSumStrategy._noised
-    witness = os.open(_beside(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    witness = os.open(_sibling(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def seen(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> Any:
+    def recording(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> Any:
         released, noise = noised(self, server_round, total, std, purpose)
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         os.write(witness, f"{server_round} {digest}\n".encode())
         return released, noise
 
-    BoundedSumStrategy._noised = seen  # type: ignore[method-assign]
+    BoundedSumStrategy._noised = recording  # type: ignore[method-assign]
 
 
 def _count_steps(out: Path) -> None:
-    """Count the syncs of a run, for later ones to know at which to die."""
-    fsync, steps = os.fsync, _beside(out, "steps")
+    """Count the syncs of a run, from which the moments of later kills are drawn."""
+    fsync, steps = os.fsync, _sibling(out, "steps")
 
-    def counted(descriptor: int) -> None:
+    def counting(descriptor: int) -> None:
         fsync(descriptor)
         with steps.open("a") as file:
             file.write("x")
 
-    os.fsync = counted
+    os.fsync = counting
 
 
 def _die_at(out: Path, moment: str, number: int, share: float, part: str) -> None:
-    """Kill this process at its sync ``number`` (from 0) of files and folders that are called like ``part``: ``cut``
-    within the write, or around the rename after it."""
-    fsync, left = os.fsync, [number]
+    """Make this process kill itself at one of its syncs.
+
+    Args:
+        out: the run folder.
+        moment: ``cut`` (during the write), ``rename`` (before the rename after it) or ``renamed`` (after that).
+        number: the sync, counted from 0, of files and folders whose path contains ``part``.
+        share: share of the unsynced bytes that ``cut`` keeps.
+        part: part of a path; empty for all.
+    """
+    fsync, syncs_left = os.fsync, [number]
     synced_to = {path.name: path.read_bytes().rfind(b"\n") + 1 for path in out.glob("*.jsonl")}
 
     def die(name: str) -> NoReturn:
-        _beside(out, "dying").write_text(name)
+        _sibling(out, "killed-at").write_text(name)
         os.kill(os.getpid(), signal.SIGKILL)
         raise SystemExit
 
-    def synced(descriptor: int) -> None:
+    def sync_or_die(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        left[0] -= part in f"{path.parent.name}/{path.name}"
-        if left[0] < 0 and moment == "cut" and path.is_file():
+        syncs_left[0] -= part in f"{path.parent.name}/{path.name}"
+        if syncs_left[0] < 0 and moment == "cut" and path.is_file():
             _cut(path, share, synced_to.get(path.name, 0))
-            die(_plain(path.name))
-        if left[0] < 0 and moment == "renamed" and path.is_dir():
+            die(_final_name(path.name))
+        if syncs_left[0] < 0 and moment == "renamed" and path.is_dir():
             die(f"{path.name.partition('-')[0]} (folder)")
         fsync(descriptor)
         if path.suffix == ".jsonl":
             synced_to[path.name] = path.stat().st_size
-        if left[0] < 0 and moment == "rename" and path.is_file():
-            die(_plain(path.name))
+        if syncs_left[0] < 0 and moment == "rename" and path.is_file():
+            die(_final_name(path.name))
 
-    os.fsync = synced
+    os.fsync = sync_or_die
 
 
 def _cut(path: Path, share: float, synced_to: int) -> None:
-    """Keep only a share of what was written to ``path`` since it was synced."""
+    """Keep only a share of the bytes written to ``path`` since its last sync (at ``synced_to`` bytes)."""
     size = path.stat().st_size
     first = min(synced_to, size)
     os.truncate(path, first + int(share * (size - first)))
 
 
-def _plain(name: str) -> str:
-    """``latest.safetensors`` for ``.latest.safetensors.1a2b3c4d.tmp``."""
+def _final_name(name: str) -> str:
+    """Return ``latest.safetensors`` for ``.latest.safetensors.1a2b3c4d.tmp``."""
     parts = name.strip(".").split(".")
     return ".".join(part for part in parts if part != "tmp" and not (len(part) == 8 and part not in "manifest"))
 
 
-# --- what is left ----------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _check_remains(out: Path, noise: str) -> bool:
-    """Whether a run can be resumed; :class:`KillError` if it released something that its ledger does not have, or if
-    its checkpoint is damaged."""
+    """Return whether a killed run can be resumed.
+
+    Raises:
+        KillError: it released something that its ledger lacks, or its checkpoint is damaged.
+    """
     released = _released(out)
-    record = (out / HEAD_FILE).exists() and (out / "config.json").exists()
-    if not record and released:
+    has_record = (out / HEAD_FILE).exists() and (out / "config.json").exists()
+    if not has_record and released:
         raise KillError(f"{out}: released {released} without a ledger")
-    if not record:
+    if not has_record:
         return False
     entries = Counter(entry.round for entry in Ledger.read(out).entries)
-    seen = Counter(number for number, _ in released)
+    releases = Counter(number for number, _ in released)
     if noise == "seeded":
-        hashes = {number: {digest for n, digest in released if n == number} for number in seen}
-        if any(len(found) > 1 for found in hashes.values()):
+        hashes = {number: {digest for n, digest in released if n == number} for number in releases}
+        if any(len(digests) > 1 for digests in hashes.values()):
             raise KillError(f"{out}: a round was released with different noise: {hashes}")
-        missing = seen.keys() - entries.keys()
+        missing = releases.keys() - entries.keys()
     else:
-        missing = {number for number in seen if entries[number] < seen[number]}
+        missing = {number for number in releases if entries[number] < releases[number]}
     if missing:
-        raise KillError(f"{out}: the ledger says less than was released, of rounds {sorted(missing)}")
+        raise KillError(f"{out}: the ledger lacks releases of rounds {sorted(missing)}")
     try:
-        _checkpointed(out)
+        _checkpointed_round(out)
     except ResultsError as error:
         raise KillError(f"{out}: the checkpoint was lost: {error}") from error
     return True
 
 
-def _checkpointed(out: Path) -> int:
-    found = Checkpoint.read(out / "checkpoint")
-    return 0 if found is None else found.server_round
+def _checkpointed_round(out: Path) -> int:
+    checkpoint = Checkpoint.read(out / "checkpoint")
+    return 0 if checkpoint is None else checkpoint.server_round
 
 
 def _check_refused(out: Path) -> None:
-    """Nothing to resume: one line says so."""
+    """Check that a folder without a run's record is refused in one line."""
     if out.exists():
-        code = _wait(_forked(["resume", str(out), "--quiet"], out, None))
-        if code != 2 or _said(out).count("\n") != 1:
-            raise KillError(f"{out}: a run without a record was not refused in one line: {code}, {_said(out)}")
+        code = _wait(_fork(["resume", str(out), "--quiet"], out, None))
+        if code != 2 or _output(out).count("\n") != 1:
+            raise KillError(f"{out}: a run without a record was not refused in one line: {code}, {_output(out)}")
 
 
 def _compare(reference: Path, out: Path, noise: str) -> None:
-    """See that a run that was killed and resumed ended as the one that was not."""
-    mine, other = RunFolder.open(out), RunFolder.open(reference)
+    """Check that a killed and resumed run ended as the uninterrupted one."""
+    resumed, whole = RunFolder.open(out), RunFolder.open(reference)
     entries = Ledger.read(out).entries
-    result = mine.result or {}
+    result = resumed.result or {}
     if result.get("releases") != len(entries) or [t.name for t in out.rglob(".*.tmp")]:
         raise KillError(f"{out}: {result.get('releases')} releases, {len(entries)} in the ledger; or files left over")
     if noise == "secure":
         return
-    states = [Checkpoint.read(run.checkpoint_dir) for run in (mine, other)]
+    states = [Checkpoint.read(run.checkpoint_dir) for run in (resumed, whole)]
     vectors = [state.vector.tobytes() for state in states if state is not None]
-    rows = [_without(run.metrics(), "seconds") for run in (mine, other)]
-    results = [{k: v for k, v in (run.result or {}).items() if k != "ledger"} for run in (mine, other)]
-    weights = [(run.model_dir / "model.safetensors").read_bytes() for run in (mine, other)]
+    rows = [_without(run.metrics(), "seconds") for run in (resumed, whole)]
+    results = [{k: v for k, v in (run.result or {}).items() if k != "ledger"} for run in (resumed, whole)]
+    weights = [(run.model_dir / "model.safetensors").read_bytes() for run in (resumed, whole)]
     if vectors[0] != vectors[1] or rows[0] != rows[1] or repr(results[0]) != repr(results[1]) or len(set(weights)) > 1:
-        raise KillError(f"{out}: ended otherwise than {reference}")
+        raise KillError(f"{out}: differs from {reference}")
 
 
 def _without(metrics: Any, column: str) -> str:
@@ -333,25 +375,25 @@ def _without(metrics: Any, column: str) -> str:
 
 
 def _released(out: Path) -> list[tuple[int, str]]:
-    file = _beside(out, "witness")
+    file = _sibling(out, "witness")
     lines = file.read_text().splitlines() if file.exists() else []
     return [(int(number), digest) for number, digest in (line.split() for line in lines)]
 
 
-def _beside(out: Path, name: str) -> Path:
+def _sibling(out: Path, name: str) -> Path:
     return out.with_name(f"{out.name}.{name}")
 
 
-def _said(out: Path) -> str:
-    return _beside(out, "said").read_text(errors="replace")
+def _output(out: Path) -> str:
+    return _sibling(out, "output").read_text(errors="replace")
 
 
-def _dying(out: Path) -> str:
-    return _beside(out, "dying").read_text()
+def _file_at_kill(out: Path) -> str:
+    return _sibling(out, "killed-at").read_text()
 
 
 def _steps(out: Path) -> int:
-    return len(_beside(out, "steps").read_text())
+    return len(_sibling(out, "steps").read_text())
 
 
 def _wait(process: int) -> int:
@@ -376,26 +418,35 @@ def _sentences() -> Iterator[Sentence]:
 
 
 def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill whole processes on Ray at a random time of their rounds, resume, and compare."""
+    """Kill whole processes on Ray at a random time of their rounds, resume and compare them; return a line to print.
+
+    Args:
+        kills: how often to kill.
+        seed: seed of the moments.
+        folder: a folder for corpus and runs.
+
+    Raises:
+        KillError: a run did not end as the uninterrupted one.
+    """
     if kills == 0:
         return []
-    draws, corpus = random.Random(seed), folder / "ray-corpus"
+    rng, corpus = random.Random(seed), folder / "ray-corpus"
     write_corpus(_sentences(), corpus, name="killed")
     ray = ["--set", "engine.nodes=2", "--set", "engine.num_cpus=2"]
 
     def command(words: list[str]) -> subprocess.Popen[bytes]:
-        plain = [word.replace("engine.name=inline", "engine.name=ray") for word in words]
-        silent = subprocess.DEVNULL
-        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *plain], stdout=silent, stderr=silent)
+        on_ray = [word.replace("engine.name=inline", "engine.name=ray") for word in words]
+        null = subprocess.DEVNULL
+        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *on_ray], stdout=null, stderr=null)
 
     whole = folder / "ray-whole"
     process = command([*_words(corpus, whole, "seeded"), *ray])
-    _rounds_reached(whole, 0, process)
+    _wait_for_rounds(whole, 0, process)
     began = time.monotonic()
-    _rounds_reached(whole, ROUNDS, process)
+    _wait_for_rounds(whole, ROUNDS, process)
     seconds = time.monotonic() - began
     if process.wait() != 0:
-        raise KillError(f"{whole}: ended with {process.returncode}")
+        raise KillError(f"{whole}: ended with exit code {process.returncode}")
     killed = runs = 0
     while killed < kills:
         runs += 1
@@ -404,20 +455,20 @@ def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
         while True:
             process = command(words)
             if killed < kills:
-                _rounds_reached(out, (_checkpointed(out) + 1) * (out / "checkpoint").exists(), process)
-                time.sleep(draws.uniform(0, seconds))
+                _wait_for_rounds(out, (_checkpointed_round(out) + 1) * (out / "checkpoint").exists(), process)
+                time.sleep(rng.uniform(0, seconds))
                 process.kill()
             if process.wait() not in (0, -signal.SIGKILL):
-                raise KillError(f"{out}: ended with {process.returncode}")
-            if (out / "result.json").exists():  # the last of all files; a kill after it hits a Ray that is ending
+                raise KillError(f"{out}: ended with exit code {process.returncode}")
+            if (out / "result.json").exists():  # written last; a kill after it hits Ray during its shutdown
                 break
             killed += 1
             words = ["resume", str(out), "--quiet", "--json"]
         _compare(whole, out, "seeded")
-    return [f"{killed} kills in {runs} runs on Ray: all ended with the model, metrics and ε of the one nobody killed"]
+    return [f"{killed} kills in {runs} runs on Ray: all ended with the model, metrics and ε of the uninterrupted run"]
 
 
-def _rounds_reached(out: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for_rounds(out: Path, number: int, process: subprocess.Popen[bytes]) -> None:
     metrics = out / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > number):
         time.sleep(0.02)

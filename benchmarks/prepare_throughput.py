@@ -1,15 +1,14 @@
-"""How fast text becomes a prepared corpus, and how much of a tagger's own speed is left.
+"""Measure how fast text becomes a prepared corpus, and how much of a tagger's own throughput is left.
 
     python benchmarks/prepare_throughput.py plain --sentences 500000
     python benchmarks/prepare_throughput.py tagged --sentences 10000 --processes 1 2
 
-``plain``: a JSON-lines file with gold entities through the whole of prepare, first with a row as a sentence, then cut
-into sentences. ``tagged``: the same texts without marks, tagged by a spaCy pipeline within prepare, and by nothing but
-``nlp.pipe`` with the same batch size and number of processes, in turns; both load the pipeline. Without ``--pipeline``
-that is spaCy's default NER component with random weights, which takes as long as a trained one of that size.
+``plain``: prepare a JSON-lines file with gold entities, first with one sentence per row, then split into sentences.
+``tagged``: the same texts without entities, tagged by a spaCy pipeline within prepare, and by ``nlp.pipe`` alone with
+the same batch size and number of processes. The two take turns; both load the pipeline. The default pipeline is spaCy's
+NER component with random weights, which takes as long as a trained one of that size.
 
-Seconds are of the clock and of the processors (all processes of a run together): on a busy machine only the latter say
-what the work costs.
+Wall-clock and processor seconds (of all processes) are printed. On a busy machine only the latter measure the work.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ def main() -> None:
         work = Path(folder)
         source = write_messages(work / "messages.jsonl", args.sentences)
         if args.what == "plain":
-            plain(source, work / "out", args.sentences)
+            measure_plain(source, work / "out", args.sentences)
         else:
             pipeline = args.pipeline or str(random_ner(work / "pipeline"))
             for processes in args.processes:
-                tagged(source, work / "out", pipeline, processes, args.batch_size, args.turns)
+                measure_tagged(source, work / "out", pipeline, processes, args.batch_size, args.turns)
 
 
-def plain(source: Path, out: Path, sentences: int) -> None:
-    """Gold entities: everything but a tagger."""
+def measure_plain(source: Path, out: Path, sentences: int) -> None:
+    """Print the throughput of prepare with gold entities, that is without a tagger."""
     for name, cut in (("a row a sentence", False), ("cut into sentences", True)):
         options = TableOptions(entities_column="ents", split_sentences=cut)
         clock, processor = seconds(lambda options=options: prepare(table("jsonl", source, options), out))
@@ -77,8 +76,17 @@ def plain(source: Path, out: Path, sentences: int) -> None:
         shutil.rmtree(out)
 
 
-def tagged(source: Path, out: Path, pipeline: str, processes: int, batch_size: int, turns: int) -> None:
-    """A tagger within prepare, and alone."""
+def measure_tagged(source: Path, out: Path, pipeline: str, processes: int, batch_size: int, turns: int) -> None:
+    """Print the throughput of a tagger within prepare relative to the tagger alone.
+
+    Args:
+        source: the JSON-lines file.
+        out: folder for the prepared corpus; removed after each turn.
+        pipeline: a spaCy package or folder.
+        processes: tagging processes.
+        batch_size: texts per batch of the tagger.
+        turns: how often both are measured.
+    """
     texts = [json.loads(line)["text"] for line in source.open(encoding="utf-8")]
     figures = []
     for _ in range(turns):
@@ -96,6 +104,7 @@ def tagged(source: Path, out: Path, pipeline: str, processes: int, batch_size: i
 
 
 def prepare_once(source: Path, out: Path, marking: Marking) -> None:
+    """Prepare the corpus and close its tagger."""
     options = TableOptions(split_sentences=False)
     prepare(table("jsonl", source, options), out, marking=marking)
     if hasattr(marking.tagger, "close"):
@@ -103,7 +112,7 @@ def prepare_once(source: Path, out: Path, marking: Marking) -> None:
 
 
 def write_messages(path: Path, sentences: int) -> Path:
-    """A sentence of about fifteen words a row, ten rows a user, 0 to 2 names each."""
+    """Write rows of one sentence with about fifteen words and 0 to 2 names each, ten rows per user; return the path."""
     rng = np.random.default_rng(0)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(sentences):
@@ -124,7 +133,7 @@ def write_messages(path: Path, sentences: int) -> Path:
 
 
 def random_ner(folder: Path) -> Path:
-    """A pipeline with spaCy's default NER on a vocabulary of its own, never trained."""
+    """Write a pipeline with spaCy's default NER component and random weights; return its folder."""
     nlp = spacy.blank("en")
     component = nlp.add_pipe("ner")
     for label in LABELS:
@@ -136,20 +145,22 @@ def random_ner(folder: Path) -> Path:
 
 
 def exhaust(documents: Iterator[object]) -> None:
+    """Consume the iterator."""
     for _ in documents:
         pass
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of the clock, and of the processors in this process and its ended children."""
-    clock, processor = time.perf_counter(), processors()
+    """Return the wall-clock seconds of ``work``, and the processor seconds of this process and its ended children."""
+    clock, processor = time.perf_counter(), processor_seconds()
     work()
-    return time.perf_counter() - clock, processors() - processor
+    return time.perf_counter() - clock, processor_seconds() - processor
 
 
-def processors() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+def processor_seconds() -> float:
+    """Return the processor seconds of this process and its ended children."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""How fast the taggers are, alone and united, on one core.
+"""Measure how fast the taggers are, alone and combined, on one core.
 
     python benchmarks/tagger_throughput.py --corpus bundled --texts 5000
     python benchmarks/tagger_throughput.py --corpus corpora/conll2003 --pipeline en_core_web_sm
 
-Texts a second of the processor's time (the clock says little on a busy machine), the median of some turns in which
-every candidate runs once; imports, loading and a first run are left out. "bare" rows are spaCy alone, without ours.
+Figures are texts per second of processor time (wall-clock time is unreliable on a busy machine), the median of several
+turns in which every candidate runs once. Imports, loading and a first run are excluded. Rows named "bare" are spaCy
+without our code.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def main() -> None:
             seconds[name].append(time.process_time() - started)
     characters = sum(map(len, texts)) / len(texts)
     print(f"{len(texts):,} texts of {characters:.0f} characters on average, {args.turns} turns")
-    for name, taken in seconds.items():
-        rates = len(texts) / np.array(taken)
+    for name, turns in seconds.items():
+        rates = len(texts) / np.array(turns)
         print(f"{name:34} {np.median(rates):8,.0f} texts a second ({rates.min():,.0f} to {rates.max():,.0f})")
 
 
 def candidates(pipeline: str | None) -> dict[str, Callable[[list[str]], Iterable[object]]]:
-    """Name → what runs over the texts."""
+    """Return, by name, a function that tags texts lazily."""
     blank = spacy.blank("en")
     ruler = spacy.blank("en")
     ruler.add_pipe("entity_ruler").add_patterns([{"label": "EMAIL", "pattern": [{"LIKE_EMAIL": True}]}])
@@ -68,6 +69,7 @@ def candidates(pipeline: str | None) -> dict[str, Callable[[list[str]], Iterable
 
 
 def exhaust(results: Iterable[object]) -> None:
+    """Consume the iterable."""
     for _ in results:
         pass
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from fl_sim.clients.selection import select_for
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.weighted_selection import select_for
 from fl_sim.clients.workspace import open_workspace
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
@@ -36,10 +35,7 @@ def train(message: Message, context: Context) -> Message:
     """The sum of the bounded updates of this node's sampled users."""
     request = TrainRequest.from_message(message)
     workspace = open_workspace(request.workspace)
-    rule = request.rule
-    selection = select_for(rule, workspace.ownership, request.users, request.round_seed)
+    selection = select_for(request.rule, workspace.ownership, request.users, request.round_seed)
     workspace.model.set_vector(request.vector)
-    taking_part = selection.nonempty()  # the others add nothing
-    found = bounded_sum(workspace.model, workspace.examples, taking_part, rule, request.round_seed)
-    reply = replace(found, users=len(selection.users))
+    reply = bounded_sum(workspace.model, workspace.examples, selection, request.rule, request.round_seed)
     return Message(content=reply.to_record(request), reply_to=message)

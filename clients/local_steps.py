@@ -1,23 +1,25 @@
 """A user's local training from θ: steps of SGD or Adam over its sentences, and the update that they make.
 
-Where it is a single step of SGD, the update is a gradient: nobody's model moves, and users share passes
-(`fl_sim.clients.gradients.user_sums`).
+Where it is a single step of SGD, the update is a gradient: the model stays at θ, and several users' sentences are
+batched into one forward and backward pass (`fl_sim.clients.gradients.user_sums`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fl_sim.clients.examples import Example
 from fl_sim.clients.gradients.clipped_sums import Tally
-from fl_sim.clients.gradients.user_sums import UserSums, user_sums
+from fl_sim.clients.gradients.user_sums import UserSums, user_sums, with_targets
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import LocalSteps
 from fl_sim.strategies.primitives import streams
 
 _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
@@ -26,25 +28,57 @@ _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
 }
 
 
-def is_one_step(sentences: int, rule: LocalRule) -> bool:
-    """Whether a user's local training is one step of SGD: its update is the gradient, and the model may stay at θ."""
-    return rule.local_optimizer == "sgd" and rule.local_epochs == 1 and sentences <= rule.batch_size
+def is_one_step(counts: npt.NDArray[np.int64], rule: LocalSteps) -> npt.NDArray[np.bool_]:
+    """Return whose local training is one step of SGD, bool (U,): the update is the gradient, the model stays at θ.
+
+    Args:
+        counts: how many sentences each user has, int64 (U,).
+        rule: the client rule.
+    """
+    one_pass = rule.optimizer == "sgd" and rule.epochs == 1
+    return (counts <= rule.batch_size) & one_pass
+
+
+class _Steps(UserSums):
+    """One step of SGD along the mean of each user's gradients: η/n times their sum."""
+
+    def __init__(self, sums: UserSums, learning_rate: float) -> None:
+        self._sums = sums
+        self._rates = [learning_rate / max(tally.sentences, 1) for tally in sums.tallies]
+        self.users = sums.users
+        self.lengths = [
+            math.nan if tally.nonfinite else rate * norm
+            for rate, norm, tally in zip(self._rates, sums.lengths, sums.tallies, strict=True)
+        ]
+        self.tallies = [replace(tally, nonfinite=0) for tally in sums.tallies]  # the step as a whole is not finite
+
+    def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
+        self._sums.add([rate * share for rate, share in zip(self._rates, shares, strict=True)], total)
 
 
 def single_steps(
-    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], round_seed: int
+    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """Σ_s −∇l(θ, s) of each user, along whose mean it takes its step.
+    """Yield the step of users who take one, many users in a pass.
 
     The dropout masks are those that :func:`local_steps` would draw, so that with dropout no two users share a pass.
+
+    Args:
+        model: the model, holding θ.
+        users: the id and the sentences of each.
+        rule: the client rule.
+        round_seed: the seed of the round's local draws.
     """
+    trained = ((user, with_targets(model, sentences)) for user, sentences in users)
     if not model.has_dropout:
-        yield from user_sums(model, (sentences for _, sentences in users), math.inf)
+        for sums in user_sums(model, (sentences for _, sentences in trained), math.inf):
+            yield _Steps(sums, rule.learning_rate)
         return
-    for user, sentences in users:
+    for user, sentences in trained:
         rng = streams.generator(round_seed, "local", user)
         rng.permutation(len(sentences))
-        yield from user_sums(model, [sentences], math.inf, _mask_seed(rng))
+        for sums in user_sums(model, [sentences], math.inf, _mask_seed(rng)):
+            yield _Steps(sums, rule.learning_rate)
 
 
 class _Update(UserSums):
@@ -61,12 +95,20 @@ class _Update(UserSums):
 
 
 def local_updates(
-    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalRule, round_seed: int
+    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """θ_u − θ of each user; the model holds θ again whenever one is handed out."""
+    """Yield θ_u − θ of each user; the model holds θ again whenever one is handed out.
+
+    Args:
+        model: the model, holding θ.
+        users: the id and the sentences of each.
+        rule: the client rule.
+        round_seed: the seed of the round's local draws.
+    """
     parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
     theta = [parameter.detach().clone() for parameter in parameters]
-    for user, sentences in users:
+    for user, given in users:
+        sentences = with_targets(model, given)
         loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user))
         with torch.no_grad():
             change = list(torch._foreach_sub(parameters, theta))
@@ -75,21 +117,26 @@ def local_updates(
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    """The L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
+    """Return the L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
     return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))
 
 
-def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule, rng: np.random.Generator) -> float:
-    """Local SGD or Adam, from its beginning, over one user's sentences, of each of which there is something to tell,
-    changing ``model`` in place. Dropout masks are fresh at every step.
+def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps, rng: np.random.Generator) -> float:
+    """Take a user's local steps by SGD or Adam from its beginning; dropout masks are fresh at every step.
+
+    Args:
+        model: the model, holding θ; it is changed in place.
+        sentences: the user's, each with at least one prediction target.
+        rule: the client rule.
+        rng: the user's stream of the round.
 
     Returns:
         The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
     """
     first_pass = 0.0
     parameters = list(model.parameters.tensors.values())
-    optimizer = _LOCAL_OPTIMIZERS[rule.local_optimizer](parameters, lr=rule.learning_rate)
-    for epoch in range(rule.local_epochs):
+    optimizer = _LOCAL_OPTIMIZERS[rule.optimizer](parameters, lr=rule.learning_rate)
+    for epoch in range(rule.epochs):
         order = rng.permutation(len(sentences))
         for start in range(0, len(order), rule.batch_size):
             batch = [sentences[i] for i in order[start : start + rule.batch_size]]
@@ -106,11 +153,11 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalRule,
 def _batch_step(
     model: LanguageModel, batch: list[Example], rng: np.random.Generator
 ) -> tuple[float, list[torch.Tensor]]:
-    """The sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
+    """Return the sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
     parameters = list(model.parameters.tensors.values())
     losses = sentence_losses(model, batch, _mask_seed(rng) if model.has_dropout else None)
-    found = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    of_mean = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_mean, strict=True)]
     return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
 
 

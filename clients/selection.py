@@ -1,11 +1,13 @@
-"""Which sentences of a sampled user take part in a round, given the round's coins.
+"""Which sentences of a sampled user take part in a round.
 
-A sentence is eligible iff its own coin and ALL its entities are active (docs/privacy.md, Algorithm). The work is
-proportional to the sampled users' sentences, whatever the size of the corpus.
+A sentence is eligible iff the sentence itself and ALL its entities are sampled (docs/privacy.md, Algorithm). The work
+is proportional to the sampled users' sentences, whatever the size of the corpus. A client rule that selects in another
+way registers a function with :func:`select_for`; :mod:`fl_sim.clients.weighted_selection` does.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.primitives import sampling
 
 IntArray = npt.NDArray[np.int64]
@@ -40,8 +43,21 @@ class Selection:
         return replace(self, users=self.users[has], counts=self.counts[has])
 
 
+@functools.singledispatch
+def select_for(rule: ClientRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
+    """Return the sentences that take part under ``rule``, in the way that is registered for its class.
+
+    Args:
+        rule: the client rule.
+        ownership: who owns which sentence of the split.
+        user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
+        round_seed: the seed of the round's draws.
+    """
+    return select(ownership, user_runs, round_seed, rule.q_e, rule.q_s)
+
+
 def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: float, q_s: float) -> Selection:
-    """Toss the round's coins for the users of ``user_runs`` (R, 2) and keep what is eligible."""
+    """Return the eligible sentences of the users of ``user_runs``, int64 (R, 2)."""
     users = _expand(user_runs)
     up, owners = _sampled_sentence_range(ownership, users, user_runs, round_seed, q_s)
     eligible = _entities_active(ownership, up, round_seed, q_e)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
-    from fl_sim.strategies.published import PublishedSettings
+    from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 _MODULES = {
     "account": "api.accounts",
@@ -50,7 +50,7 @@ _MODULES = {
     "RunConfig": "config",
     "Observer": "experiments.observers",
     "RunStart": "experiments.observers",
-    "PublishedSettings": "strategies.published",
+    "PublishedSettings": "strategies.accounting.paper_model",
 }
 """The module of each public name: torch, Flower and matplotlib take seconds to import."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -29,14 +30,23 @@ from fl_sim import config_keys
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
+from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import Clipping
+from fl_sim.strategies.accounting.paper_model import NoiseScale
 from fl_sim.strategies.local_training import LocalTrainingConfig
-from fl_sim.strategies.mechanism import StrategyName
+from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
-from fl_sim.strategies.published import NoiseScale
+from fl_sim.strategies.primitives.limits import PrivacyError, is_rate
+from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
 
-Rate = Annotated[float, Field(gt=0, le=1)]
+
+def _rate(value: float) -> float:
+    assert is_rate(value)  # noqa: S101 - pydantic's way to say so; the message is made from the schema
+    return value
+
+
+Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": 1})]
 Epsilon = Annotated[float, Field(gt=0)]
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
@@ -71,19 +81,16 @@ class CorpusConfig(_Section):
     )
 
 
-_OF_STRATEGIES: dict[str, tuple[str, ...]] = {
-    "clipping": ("uedp",),
-    **dict.fromkeys(("clip_quantile", "clip_learning_rate", "clip_count_noise"), ("uedp", "user_level")),
-    **dict.fromkeys(("estimator", "noise", "entity_weights", "extended_weights"), ("published",)),
-    **dict.fromkeys(("user_weight_cap", "entity_weight_cap", "extended_weight_cap"), ("published",)),
-}
-"""Keys of the section that mean something to some strategies only."""
-
-
 class PrivacyConfig(_Section):
-    """The mechanism and its promise. What is left out takes the strategy's default."""
+    """The strategy and its guarantee. What is left out takes the strategy's default."""
 
-    strategy: StrategyName = Field("uedp", description="the mechanism (docs/privacy.md)")
+    strategy: Text = Field(
+        "uedp",
+        description="the mechanism (docs/privacy.md)",
+        json_schema_extra={
+            "allowed": f"{', '.join(STRATEGIES.built_in)}, or an import path such as my_module:MyStrategy"
+        },
+    )
     q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
     q_e: Rate | None = Field(None, description="the probability that an entity is active in a round; 1 in user_level")
     q_s: Rate | None = Field(None, description="the probability that a sentence is active in a round; 1 in user_level")
@@ -174,6 +181,7 @@ class PrivacyConfig(_Section):
         description="draw noise and coins from the operating system instead of the seed: nobody can repeat the run, "
         "and a round that is done again after a crash is paid for again",
     )
+    options: dict[str, Any] = Field({}, description="the settings of a strategy that does not ship")
 
     @model_validator(mode="after")
     def _one_source_of_noise(self) -> PrivacyConfig:
@@ -186,18 +194,31 @@ class PrivacyConfig(_Section):
 
     @model_validator(mode="after")
     def _of_the_strategy(self) -> PrivacyConfig:
-        for name, strategies in _OF_STRATEGIES.items():
-            if getattr(self, name) != type(self).model_fields[name].default and self.strategy not in strategies:
+        try:
+            strategy = load_strategy(self.strategy)
+            strategy.check_settings(dict(self))
+        except (PluginError, PrivacyError) as error:
+            raise ValueError(f"privacy.{error}") from error
+        self._check_keys(strategy)
+        config_keys.check_table(strategy.Config, self.options, "privacy.options", self.strategy)
+        return self
+
+    def _check_keys(self, strategy: type[Mechanism]) -> None:
+        """Refuse keys that mean something to other strategies only."""
+        shipped = built_in_strategies()
+        for name in dict.fromkeys(key for other in shipped.values() for key in other.keys):
+            if getattr(self, name) != type(self).model_fields[name].default and name not in strategy.keys:
+                readers = " or ".join(other for other in shipped if name in shipped[other].keys)
                 raise ValueError(
                     f"privacy.{name} is {getattr(self, name)} and privacy.strategy is {self.strategy}; "
-                    f"allowed: with {' or '.join(strategies)} only"
+                    f"allowed: with {readers} only"
                 )
-        if self.noise == "as-coded" and self.target_epsilon is not None:
-            raise ValueError(
-                f"privacy.noise is as-coded and privacy.target_epsilon is {self.target_epsilon:g}; allowed: "
-                "as-stated, because noise σ² keeps no promise that a target could mean"
-            )
-        return self
+
+    @model_serializer(mode="wrap")
+    def _without_empty_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs of strategies without options are recorded as they were before there were any."""
+        values: dict[str, Any] = dump(self)
+        return values if self.options else {name: value for name, value in values.items() if name != "options"}
 
 
 class EvaluationConfig(_Section):
@@ -243,7 +264,7 @@ class RunConfig(_Section):
     seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
     task: TaskName = Field(
         "next-word",
-        description="what the model is to tell: every next word, or the class of a sentence (of a corpus with classes)",
+        description="what the model predicts: every next word, or the class of a sentence (of a corpus with classes)",
     )
     rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
@@ -255,7 +276,7 @@ class RunConfig(_Section):
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
-    privacy: PrivacyConfig = PrivacyConfig()
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)  # not at import: it looks for entry points
     server: ServerOptimizerConfig = ServerOptimizerConfig()
     averaging: AveragingConfig = AveragingConfig()
     local: LocalTrainingConfig = LocalTrainingConfig()
@@ -351,7 +372,9 @@ def add_setting(values: dict[str, Any], key: str, text: str) -> None:
     """Put the value that ``text`` stands for under ``key``; :class:`ConfigError` if another one is there."""
     value = parse_value(key, text)
     if key in values and values[key] != value:
-        raise ConfigError(f"{key} is {_shown(values[key])} and {_shown(value)}; allowed: one value")
+        raise ConfigError(
+            f"{key} is {config_keys.shown(values[key])} and {config_keys.shown(value)}; allowed: one value"
+        )
     values[key] = value
 
 
@@ -392,7 +415,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         for section in sections:
             table = table.setdefault(section, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"'{section}' is {_shown(table)}, so '{key}' cannot be set; allowed: one of them")
+                raise ConfigError(
+                    f"'{section}' is {config_keys.shown(table)}, so '{key}' cannot be set; allowed: one of them"
+                )
         item = nested(value) if isinstance(value, Mapping) else _frozen(value)
         if isinstance(item, dict) and isinstance(table.get(name), dict):
             item = merged(table[name], item)
@@ -454,10 +479,12 @@ def _explain(error: ValidationError) -> str:
         elif mistake["type"] == "value_error":
             lines[key] = str(mistake["ctx"]["error"])
         elif key in config_keys.sections_of(run_keys()):
-            lines[key] = f"{key} is {_shown(mistake['input'])}; allowed: a section, with keys such as {key}.…"
+            lines[key] = (
+                f"{key} is {config_keys.shown(mistake['input'])}; allowed: a section, with keys such as {key}.…"
+            )
         else:
             allowed = _allowed_for(key) or mistake["msg"]
-            lines[key] = f"{key} is {_shown(mistake['input'])}; allowed: {allowed}"
+            lines[key] = f"{key} is {config_keys.shown(mistake['input'])}; allowed: {allowed}"
     return "; ".join(lines.values())
 
 
@@ -473,12 +500,3 @@ def _unknown(key: str) -> str:
     guess = config_keys.nearest(key, run_keys())
     hint = f"did you mean '{guess}'? " if guess else ""
     return f"'{key}' is not a configuration key; {hint}known{f' in {section}' if section else ''}: {', '.join(known)}"
-
-
-def _shown(value: Any) -> str:
-    """A value as its writer would know it again."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "a section"
-    return repr(list(value)) if isinstance(value, tuple) else repr(value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 _SYMBOLS = {
     "z": "privacy.noise_multiplier",
@@ -82,6 +82,43 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
     return leaves[close[0]] if close else None
 
 
+def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str, owner: str) -> None:
+    """Check the keys and values of a table by the model of the part that owns it.
+
+    Args:
+        model: what the part reads.
+        values: the table.
+        section: the name of the table, such as ``privacy.options``.
+        owner: the name of the part.
+
+    Raises:
+        ValueError: a key is unknown, or a value impossible; one line that names every mistake.
+    """
+    known = keys_of(model)
+    allowed = ", ".join(f"{section}.{name}" for name in known) or f"nothing under {owner}"
+    unknown = values.keys() - known.keys()
+    lines = [f"{section}.{name} is {shown(values[name])}; allowed: {allowed}" for name in sorted(unknown)]
+    try:
+        model.model_validate({name: value for name, value in values.items() if name in known})
+    except ValidationError as error:
+        for mistake in error.errors():
+            name = str(mistake["loc"][0]) if mistake["loc"] else ""
+            value = "missing" if mistake["type"] == "missing" else shown(mistake["input"])
+            words = known[name].allowed if name in known else " ".join(mistake["msg"].split())
+            lines.append(f"{section}{'.' if name else ''}{name} is {value}; allowed: {words}")
+    if lines:
+        raise ValueError("; ".join(dict.fromkeys(lines)))
+
+
+def shown(value: Any) -> str:
+    """Return a value as its writer would know it again."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section"
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+
 def _key(name: str, field: Mapping[str, Any], documented: Mapping[str, str]) -> Key:
     kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
     return Key(
@@ -105,9 +142,11 @@ def _allowed(kind: Mapping[str, Any]) -> str:
         return ", ".join(kind["enum"])
     if "pattern" in kind:
         return f"text that matches {kind['pattern']}"
+    if "allowed" in kind:
+        return str(kind["allowed"])
     names = {"integer": "an integer", "number": "a number", "string": "text", "array": "a list of texts"}
-    names["boolean"] = "true or false"
-    return f"{names[kind['type']]}{_bounds(kind)}"
+    names |= {"boolean": "true or false", "object": "a table"}
+    return f"{names.get(str(kind.get('type')), 'a value')}{_bounds(kind)}"
 
 
 def _bounds(kind: Mapping[str, Any]) -> str:
@@ -123,7 +162,7 @@ def _bounds(kind: Mapping[str, Any]) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None:
+    if value is None or value == {}:
         return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else _number(value)
 

@@ -1,7 +1,7 @@
-"""Measure taggers on every labelled set that is there, and print one Markdown table: python scripts/compare_taggers.py
+"""Measure taggers on every labelled set that is present and print a Markdown table: python scripts/compare_taggers.py
 
-Sets are the held-out parts of the open sets, CoNLL-2003's testb, both SEC files, and the bundled validation split.
-Folders are looked for in --data; what is absent is left out and named.
+The sets are the held-out parts of the open sets, CoNLL-2003's testb, both SEC files, and the bundled validation split.
+They are read from --data; a set that is absent is skipped with a message.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ FILES = {
     "FIN5": "sec_filings_ner/FIN5.txt.xz",
 }
 COLUMNS = {
-    "P": lambda made: made.matching["exact"]["any"]["precision"],
-    "R": lambda made: made.matching["exact"]["any"]["recall"],
-    "F1": lambda made: made.matching["exact"]["any"]["f1"],
-    "F1, any label": lambda made: made.matching["exact_any_label"]["any"]["f1"],
-    "sentences flagged": lambda made: made.hiding["sensitive_sentences"],
-    "mentions hidden": lambda made: made.hiding["mentions_hidden"],
-    "with coin": lambda made: made.hiding["mentions_with_coin"],
-    "entities covered": lambda made: made.hiding["entities_covered"],
-    "flag precision": lambda made: made.flag_precision,
+    "P": lambda evaluation: evaluation.matching["exact"]["any"]["precision"],
+    "R": lambda evaluation: evaluation.matching["exact"]["any"]["recall"],
+    "F1": lambda evaluation: evaluation.matching["exact"]["any"]["f1"],
+    "F1, any label": lambda evaluation: evaluation.matching["exact_any_label"]["any"]["f1"],
+    "sentences flagged": lambda evaluation: evaluation.hiding["sensitive_sentences"],
+    "mentions hidden": lambda evaluation: evaluation.hiding["mentions_hidden"],
+    "with coin": lambda evaluation: evaluation.hiding["mentions_with_coin"],
+    "entities covered": lambda evaluation: evaluation.hiding["entities_covered"],
+    "flag precision": lambda evaluation: evaluation.flag_precision,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="with ner_open, conll2003, ...")
-    parser.add_argument("--pipeline", default=OURS, help=f"what stands as ours (default {OURS})")
-    parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap; the table shows some intervals")
-    parser.add_argument("--out", type=Path, help="all figures as JSON lines")
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder with ner_open, conll2003, ..."
+    )
+    parser.add_argument("--pipeline", default=OURS, help=f"pipeline in the rows of ours (default {OURS})")
+    parser.add_argument("--resamples", type=int, default=200, help="bootstrap resamples for the intervals in the table")
+    parser.add_argument("--out", type=Path, help="write all figures as JSON lines")
     args = parser.parse_args()
     taggers = {name: tuple(args.pipeline if one == OURS else one for one in names) for name, names in TAGGERS.items()}
     taggers |= {name: (f"spacy:{name}",) for name in PREFERRED if name.startswith("en_core_web") and _installed(name)}
-    made = []
+    evaluations = []
     print("| set | tagger | " + " | ".join(COLUMNS) + " |", *["|" + "---|" * (len(COLUMNS) + 2)], sep="\n")
     for gold in _golds(args.data):
         for name, names in taggers.items():
             evaluation = evaluate(make_tagger(names), gold, resamples=args.resamples)
-            made.append(evaluation)
+            evaluations.append(evaluation)
             cells = " | ".join(_cell(read(evaluation), column) for column, read in COLUMNS.items())
             print(f"| {gold.name}, {gold.split} | {name} | {cells} |", flush=True)
     if args.out:
-        _write(args.out, made)
+        _write(args.out, evaluations)
     return 0
 
 
@@ -70,7 +72,7 @@ def _golds(data: Path) -> Iterator[GoldCorpus]:
             if part.part == "test":
                 yield GoldCorpus(part.name, part.part, fingerprint, lambda part=part: iter(part.sentences))
     else:
-        print(f"left out: {data / 'ner_open'} is not there", file=sys.stderr)
+        print(f"left out: {data / 'ner_open'} is missing", file=sys.stderr)
     for name, file in FILES.items():
         try:
             gold = gold_corpus(data / file)
@@ -98,8 +100,8 @@ def _cell(figure: Estimate, column: str) -> str:
     return f"{figure.value:.3f}"
 
 
-def _write(path: Path, made: list[Evaluation]) -> None:
-    path.write_text("".join(json.dumps(each.model_dump()) + "\n" for each in made), encoding="utf-8")
+def _write(path: Path, evaluations: list[Evaluation]) -> None:
+    path.write_text("".join(json.dumps(each.model_dump()) + "\n" for each in evaluations), encoding="utf-8")
 
 
 if __name__ == "__main__":

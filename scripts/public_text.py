@@ -20,26 +20,26 @@ MIN_WORDS, MAX_WORDS = 3, 50
 
 
 def open_ner(folder: Path) -> Iterator[str]:
-    """Every file of the open NER sets; UniversalNER keeps the text in comments, the others a token per line."""
+    """Yield the sentences of the open NER sets; UniversalNER has the text in comments, the others a token per line."""
     for path in sorted(folder.glob("*/*.xz")):
         lines = read_lines(path)
         yield from universal_ner_sentences(lines) if "iob2" in path.name else column_sentences(lines)
 
 
 def polarity(folder: Path) -> Iterator[str]:
-    """Film review sentences (Latin-1)."""
+    """Yield film review sentences (Latin-1)."""
     for path in sorted(folder.glob("rt-polarity.*.xz")):
         yield from lzma.decompress(path.read_bytes()).decode("latin-1").splitlines()
 
 
 def filings(folder: Path) -> Iterator[str]:
-    """Contracts from filings, a token per line."""
+    """Yield the sentences of contracts from filings, a token per line."""
     for path in sorted(folder.glob("*.xz")):
         yield from column_sentences(read_lines(path))
 
 
 def gather(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """The sentences of every source that was given."""
+    """Return the usable sentences of every given source, by its name."""
     sources: dict[str, Iterator[str]] = {}
     for name, reader in (("ner_open", open_ner), ("polarity", polarity), ("filings", filings)):
         if getattr(arguments, name) is not None:
@@ -48,7 +48,7 @@ def gather(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def usable(sentence: str) -> bool:
-    """Neither a fragment nor a page."""
+    """Return whether a sentence is neither a fragment nor a page."""
     return MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
 
 

@@ -1,8 +1,8 @@
 """Train the bundled tokenizer: byte-level BPE on public text, never on a corpus that a run trains on.
 
-The vocabulary is a public input of every privacy guarantee (docs/privacy.md): had it been learned from the
-private sentences, a rare merge such as a surname would give its owner away before the first round. So only
-text that anyone may read goes in, and only the merges and the vocabulary come out.
+The vocabulary is a public input of every privacy guarantee (docs/privacy.md). Learned from the private sentences, it
+could reveal a person before the first round, by a rare merge such as a surname. It is therefore trained on public text
+alone, and only the merges and the vocabulary are kept.
 
     python scripts/train_tokenizer.py --ner-open FOLDER --bundled-public --out clients/assets/tokenizer
 """
@@ -29,20 +29,20 @@ NER_OPEN_FILES = (
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, plain or .xz."""
+    """Return the lines of a UTF-8 text file, plain or .xz."""
     raw = path.read_bytes()
     text = lzma.decompress(raw) if path.suffix == ".xz" else raw
     return text.decode("utf-8").splitlines()
 
 
 def universal_ner_sentences(lines: list[str]) -> Iterator[str]:
-    """UniversalNER files carry each sentence's plain text in a comment line."""
+    """Return the sentences of a UniversalNER file, whose comment lines contain the plain text."""
     marker = "# text = "
     return (line[len(marker) :] for line in lines if line.startswith(marker))
 
 
 def column_sentences(lines: list[str]) -> Iterator[str]:
-    """Column files have one token per line and a blank line after each sentence."""
+    """Yield the sentences of a column file: one token per line and a blank line after each sentence."""
     words: list[str] = []
     for line in [*lines, ""]:
         token = line.split()[0] if line.strip() else ""
@@ -54,21 +54,21 @@ def column_sentences(lines: list[str]) -> Iterator[str]:
 
 
 def ner_open_sentences(folder: Path) -> Iterator[str]:
-    """The open NER sets: English EWT dev and test, English PUD (both UniversalNER), WikiGold."""
+    """Yield the sentences of English EWT dev and test, English PUD (both UniversalNER) and WikiGold."""
     for name in NER_OPEN_FILES:
         lines = read_lines(folder / name)
         yield from universal_ner_sentences(lines) if name.startswith("uner/") else column_sentences(lines)
 
 
 def bundled_public_sentences() -> Iterator[str]:
-    """The bundled corpus's public split, on which no run trains."""
+    """Yield the sentences of the bundled corpus's public split, on which no run trains."""
     from fl_sim.data_prep.store.corpus import Corpus
 
     yield from Corpus.open("bundled").texts("public").to_pylist()
 
 
 def collect(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """All training sentences, and one line per source saying what went in."""
+    """Return all training sentences, and a description of each source as one line."""
     sources: dict[str, list[str]] = {}
     for path in arguments.text or []:
         sources[path.name] = [line for line in read_lines(path) if line.strip()]
@@ -84,12 +84,12 @@ def collect(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def digest(sentences: list[str]) -> str:
-    """The SHA-256 of the sentences, one per line."""
+    """Return the SHA-256 of the sentences, one per line."""
     return hashlib.sha256("\n".join(sentences).encode("utf-8")).hexdigest()
 
 
 def train(sentences: list[str], vocabulary_size: int) -> Tokenizer:
-    """Byte-level BPE: every text has an encoding, so no unknown token can hide a word."""
+    """Return a byte-level BPE tokenizer trained on the sentences; it encodes every text without unknown tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

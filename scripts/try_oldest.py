@@ -2,8 +2,8 @@
 
     python scripts/try_oldest.py ENVIRONMENT
 
-makes the virtual environment ENVIRONMENT. torch is left at what pip takes: its older Linux builds bring several GB of
-CUDA packages along.
+creates the virtual environment ENVIRONMENT. torch stays at the version that pip chooses, because its older Linux builds
+install several GB of CUDA packages.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LEFT_OUT = {"torch"}
 
 
 def lower_ends(pyproject: Path) -> list[str]:
-    """``name==lowest`` for every dependency with a lower bound."""
+    """Return ``name==lowest`` for every dependency with a lower bound."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [
+    requirements = [
         *project["dependencies"],
         *extras["lora"],
         *extras["generate"],
@@ -32,7 +32,7 @@ def lower_ends(pyproject: Path) -> list[str]:
         *extras["pii"],
         *extras["test"],
     ]
-    matches = (re.match(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?>=([^,]+)", requirement) for requirement in wanted)
+    matches = (re.match(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?>=([^,]+)", requirement) for requirement in requirements)
     return [f"{m[1]}=={m[2]}" for m in matches if m is not None and m[1] not in LEFT_OUT]
 
 

@@ -1,8 +1,8 @@
-"""Write the tables of docs/configuration.md from the models that check a configuration.
+"""Write the tables of docs/configuration.md from the models that validate a configuration.
 
     python scripts/update_configuration_docs.py
 
-A test fails where the document is behind.
+A test fails if the document is out of date.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from fl_sim.cli.run_commands.run_command import SHORTHANDS
 from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
-from fl_sim.experiments.run_plan import DEFAULTS
+from fl_sim.strategies.registry import built_in_strategies
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
 
 def updated(document: str) -> str:
-    """``document`` with the text between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` made anew."""
+    """Return ``document`` with the tables between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` regenerated."""
     for name, table in {"keys": key_tables(), "strategies": strategy_table()}.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         document = re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{table}\n{end}", document, flags=re.DOTALL)  # noqa: B023
@@ -30,7 +30,7 @@ def updated(document: str) -> str:
 
 
 def key_tables() -> str:
-    """A table of keys per section."""
+    """Return one table of keys per section."""
     flags = {key: flag for flag, key, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
     parts = []
     for section, keys in groupby(run_keys().values(), key=lambda key: key.name.rpartition(".")[0]):
@@ -40,10 +40,10 @@ def key_tables() -> str:
 
 
 def strategy_table() -> str:
-    """What every strategy uses for the keys that are left out."""
-    names = list(DEFAULTS["uedp"])
-    rows = ((f"`{name}`", *(_number(DEFAULTS[strategy][name]) for strategy in DEFAULTS)) for name in names)
-    return _table(("`privacy.`", *(f"`{strategy}`" for strategy in DEFAULTS)), rows)
+    """Return the table of every strategy's defaults for keys that are not set."""
+    defaults = {name: strategy.defaults for name, strategy in built_in_strategies().items()}
+    rows = ((f"`{key}`", *(_number(of[key]) for of in defaults.values())) for key in defaults["uedp"])
+    return _table(("`privacy.`", *(f"`{name}`" for name in defaults)), rows)
 
 
 def _row(key: Key, flags: dict[str, str]) -> tuple[str, ...]:

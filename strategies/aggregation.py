@@ -1,8 +1,7 @@
 """The server's side of a round, shared by every strategy: sample, collect bounded sums, add noise once, step.
 
-This is Algorithm 3 of docs/privacy.md as a Flower strategy. The strategies differ only in the local rule by which a
-node bounds what a user sends (:mod:`fl_sim.strategies.uedp`, :mod:`fl_sim.strategies.baselines`) and in their
-:class:`PrivacyPlan`.
+This is Algorithm 3 of docs/privacy.md as a Flower strategy. The strategies differ only in their
+:class:`~fl_sim.strategies.mechanism.Mechanism`, which is asked for everything that is said here of clips and noise.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +19,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fl_sim.strategies.local_training import LocalTrainingConfig
-from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.client_rules import ClientRule
+from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import (
     TRAIN_MESSAGE,
-    LocalRule,
     MessageError,
     TrainReply,
     TrainRequest,
@@ -42,9 +40,6 @@ log = logging.getLogger(__name__)
 
 # A sum of float32 vectors may exceed the sum of their bounds by rounding, never by more than this share.
 _NORM_TOLERANCE = 1e-3
-
-# An adaptive clip stays within this factor of where it began, so that no noise can drive it out of the numbers.
-_CLIP_RANGE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +120,10 @@ class RoundParts:
     """What a strategy is made of.
 
     Attributes:
-        plan: the promise; decides rates, clips, noise and denominator.
+        plan: the mechanism, which decides rates, clips, noise and denominator, and how often it may be used.
         federation: where the users are.
         optimizer: the server's step, post-processing of the noisy average.
         average: of the models so far, which is what is evaluated and saved.
-        local: how users train where the strategy lets them take several steps.
         should_stop: asked after every round; a true answer ends the run there.
         before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
         secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
@@ -140,71 +134,38 @@ class RoundParts:
     federation: Federation
     optimizer: ServerOptimizer
     average: IterateAverage = field(default_factory=IterateAverage)
-    local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig)
     should_stop: Callable[[], bool] = lambda: False
     before_release: Callable[[int], None] = lambda server_round: None
     secure_noise: bool = False
 
 
 class BoundedSumStrategy(Strategy):
-    """Federated averaging in which a round releases one noisy sum of bounded user vectors.
+    """Federated averaging in which a round releases one noisy sum of bounded user vectors, whatever the mechanism.
 
     Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
-    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the local rule (a reply whose norm shows that
+    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the client rule (a reply whose norm shows that
     it did not is discarded), and that vocabulary, initial model, N and all rates are public. Where the clip adapts, the
     noisy count that it follows is released as one more coordinate of the sum, and is covered by the same ε.
     """
 
     def __init__(self, parts: RoundParts) -> None:
         self.plan = parts.plan
+        self.mechanism = parts.plan.mechanism
         self.federation = parts.federation
-        self.local = parts.local
         self.tally = RoundTally(cohort_users=0)
         self._parts = parts
-        self._clip_norm = np.array([parts.plan.clip_norm])
+        self._clip_norm = np.array([self.mechanism.clip_norm])
         self._open = _OpenRound(np.empty(0, np.float32), self.tally)
-
-    @abstractmethod
-    def local_rule(self) -> LocalRule:
-        """How a node turns a sampled user's sentences into one bounded vector."""
-
-    def rule(self, update: str) -> LocalRule:
-        """The local rule for ``update`` under the plan's rates and the round's clip."""
-        plan, local, adaptive = self.plan, self.local, self.plan.adaptive
-        rule = LocalRule(
-            update=update,
-            q_e=plan.q_e,
-            q_s=plan.q_s,
-            sentence_clip=self.clip_norm if plan.clips_sentences else math.inf,
-            user_clip=self.user_clip,
-            local_epochs=local.epochs,
-            batch_size=local.batch_size,
-            learning_rate=local.learning_rate,
-            local_optimizer=local.optimizer,
-        )
-        if adaptive is None:
-            return rule
-        return replace(
-            rule,
-            quantile=adaptive.quantile,
-            vote_weight=adaptive.vote_weight,
-            update_weight=adaptive.update_weight,
-        )
 
     @property
     def clip_norm(self) -> float:
-        """c of the round under way: the plan's, or what became of it where it adapts."""
+        """c of the round under way: the mechanism's, or what became of it where it adapts."""
         return float(self._clip_norm[0])
 
     @property
-    def user_clip(self) -> float:
-        """β = ŵ·c of the round under way; infinite where nobody is clipped."""
-        return self.plan.user_cap * self.clip_norm if self.plan.private else math.inf
-
-    @property
-    def noise_std(self) -> float:
-        """The standard deviation of the noise on the sum of the round under way."""
-        return self.plan.noise_per_clip * self.user_clip if self.plan.private else 0.0
+    def client_rule(self) -> ClientRule:
+        """How nodes bound a user's vector in the round under way."""
+        return self.mechanism.client_rule(self.clip_norm)
 
     def averaged(self, model: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """What is evaluated and saved where training stands at ``model``."""
@@ -212,14 +173,14 @@ class BoundedSumStrategy(Strategy):
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
         """What a checkpoint must hold beside the model, so that the next round is the same."""
-        adaptive = {"clip_norm": self._clip_norm} if self.plan.adaptive is not None else {}
+        adaptive = {"clip_norm": self._clip_norm} if self.mechanism.adaptive is not None else {}
         return self._parts.optimizer.state() | self._parts.average.state() | adaptive
 
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
         """Continue from a :meth:`state`."""
         self._parts.optimizer.restore(state)
         self._parts.average.restore(state)
-        if self.plan.adaptive is not None:
+        if self.mechanism.adaptive is not None:
             self._clip_norm = state["clip_norm"]
 
     def start(
@@ -253,8 +214,8 @@ class BoundedSumStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample the round's users and ask every node that hosts one of them for its bounded sum."""
-        federation, plan = self.federation, self.plan
-        cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, plan.q_u)
+        federation = self.federation
+        cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, self.mechanism.q_u)
         self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
         nodes = sorted(grid.get_node_ids())
         shards = partition_users(federation.sentences_per_user, len(nodes))
@@ -269,16 +230,16 @@ class BoundedSumStrategy(Strategy):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
-        plan, model, self.tally = self.plan, self._open.vector, self._open.tally
+        mechanism, model, self.tally = self.mechanism, self._open.vector, self._open.tally
         total, votes = self._sum(replies)
         self._parts.before_release(server_round)
-        released, noise = self._noised(server_round, total, self.noise_std)
-        average = released / plan.denominator
-        self.tally.update_norm = float(np.linalg.norm(total)) / plan.denominator
-        self.tally.noise_norm = float(np.linalg.norm(noise)) / plan.denominator
-        if plan.adaptive is not None:
+        released, noise = self._noised(server_round, total, mechanism.noise_std(self.clip_norm))
+        average = released / mechanism.denominator
+        self.tally.update_norm = float(np.linalg.norm(total)) / mechanism.denominator
+        self.tally.noise_norm = float(np.linalg.norm(noise)) / mechanism.denominator
+        if mechanism.adaptive is not None:
             self.tally.clip_norm = self.clip_norm
-            self._adapt(plan.adaptive, server_round, votes)
+            self._adapt(mechanism.adaptive, server_round, votes)
         stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
         self._parts.average.add(server_round, stepped)
         return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
@@ -294,7 +255,7 @@ class BoundedSumStrategy(Strategy):
         return None
 
     def summary(self) -> None:
-        """Log what the strategy promises."""
+        """Log the plan."""
         log.info("%s: %s", type(self).__name__, self.plan)
 
     def _request(self, server_round: int, users: npt.NDArray[np.int64]) -> TrainRequest:
@@ -302,7 +263,7 @@ class BoundedSumStrategy(Strategy):
             server_round=server_round,
             round_seed=sampling.round_seed(self.federation.seed, server_round),
             users=runs_of(users),
-            rule=self.local_rule(),
+            rule=self.client_rule,
             workspace=self.federation.workspace,
             vector=self._open.vector,
         )
@@ -327,24 +288,19 @@ class BoundedSumStrategy(Strategy):
 
     def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
         """What a round releases of ``total``: with noise of ``std`` on every coordinate; and the noise alone."""
-        if self._parts.secure_noise and self.plan.private:
+        if self._parts.secure_noise and std > 0:
             noise = secure_gaussian_noise(len(total), std)
             return round_to_grid(total + noise, std), noise
         noise = gaussian_noise(self.federation.seed, server_round, len(total), std, purpose)
         return total + noise, noise
 
     def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
-        """c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)): the count of a noisy share, as public as the noisy sum.
-
-        The votes are one more coordinate κ·c·Σ(b − γ) of the sum and get its noise zβ, which is zβ/(κc) on the count.
-        """
-        plan = self.plan
-        std = plan.noise_multiplier * plan.items_per_user / adaptive.vote_weight
+        """c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)): the count of a noisy share, as public as the noisy sum."""
+        mechanism = self.mechanism
+        std = adaptive.count_noise_std(mechanism.noise_multiplier, mechanism.items_per_user)
         released, _ = self._noised(server_round, np.array([votes]), std, "count noise")
-        share = float(released[0]) / (plan.items_per_user * plan.expected_cohort)
-        farthest = math.log(_CLIP_RANGE)
-        moved = math.log(self.clip_norm / plan.clip_norm) - adaptive.learning_rate * share
-        self._clip_norm = np.array([plan.clip_norm * math.exp(min(max(moved, -farthest), farthest))])
+        share = float(released[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
+        self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 
     def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:
         """The reply of a node that was asked for what ``asked`` says, if it is what the guarantee allows."""
@@ -361,8 +317,9 @@ class BoundedSumStrategy(Strategy):
                 f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "
                 f"asked for {users} users, shape {self._open.vector.shape}"
             )
-        bound = users * self.user_clip
-        length = self.local_rule().joint_norm(clipping.norm(reply.vector), reply.votes)
+        rule = self.client_rule
+        bound = users * rule.user_clip
+        length = rule.joint_norm(clipping.norm(reply.vector), reply.votes)
         if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
             raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}")
         return reply

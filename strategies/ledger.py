@@ -27,14 +27,17 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.mechanism import PARTS, Mechanism, from_record
+from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.registry import mechanism_from_record
 
 LEDGER_FILE = "ledger.jsonl"
 HEAD_FILE = "ledger.head.json"
@@ -54,47 +57,63 @@ class LedgerError(PrivacyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseRecord(Mechanism):
-    """Describe the release of a round: all settings that its ε depends on, and the source of its noise.
+class ReleaseRecord:
+    """Describe the release of a round: all that its ε depends on, and the source of its noise.
 
     Attributes:
-        mechanism: the version of the mechanism, :data:`MECHANISM`.
+        mechanism: what the round did.
+        version: of the mechanisms, :data:`MECHANISM`; the key ``mechanism`` of an entry.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
         stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
 
     Raises:
-        PrivacyError: if a value is impossible.
+        PrivacyError: a value is impossible.
     """
 
-    mechanism: int
+    mechanism: Mechanism
+    version: int = MECHANISM
     noise: NoiseSource
     stream: str
 
     def __post_init__(self) -> None:
-        if self.mechanism != MECHANISM:
-            raise PrivacyError(f"mechanism is {self.mechanism}; allowed: {MECHANISM} (other versions of fl-sim differ)")
-        if self.noise not in get_args(NoiseSource):
-            raise PrivacyError(f"noise is {self.noise!r}; allowed: {', '.join(get_args(NoiseSource))}")
-        Mechanism.__post_init__(self)
+        require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
+        sources = get_args(NoiseSource)
+        require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
 
     @classmethod
-    def of(cls, plan: Mechanism, seed: int | None) -> ReleaseRecord:
-        """Return the release record of ``plan`` with noise from ``seed``, or with secure noise for None."""
-        given = {field.name: getattr(plan, field.name) for field in fields(Mechanism)}
+    def of(cls, mechanism: Mechanism, seed: int | None) -> ReleaseRecord:
+        """Return the release record of ``mechanism`` with noise from ``seed``, or with secure noise for None."""
+        numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
         return cls(
-            **given | {name: float(given[name]) for name in _NUMBERS},
-            mechanism=MECHANISM,
+            mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
             stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
         )
 
+    def record(self) -> dict[str, Any]:
+        """The terms as an entry keeps them."""
+        return self.mechanism.record() | {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
+        """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
+        own = ("mechanism", "noise", "stream")
+        version, noise, stream = (values[name] for name in own)
+        others = {name: value for name, value in values.items() if name not in own}
+        return cls(mechanism=mechanism_from_record(others), version=version, noise=noise, stream=stream)
+
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_KINDS: dict[str, tuple[type, ...]] = dict.fromkeys(_NUMBERS, (int, float)) | dict.fromkeys(
-    ("mechanism", "population"), (int,)
+_KINDS: dict[str, tuple[type, ...]] = (
+    dict.fromkeys(_NUMBERS, (int, float))
+    | dict.fromkeys(("mechanism", "population"), (int,))
+    | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
+    | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
+    | {"options": (dict,)}
 )
-_LATER = frozenset({"clipping", *PARTS})
-"""Fields that the ledgers of earlier versions of fl-sim lack; the defaults describe those versions."""
+"""The keys of an entry's release record, and the types of their values."""
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options"})
+"""Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +275,16 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    released = Counter(entry.terms for entry in entries)
-    if not all(terms.private and terms.noise_multiplier >= _LEAST_NOISE for terms in released):
-        return math.inf
     events: Counter[accountant.RoundEvent] = Counter()
-    for terms, count in released.items():
-        events[terms.event().robust() if robust else terms.event()] += count
+    exposed: list[Adjacency] = []
+    for mechanism in (entry.terms.mechanism for entry in entries):
+        event = mechanism.event()
+        if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
+            return math.inf
+        events[event.robust() if robust else event] += 1
+        exposed.append(mechanism.exposed(adjacency))
     # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
-    widest = max((terms.exposed(adjacency) for terms in released), key=_width, default=adjacency)
-    return accountant.composed_epsilon(events, widest, delta)
+    return accountant.composed_epsilon(events, max(exposed, key=_width, default=adjacency), delta)
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -325,22 +345,20 @@ def _width(adjacency: Adjacency) -> int:
 
 
 def _entry(values: Mapping[str, Any], where: str) -> Entry:
-    names = {field.name for field in fields(ReleaseRecord)}
+    names = _KINDS.keys()
     missing = (names | {"run", "round", "previous"}) - values.keys()
-    if missing - _LATER or values.keys() - names - {"run", "round", "previous"}:
+    if missing - _NOT_IN_ALL or values.keys() - names - {"run", "round", "previous"}:
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
     given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names - missing}
-    plain = given.keys() - PARTS.keys()
-    wrong = [name for name in plain if type(given[name]) not in _KINDS.get(name, (str,))]
-    wrong += [name for name in PARTS if not isinstance(given.get(name), dict | None)]
+    wrong = [name for name, value in given.items() if type(value) not in _KINDS[name]]
     if wrong or type(values["round"]) is not int:
         raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
     try:
-        return Entry(values["run"], values["round"], ReleaseRecord(**from_record(given)))
-    except PrivacyError as error:
+        return Entry(values["run"], values["round"], ReleaseRecord.from_record(given))
+    except (PrivacyError, PluginError) as error:
         raise LedgerError(f"{where}: {error}") from error
-    except TypeError as error:  # a part with other fields, or with text where a number is needed
-        raise LedgerError(f"{where}: is corrupt ({error})") from error
+    except (TypeError, ValueError) as error:  # a part with other fields, or with text where a number is needed
+        raise LedgerError(f"{where}: is corrupt ({' '.join(str(error).split())})") from error
 
 
 def _read_head(file: Path) -> dict[str, Any]:
@@ -367,7 +385,7 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
 
 def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
     """Return the line of an entry, and its hash."""
-    terms = {name: "inf" if value == math.inf else value for name, value in asdict(entry.terms).items()}
+    terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
     values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
     own = _hash(values)
     return _canonical(values | {"hash": own}) + b"\n", own
@@ -386,7 +404,7 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
 
 
 def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:
-    old, new = asdict(before), asdict(now)
+    old, new = before.record(), now.record()
     return ", ".join(f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])
 
 

@@ -1,6 +1,6 @@
 """What server and nodes say to each other in a round, read and written in one place.
 
-A request carries the model once, the ids of the node's sampled users, the round's seed and the local rule; a reply
+A request carries the model once, the ids of the node's sampled users, the round's seed and the client rule; a reply
 carries the sum of those users' bounded updates and counts. Nothing of a single user leaves a node.
 """
 
@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fl_sim.plugins import Registry
+from fl_sim.strategies.adaptive_clip import ClipVote
+from fl_sim.strategies.client_rules import ClientRule
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, RecordDict
@@ -34,50 +38,34 @@ class MessageError(ValueError):
     """A message whose content is not what this module writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRule:
-    """How a node turns a user's sentences into one bounded vector.
+def _is_client_rule(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, ClientRule)
 
-    Attributes:
-        update: ``gradients`` (the sum of clipped per-sentence gradients at the round's model), ``steps``
-            (several local steps from it; the difference to it) or ``published`` (the UeDP paper's weighted sum).
-        q_e: entity rate. q_s: sentence rate.
-        sentence_clip: c, infinite where sentences are not clipped.
-        user_clip: β, infinite where users are not clipped.
-        local_optimizer, local_epochs, batch_size, learning_rate: of the local steps.
-        quantile, vote_weight, update_weight: γ, κ and a of an adaptive clip
-            (:class:`~fl_sim.strategies.mechanism.AdaptiveClip`); κ is 0 where nobody votes.
-        extended: ``published``: whether sentences without an entity may take part (f_E+).
-        user_weight_cap, entity_weight_cap, extended_weight_cap: ``published``: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
+
+_CLIENT_RULES = Registry("fl_sim.client_rules", "client rule", {}, _is_client_rule, "a subclass of ClientRule")
+
+
+def rule_to_json(rule: ClientRule) -> str:
+    """Return a client rule as text: the import path of its class, and its fields."""
+    return json.dumps({"class": f"{type(rule).__module__}:{type(rule).__qualname__}", "fields": asdict(rule)})
+
+
+def rule_from_json(text: str) -> ClientRule:
+    """Return the client rule that :func:`rule_to_json` wrote.
+
+    Raises:
+        MessageError: its class cannot be imported here, or the text is malformed.
     """
-
-    update: str
-    q_e: float
-    q_s: float
-    sentence_clip: float
-    user_clip: float
-    local_epochs: int = 1
-    batch_size: int = 8
-    learning_rate: float = 0.1
-    local_optimizer: str = "sgd"
-    quantile: float = 0.0
-    vote_weight: float = 0.0
-    update_weight: float = 1.0
-    extended: bool = True
-    user_weight_cap: float | None = None
-    entity_weight_cap: float | None = None
-    extended_weight_cap: float | None = None
-
-    @property
-    def item_clip(self) -> float:
-        """The clip of what has a vote: a sentence, or a user where sentences are not clipped."""
-        return min(self.sentence_clip, self.user_clip)
-
-    def joint_norm(self, length: float, votes: float) -> float:
-        """The norm of a vector of ``length`` together with the coordinate that its ``votes`` are."""
-        if self.vote_weight == 0:
-            return length
-        return math.hypot(self.update_weight * length, self.vote_weight * self.item_clip * votes)
+    try:
+        content = json.loads(text)
+        path, rule_fields = content["class"], dict(content["fields"])
+        if ":" not in path:
+            raise ValueError(f"'{path}' is no import path")
+        vote = rule_fields.pop("vote", None)
+        rule_class: type[ClientRule] = _CLIENT_RULES.load(path)
+        return rule_class(**rule_fields, vote=None if vote is None else ClipVote(**vote))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MessageError(f"client rule is malformed or unknown: {_one_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +76,7 @@ class TrainRequest:
         server_round: the round, from 1.
         round_seed: the seed of the round's entity and sentence coins and local draws.
         users: the node's sampled users as runs of consecutive ids, int64 (R, 2): first, one past the last.
-        rule: the local rule.
+        rule: the client rule.
         workspace: JSON that names the corpus and the model every node keeps open.
         vector: the trainable parameters, float32 (d,).
     """
@@ -96,7 +84,7 @@ class TrainRequest:
     server_round: int
     round_seed: int
     users: npt.NDArray[np.int64]
-    rule: LocalRule
+    rule: ClientRule
     workspace: str
     vector: Vector
 
@@ -115,7 +103,7 @@ class TrainRequest:
                 "server_round": self.server_round,
                 "round_seed": hex(self.round_seed),
                 "users": [int(u) for u in self.users.ravel()],
-                "rule": json.dumps(asdict(self.rule)),
+                "rule": rule_to_json(self.rule),
                 "workspace": self.workspace,
             }
         )
@@ -123,13 +111,13 @@ class TrainRequest:
 
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:
-        """Read what :meth:`to_record` wrote."""
+        """Read what :meth:`to_record` wrote; :class:`MessageError` for a client rule that is unknown here."""
         config: dict[str, Any] = dict(message.content.config_records[_CONFIG])
         return cls(
             server_round=config["server_round"],
             round_seed=int(config["round_seed"], 16),
             users=np.asarray(config["users"], dtype=np.int64).reshape(-1, 2),
-            rule=LocalRule(**json.loads(config["rule"])),
+            rule=rule_from_json(str(config["rule"])),
             workspace=config["workspace"],
             vector=arrays_to_vector(message.content.array_records[_ARRAYS]),
         )
@@ -179,8 +167,13 @@ class TrainReply:
                 raise ValueError(f"the sum is of {array.dtype}, not float32")
             return cls(vector=array, answers=answers, **metrics)
         except Exception as error:  # whatever a node sends: numpy, for one, raises what it likes on bytes not its own
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise MessageError(f"reply of node {message.metadata.src_node_id} is malformed: {reason}") from error
+            raise MessageError(
+                f"reply of node {message.metadata.src_node_id} is malformed: {_one_line(error)}"
+            ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _check_numbers(metrics: Mapping[str, Any]) -> None:

@@ -1,30 +1,28 @@
-"""The ε of the published algorithm as its paper computes it, and the round that the algorithm really is.
+"""``published``: the UeDP paper's algorithm as it is.
 
-"User-entity differential privacy in learning natural language models" states ε without saying how it was
-computed. Its figures are those of the moments accountant of Abadi et al. (2016, arXiv 1607.00133) with
-integer orders 1 to 64, noise multiplier z and a sampling probability that multiplies the users', the entities'
-and the sensitive share. That ε is not a guarantee (docs/privacy.md, section 3); :func:`proven_event` describes
-the same mechanism in terms for which one is proven.
+    v_u = w_u·Π_β( Σ_e w_e Σ_{s∋e} −∇l(θ, s) + Σ_s w_s·(−∇l(θ, s)) ) over the sampled entities e and extended entities s
+
+A sentence takes part as soon as one of its entities is sampled. Noise and denominator are the paper's
+(:mod:`fl_sim.strategies.accounting.paper_model`), and so is the ε that it claims; what is proven is
+:meth:`Published.event`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, get_args
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import gammaln, logsumexp
 
+from fl_sim.strategies.accounting import paper_model
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import PrivacyError
-
-Estimator = Literal["f_e", "f_e_plus", "user_level"]
-NoiseScale = Literal["as-stated", "as-coded"]
-
-_ORDERS = range(1, 65)
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Floats, NoiseScale, PublishedSettings
+from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weights_of
+from fl_sim.strategies.mechanism import CorpusCounts, Description, Mechanism, Settings
+from fl_sim.strategies.primitives.limits import PrivacyError, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,7 @@ class PublishedTerms:
         user_cap, entity_cap, extended_cap: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
 
     Raises:
-        PrivacyError: if a value is impossible.
+        PrivacyError: a value is impossible.
     """
 
     estimator: Estimator
@@ -57,132 +55,202 @@ class PublishedTerms:
     extended_cap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.estimator not in ("f_e", "f_e_plus"):
-            raise PrivacyError(f"estimator is {self.estimator!r}; allowed: 'f_e', 'f_e_plus'")
-        if self.noise not in get_args(NoiseScale):
-            raise PrivacyError(f"noise is {self.noise!r}; allowed: {', '.join(map(repr, get_args(NoiseScale)))}")
+        require(self.estimator in ("f_e", "f_e_plus"), "estimator", repr(self.estimator), "'f_e', 'f_e_plus'")
+        scales = get_args(NoiseScale)
+        require(self.noise in scales, "noise", repr(self.noise), ", ".join(map(repr, scales)))
         for name in ("user_weights", "entity_weights"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise PrivacyError(f"{name} is {getattr(self, name)}; allowed: finite and above 0")
-        if not 0 <= self.extended_weights < math.inf:
-            raise PrivacyError(f"extended_weights is {self.extended_weights}; allowed: finite and at least 0")
+            require(0 < getattr(self, name) < math.inf, name, getattr(self, name), "finite and above 0")
+        require(
+            0 <= self.extended_weights < math.inf, "extended_weights", self.extended_weights, "finite and at least 0"
+        )
         for name in ("user_cap", "entity_cap", "extended_cap"):
             cap = getattr(self, name)
-            if cap is not None and not 0 < cap < math.inf:
-                raise PrivacyError(f"{name} is {cap}; allowed: finite and above 0, or nothing")
+            require(cap is None or 0 < cap < math.inf, name, cap, "finite and above 0, or nothing")
+
+    @classmethod
+    def of_corpus(cls, settings: Settings) -> PublishedTerms:
+        """Return the terms of a run; sums of weights that are not given are those of the corpus.
+
+        Without a cap W_u is N. With one some user must reach it, so that max(w_u), which scales the noise, is 1 whoever
+        joins or leaves.
+
+        Raises:
+            PrivacyError: no user reaches the cap, or a value is impossible.
+        """
+        corpus, privacy = settings.corpus, settings.privacy
+        cap = privacy["user_weight_cap"]
+        _check_user_cap(cap, int(corpus.sentences_per_user.max()))
+        entities, extended = privacy["entity_weights"], privacy["extended_weights"]
+        if entities is None:
+            entities = float(weights_of(corpus.sentences_per_entity, privacy["entity_weight_cap"]).sum())
+        if extended is None:
+            extended = _sum_of_extended_weights(corpus, privacy["extended_weight_cap"])
+        return cls(
+            estimator=privacy["estimator"] or "f_e_plus",
+            noise=privacy["noise"] or "as-stated",
+            user_weights=float(
+                settings.population if cap is None else weights_of(corpus.sentences_per_user, cap).sum()
+            ),
+            entity_weights=entities,
+            extended_weights=float(extended),
+            sentences=corpus.sentences,
+            sensitive_sentences=corpus.sentences - corpus.sentences_without_entity,
+            user_cap=cap,
+            entity_cap=privacy["entity_weight_cap"],
+            extended_cap=privacy["extended_weight_cap"],
+        )
 
     @property
     def weights_from_data(self) -> bool:
         """Whether a user's share depends on other users' data, so that one of them moves everybody's."""
         return any(cap is not None for cap in (self.user_cap, self.entity_cap, self.extended_cap))
 
-    def denominator(self, q_u: float, q_e: float, q_s: float) -> float:
-        """D = q_u·W_u·(q_e·W_e + q_s·W_s), without the last term for ``f_e``."""
-        extended = q_s * self.extended_weights if self.estimator == "f_e_plus" else 0.0
-        return q_u * self.user_weights * (q_e * self.entity_weights + extended)
 
-    def noise_per_clip(self, z: float, q_u: float, q_e: float, q_s: float, users: int, user_clip: float) -> float:
-        """The standard deviation of the noise on the sum of weighted updates, divided by β.
-
-        σ = z·(q_u·|U| + 1)·max(w_u)·β / D belongs to the average, with max(w_u) = 1. On the sum, before the division
-        by D, that is z·(q_u·|U| + 1)·β as stated, and σ²·D as coded.
-        """
-        stated = z * (q_u * users + 1)
-        if self.noise == "as-stated":
-            return stated
-        return stated**2 * user_clip / self.denominator(q_u, q_e, q_s)
+def _check_user_cap(cap: float | None, largest: int) -> None:
+    if cap is not None and cap > largest:
+        raise PrivacyError(
+            f"user_weight_cap is {cap:g}; allowed: at most {largest}, the sentences of the corpus's largest user, so "
+            "that the largest weight is 1"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSettings:
-    """A training as the paper describes it; rates follow from the counts.
+def _sum_of_extended_weights(corpus: CorpusCounts, cap: float | None) -> float:
+    """W_s = |S|·w_s: the paper takes n_s = |S|, so that all sentences without an entity have the same weight."""
+    extended = corpus.sentences_without_entity
+    return extended * float(weights_of(np.array([extended]), cap)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Mechanism):
+    """The paper's algorithm on the machinery of the others. The defaults are the paper's.
 
     Attributes:
-        estimator: ``f_e`` (sensitive sentences only), ``f_e_plus`` (all) or ``user_level`` (the baseline).
-        users: |U|, all users.
-        users_per_round: expected number of users per round, q_u·|U|.
-        q_e: probability that an entity is sampled; not used by ``user_level``.
-        sentences: all sentences.
-        sensitive_sentences: those with at least one entity.
-        noise_multiplier: z.
-
-    Raises:
-        PrivacyError: if a value is impossible.
+        terms: estimator, weights and noise.
+        sums_from_corpus: whether W_e or W_s was read off the corpus; no record has it.
     """
 
-    estimator: Estimator
-    users: int
-    users_per_round: float
-    noise_multiplier: float
-    q_e: float = 1.0
-    sentences: int = 1
-    sensitive_sentences: int = 1
+    defaults: ClassVar = {
+        "q_u": 0.05,
+        "q_e": 0.5,
+        "q_s": 1.0,
+        "clip_norm": 0.1,
+        "user_cap": 1.0,
+        "noise_multiplier": 2.0,
+    }
+    keys = (
+        *("estimator", "noise", "entity_weights", "extended_weights"),
+        *("user_weight_cap", "entity_weight_cap", "extended_weight_cap"),
+    )
+    fixed_at_one = ("user_cap",)
+    needs_entities = True
+    protects = "one user, and one entity as far as the figures below say; not what the paper claims"
+    headline = AS_PUBLISHED
 
-    def __post_init__(self) -> None:
-        if self.estimator not in ("f_e", "f_e_plus", "user_level"):
-            raise PrivacyError(f"estimator is {self.estimator!r}; allowed: 'f_e', 'f_e_plus', 'user_level'")
-        if self.users < 1:
-            raise PrivacyError(f"users is {self.users}; allowed: an integer of at least 1")
-        if not 0 < self.users_per_round <= self.users:
+    strategy: str = "published"
+    terms: PublishedTerms
+    sums_from_corpus: bool = field(default=False, compare=False)
+
+    def check(self) -> None:
+        super().check()
+        noise = self.noise_per_clip
+        require(0 < noise < math.inf, "noise_multiplier", self.noise_multiplier, "what gives a noise above 0")
+
+    @classmethod
+    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+        sums = (settings.privacy["entity_weights"], settings.privacy["extended_weights"])
+        return {"terms": PublishedTerms.of_corpus(settings), "sums_from_corpus": None in sums}
+
+    @classmethod
+    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
+        if privacy["noise"] == "as-coded" and privacy["target_epsilon"] is not None:
             raise PrivacyError(
-                f"users_per_round is {self.users_per_round}; allowed: above 0, at most users ({self.users})"
+                f"noise is as-coded and privacy.target_epsilon is {privacy['target_epsilon']:g}; allowed: as-stated, "
+                "because noise σ² gives no guarantee that a target could mean"
             )
-        if self.sentences < 1:
-            raise PrivacyError(f"sentences is {self.sentences}; allowed: an integer of at least 1")
-        if not 1 <= self.sensitive_sentences <= self.sentences:
-            raise PrivacyError(
-                f"sensitive_sentences is {self.sensitive_sentences}; allowed: from 1 to sentences ({self.sentences})"
-            )
-        RoundEvent("uedp", self.noise_multiplier, q_u=self.q_u, q_e=self.q_e)
+
+    def client_rule(self, clip_norm: float) -> ClientRule:
+        return WeightedGradients(
+            **self.bounds(clip_norm),
+            extended=self.terms.estimator == "f_e_plus",
+            user_weight_cap=self.terms.user_cap,
+            entity_weight_cap=self.terms.entity_cap,
+            extended_weight_cap=self.terms.extended_cap,
+        )
 
     @property
-    def q_u(self) -> float:
-        """The rate at which users are sampled."""
-        return self.users_per_round / self.users
+    def noise_per_clip(self) -> float:
+        stated = paper_model.stated_noise(self.noise_multiplier, self.q_u * self.population)
+        if self.terms.noise == "as-stated":
+            return stated
+        return paper_model.coded_noise(stated, self.clip_norm, self.denominator)
 
     @property
-    def claimed_rate(self) -> float:
-        """The sampling probability behind the paper's ε."""
-        if self.estimator == "user_level":
-            return self.q_u
-        if self.estimator == "f_e":
-            return self.q_u * self.q_e
-        return self.q_u * self.q_e * self.sensitive_sentences / self.sentences
+    def denominator(self) -> float:
+        extended = self.q_s * self.terms.extended_weights if self.terms.estimator == "f_e_plus" else 0.0
+        return paper_model.denominator(
+            self.q_u * self.terms.user_weights, self.q_e, self.terms.entity_weights, extended
+        )
 
+    def event(self) -> RoundEvent:
+        """Any sentence with the entity may turn a user's update, so that q_e amplifies nothing."""
+        return RoundEvent("user_level", self.noise_per_clip, q_u=self.q_u)
 
-def epsilon_as_published(settings: PublishedSettings, rounds: int, delta: float) -> float:
-    """The paper's ε: min over orders λ of (rounds · α(λ) − ln δ) / λ. It is a claim, not a guarantee."""
-    return float(curve_as_published(settings, [rounds], delta)[0])
+    def exposed(self, adjacency: Adjacency) -> Adjacency:
+        """Return an entity that all users mention where the weights depend on other users' data."""
+        if not self.terms.weights_from_data:
+            return adjacency
+        return replace(adjacency, entity_bound=ContributionBound(users=self.population, sentences_per_user=1))
 
+    def claim(self) -> PublishedSettings:
+        """Return the training as the paper's accountant reads it."""
+        return PublishedSettings(
+            estimator=self.terms.estimator,
+            users=self.population,
+            users_per_round=self.expected_cohort,
+            noise_multiplier=self.noise_multiplier,
+            q_e=self.q_e,
+            sentences=self.terms.sentences,
+            sensitive_sentences=self.terms.sensitive_sentences,
+        )
 
-def curve_as_published(settings: PublishedSettings, rounds: Sequence[int], delta: float) -> npt.NDArray[np.float64]:
-    """:func:`epsilon_as_published` after each number of ``rounds``; 0 after none."""
-    orders = np.array(_ORDERS, dtype=np.float64)
-    moments = np.array([log_moment(settings.claimed_rate, settings.noise_multiplier, order) for order in _ORDERS])
-    counts = np.asarray(rounds, dtype=np.float64)
-    claimed = ((counts[:, None] * moments - math.log(delta)) / orders).min(axis=1)
-    return np.where(counts > 0, claimed, 0.0)
+    def claims(self, rounds: int, delta: float) -> dict[str, Floats]:
+        return {AS_PUBLISHED: paper_model.curve_as_published(self.claim(), range(rounds + 1), delta)}
 
+    def describe(self) -> Description:
+        z = f"noise multiplier z {self.noise_multiplier:.4g}"
+        terms = f"{self.terms.estimator}, noise {self.terms.noise}"
+        words = (*self.rates_in_words(), self.clips_in_words(), z, terms)
+        return Description(protects=self.protects, settings=words, warnings=tuple(self._warnings()))
 
-def log_moment(q: float, noise_multiplier: float, order: int) -> float:
-    """α(λ) = ln E_P[(P/Q)^λ] with P = (1−q)·N(0, z²) + q·N(1, z²) and Q = N(0, z²) (Abadi et al., eq. 2)."""
-    power = order + 1
-    k = np.arange(power + 1, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        log_out = np.where(k < power, (power - k) * np.log1p(-q) if q < 1 else -np.inf, 0.0)
-    log_terms = gammaln(power + 1) - gammaln(k + 1) - gammaln(power - k + 1) + log_out
-    return float(logsumexp(log_terms + k * np.log(q) + k * (k - 1) / (2 * noise_multiplier**2)))
+    def _warnings(self) -> list[str]:
+        warnings = [
+            f"{AS_PUBLISHED} is what the paper's accountant says of these settings. It is a claim and no guarantee "
+            "(docs/privacy.md, section 3)."
+        ]
+        if self.terms.noise == "as-coded":
+            stated = paper_model.stated_noise(self.noise_multiplier, self.expected_cohort)
+            warnings.append(
+                f"privacy.noise is as-coded: the noise is {self.noise_per_clip:.2g} of a user's clip where the paper "
+                f"states {stated:.4g}, and protects nobody."
+            )
+        if self.sums_from_corpus:
+            warnings.append(
+                "W_e and W_s are the corpus's; the guarantee takes them as public (privacy.entity_weights, "
+                "privacy.extended_weights)."
+            )
+        if self.terms.weights_from_data:
+            warnings.append(
+                "the weights depend on other users' data, so that every ε is that of an entity which all users mention."
+            )
+        return warnings
 
+    def record(self) -> dict[str, Any]:
+        return super().record() | {"published": asdict(self.terms)}
 
-def proven_event(settings: PublishedSettings) -> RoundEvent:
-    """The mechanism as the paper states it (weights 1, public denominators), in terms that are accounted for.
-
-    The noise of both estimators has standard deviation z·(q_u·|U| + 1)·β / D where one user's clipped update
-    adds at most β / D to the same average: in units of one user's clip that is z·(q_u·|U| + 1). An entity
-    may turn the clipped update of every sampled user that knows it, by 2β, and since a sentence counts as
-    soon as any of its entities is active, q_e does not amplify. ``user_level`` adds noise z·β to the sum.
-    """
-    z = settings.noise_multiplier
-    if settings.estimator != "user_level":
-        z *= settings.users_per_round + 1
-    return RoundEvent("user_level", z, q_u=settings.q_u)
+    @classmethod
+    def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        terms = values.get("published")
+        if terms is None:
+            raise PrivacyError("published is None; allowed: the terms of the paper's algorithm")
+        others = {name: value for name, value in values.items() if name != "published"}
+        return super().recorded_fields(others) | {"terms": PublishedTerms(**terms)}

@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# A slow machine is no failure; what must be fast is measured in benchmarks/.
+# A slow machine is not a failure; benchmarks/ measures speed.
 settings.register_profile("fl_sim", deadline=None)
 settings.load_profile("fl_sim")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# With ``--dist loadfile`` a file is one worker's: the longest come first, so that none of them is the last to end, and
-# files that wait for other processes run beside files that compute.
+# With ``--dist loadfile`` one worker runs all tests of a file. The longest files come first, so that none of them ends
+# last and those that wait for other processes overlap with those that compute.
 LONGEST = (
     "e2e/engines/test_flwr_run.py",
     "data_prep/taggers/test_taggers.py",
@@ -41,14 +41,14 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and leave all else in its order."""
-    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """Put the longest files first and keep the order of the others."""
+    ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora beside the checkout; tests that want it skip where it is absent."""
+    """Return the folder of real corpora next to the checkout; skip the test if it is absent."""
     folder = REPOSITORY.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the real corpora (../shared/data) are not on this machine")
@@ -57,5 +57,5 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than a small run does, and is tested elsewhere: ``pytest.mark.usefixtures("no_plots")``."""
+    """Skip the plots of runs, which take longer than a small run and are tested elsewhere."""
     monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)

@@ -1,6 +1,6 @@
-"""Every ε computed once: it is a pure function of its arguments, half of what a small run takes, and few plans are run.
+"""Cache every ε: it is a pure function of its arguments and takes half the time of a small run.
 
-Tests of ε itself compute it anew.
+Tests of ε itself do not use the cache.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _compute_curve, _compose = accountant.epsilon_curve, accountant.composed_epsilon
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """While the block runs, :mod:`fl_sim.strategies.accounting.accountant` remembers what it computed, now and in
-    earlier blocks."""
+    """Cache the results of :mod:`fl_sim.strategies.accounting.accountant` during the block and across blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accountant, "epsilon_curve", _epsilon_curve)
         patch.setattr(accountant, "composed_epsilon", _composed_epsilon)
@@ -47,4 +46,4 @@ def _composed(events: tuple[tuple[RoundEvent, int], ...], adjacency: Adjacency, 
 
 
 def _composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
-    return _composed(tuple(events.items()), adjacency, delta)  # in their order, on which the last bit depends
+    return _composed(tuple(events.items()), adjacency, delta)  # in this order, on which the last bit depends

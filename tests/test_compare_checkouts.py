@@ -1,4 +1,4 @@
-"""The guard of a refactoring notices what changed, what is missing and what is new; nothing is trained here."""
+"""The comparison of checkouts notices what changed, what is missing and what is new; nothing is trained here."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def script() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def side(tmp_path: Path) -> SimpleNamespace:
-    """What the readers need of a side."""
+    """The part of a side that the readers use."""
     return SimpleNamespace(
-        label="new", work=tmp_path / "new", older_work=tmp_path / "old", checkout=tmp_path / "checkout", said={}
+        label="new", work=tmp_path / "new", older_work=tmp_path / "old", checkout=tmp_path / "checkout", results={}
     )
 
 
@@ -76,7 +76,7 @@ def test_an_addition_is_a_difference_unless_it_is_deliberate(script: SimpleNames
     assert kinds(allowed) == [("allowed", "run: --fast")]
     assert (allowed.verdict, allowed.passed) == ("same, with additions", True)
     assert not script.differences.compare("json/run", FLAGS, more, [deliberate]).passed
-    assert not script.differences.compare("flags", more, FLAGS, [deliberate]).passed  # it allows nothing to go
+    assert not script.differences.compare("flags", more, FLAGS, [deliberate]).passed  # it does not allow removals
 
 
 def test_the_additions_that_ship_can_be_read(script: SimpleNamespace) -> None:
@@ -109,7 +109,7 @@ def test_times_places_and_wording_do_not_count(script: SimpleNamespace, side: Si
     assert read("old", 0.1, "uedp") != read("old", 0.1, "user_level")
 
 
-def test_a_tensor_is_told_apart_and_metadata_are_not_read(script: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_changed_tensor_is_noticed_and_metadata_are_not_read(script: SimpleNamespace, tmp_path: Path) -> None:
     def written(run: str, content: bytes) -> Path:
         header = {"__metadata__": {"seal": run}, "w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
         head = json.dumps(header).encode()
@@ -128,7 +128,7 @@ def test_a_run_may_be_refused_by_another_version_but_not_end_otherwise(
     script: SimpleNamespace, code: int, verdict: str, passed: bool
 ) -> None:
     sides = [
-        SimpleNamespace(label=label, said={"taken-over": SimpleNamespace(code=ended, last_line="another version")})
+        SimpleNamespace(label=label, results={"taken-over": SimpleNamespace(code=ended, last_line="another version")})
         for label, ended in (("old", 0), ("new", code))
     ]
     check = script.checks.Check("older/resume", lambda side: {"model": side.label}, (), may_refuse="taken-over")
@@ -155,9 +155,9 @@ def test_bad_input_is_one_line(
     script: SimpleNamespace, tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = script.compare_checkouts.main([str(tmp_path) if word == "EMPTY" else word for word in words])
-    said = capsys.readouterr()
-    assert (code, said.err.count("\n"), said.out) == (2, 1, "")
-    assert message in said.err
+    output = capsys.readouterr()
+    assert (code, output.err.count("\n"), output.out) == (2, 1, "")
+    assert message in output.err
 
 
 def test_the_checks_have_names_of_their_own_and_what_they_need(script: SimpleNamespace) -> None:

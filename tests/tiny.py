@@ -1,4 +1,4 @@
-"""A corpus and a model small enough to train in a blink."""
+"""A corpus and a model small enough to train in an instant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 
 
 def tiny_corpus(folder: Path, users: int = USERS, each: int = SENTENCES_EACH) -> Path:
-    """A prepared corpus: a train and a validation split, one of a single user, and one without entities."""
+    """Write a prepared corpus with four splits: train, validation, one with a single user, one without entities."""
     write_corpus(_sentences(users, each), folder, name="tiny")
     return folder
 
@@ -33,5 +33,5 @@ def _sentences(users: int, each: int) -> Iterator[Sentence]:
 
 
 def command_line(settings: dict[str, object]) -> list[str]:
-    """``settings`` as the flags of ``fl-sim run``."""
+    """Return ``settings`` as the flags of ``fl-sim run``."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -1,4 +1,4 @@
-"""The floor: a plain torch loop over the cohort's users, a local epoch each, updates summed."""
+"""The lower reference: a plain torch loop over the cohort's users, one local epoch each, client updates summed."""
 
 import numpy as np
 import plain
@@ -6,14 +6,14 @@ import torch
 
 
 def main() -> None:
-    spec = plain.given()
-    tokens, module, draws = plain.users_of(spec), plain.gpt2(spec), np.random.default_rng(0)
+    spec = plain.read_spec()
+    tokens, module, rng = plain.users_of(spec), plain.gpt2(spec), np.random.default_rng(0)
     parameters = list(module.parameters())
     start = [p.detach().clone() for p in parameters]
 
     def one_round() -> None:
         total = [torch.zeros_like(p) for p in parameters]
-        for user in plain.cohort_of(spec, draws):
+        for user in plain.cohort_of(spec, rng):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, start)
             optimizer = torch.optim.SGD(parameters, lr=plain.RATE)

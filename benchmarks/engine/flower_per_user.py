@@ -1,4 +1,4 @@
-"""Flower as its tutorials have it: one node per user, FedAvg in its wrapper for central differential privacy."""
+"""Flower as in its tutorials: one node per user, and FedAvg wrapped in its strategy for central DP."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.simulation import run_simulation
 
-SPEC = plain.given()
+SPEC = plain.read_spec()
 client, server = ClientApp(), ServerApp()
 
 
 def train(message: Message, context: Context) -> Message:
-    tokens, module = plain.opened(json.dumps(SPEC))
+    tokens, module = plain.cached_workload(json.dumps(SPEC))
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(module.parameters(), lr=plain.RATE)
     sentences = tokens[context.node_config["partition-id"]][torch.randperm(SPEC["sentences"])]
@@ -35,14 +35,14 @@ client.train()(train)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    left = [1]
+    rounds_left = [1]
 
-    def after(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    def wait_for_request(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         if server_round > 0:
-            left[0] -= 1
-        if left[0] == 0:
-            left[0] = plain.asked()
-            if left[0] == 0:
+            rounds_left[0] -= 1
+        if rounds_left[0] == 0:
+            rounds_left[0] = plain.next_request()
+            if rounds_left[0] == 0:
                 raise SystemExit
         return MetricRecord({})
 
@@ -50,15 +50,15 @@ def main(grid: Grid, context: Context) -> None:
     average = FedAvg(fraction_train=share, fraction_evaluate=0.0)
     private = DifferentialPrivacyServerSideFixedClipping(average, 0.01, plain.CLIP, SPEC["cohort"])
     arrays = ArrayRecord(plain.gpt2(SPEC).state_dict())
-    private.start(grid, arrays, num_rounds=10**6, evaluate_fn=after)
+    private.start(grid, arrays, num_rounds=10**6, evaluate_fn=wait_for_request)
 
 
 if __name__ == "__main__":
     import logging
 
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # for busy machines
     os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
-    plain.quietly()
+    plain.redirect_output()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
     ray = {"num_cpus": SPEC["workers"], "include_dashboard": False}

@@ -1,4 +1,4 @@
-"""fl_sim itself: a run as ``fl-sim run`` does it, which waits after a round until more are asked for."""
+"""fl_sim itself: a run as ``fl-sim run`` does it, which waits after a round until more are requested."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ from fl_sim.experiments.experiment import Row
 
 
 def main() -> None:
-    spec = plain.given()
+    spec = plain.read_spec()
     settings = {
         "corpus.path": str(plain.folder_of(spec) / "corpus"),
         "out": str(plain.folder_of(spec) / spec["name"]),
@@ -27,21 +27,21 @@ def main() -> None:
         "evaluation.max_sentences": 1,
         "checkpoint_every": 10**6,
     }
-    left, users = 1, 0
+    rounds_left, users = 1, 0
 
-    def after(row: Row) -> None:
-        nonlocal left, users
+    def wait_for_request(row: Row) -> None:
+        nonlocal rounds_left, users
         if row["round"] > 0:
-            left -= 1
+            rounds_left -= 1
             users += int(row["cohort_users"])
-        if left == 0:
-            left, users = plain.asked(users), 0
-            if left == 0:
+        if rounds_left == 0:
+            rounds_left, users = plain.next_request(users), 0
+            if rounds_left == 0:
                 raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        simulation.run(RunConfig.from_mapping(settings | spec["settings"]), observer=after)
+        simulation.run(RunConfig.from_mapping(settings | spec["settings"]), observer=wait_for_request)
 
 
-plain.quietly()
+plain.redirect_output()
 main()

@@ -21,7 +21,7 @@ def main() -> None:
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
-    class Trained(torch.nn.Module):
+    class LossModule(torch.nn.Module):
         def __init__(self, module: Any) -> None:
             super().__init__()
             self.module = module
@@ -32,10 +32,10 @@ def main() -> None:
         def metrics(self, tokens: torch.Tensor, is_eval: bool = False) -> dict[str, Any]:
             return {"loss": Weighted(0.0, 1)}
 
-    spec = plain.given()
+    spec = plain.read_spec()
     tokens = plain.users_of(spec)
-    np.random.seed(0)  # noqa: NPY002 (pfl draws from it)
-    module = Trained(plain.gpt2(spec))
+    np.random.seed(0)  # noqa: NPY002 (pfl uses this generator)
+    module = LossModule(plain.gpt2(spec))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0))
     users = FederatedDataset(
         lambda user: Dataset((tokens[user],), user_id=str(user)),
@@ -47,22 +47,24 @@ def main() -> None:
         local_num_epochs=1, local_learning_rate=plain.RATE, local_batch_size=plain.BATCH, local_max_grad_norm=None
     )
 
-    left = [1]
+    rounds_left = [1]
 
-    class Waiting(TrainingProcessCallback):
+    class WaitForRequest(TrainingProcessCallback):
         def after_central_iteration(
             self, aggregate_metrics: Any, model: Any, *, central_iteration: int
         ) -> tuple[bool, Metrics]:
-            left[0] -= 1
-            if left[0] == 0:
-                left[0] = plain.asked()
-            return left[0] == 0, Metrics()
+            rounds_left[0] -= 1
+            if rounds_left[0] == 0:
+                rounds_left[0] = plain.next_request()
+            return rounds_left[0] == 0, Metrics()
 
     params = NNAlgorithmParams(
         central_num_iterations=10**6, evaluation_frequency=10**6, train_cohort_size=spec["cohort"], val_cohort_size=0
     )
-    FederatedAveraging().run(params, backend, model, local, callbacks=[Waiting()], send_metrics_to_platform=False)
+    FederatedAveraging().run(
+        params, backend, model, local, callbacks=[WaitForRequest()], send_metrics_to_platform=False
+    )
 
 
-plain.quietly()
+plain.redirect_output()
 main()

@@ -1,4 +1,4 @@
-"""What all contenders share, fl_sim or not: the users' tokens, the model, and rounds on demand. Knows torch alone."""
+"""Code shared by all contenders: the users' tokens, the model, and rounds on request. Imports torch, not fl_sim."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BATCH, RATE, CLIP = 16, 0.1, 1.0
 HIDDEN, LAYERS, HEADS = 128, 2, 4
 
 
-def given() -> dict[str, Any]:
-    """The workload, from the command line: tokens (a file), users, sentences, cohort, vocabulary, and a folder."""
+def read_spec() -> dict[str, Any]:
+    """Return the workload given on the command line: tokens (a file), users, sentences, cohort, vocabulary, folder."""
     torch.set_num_threads(1)
     return dict(json.loads(sys.argv[1]))
 
 
 def users_of(spec: dict[str, Any]) -> torch.Tensor:
-    """All tokens, int64 (users, sentences, tokens)."""
+    """Return all tokens, int64 ``(users, sentences, tokens)``."""
     return torch.from_numpy(np.load(spec["tokens"]).astype(np.int64))
 
 
 def gpt2(spec: dict[str, Any]) -> Any:
-    """The model of every contender: a small GPT-2 without dropout."""
+    """Return the model of every contender: a small GPT-2 without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -45,29 +45,32 @@ def gpt2(spec: dict[str, Any]) -> Any:
 
 
 @functools.cache
-def opened(spec: str) -> tuple[torch.Tensor, Any]:
-    """Tokens and model, which a process that is told its workload (JSON) again and again keeps. In this module, so that
-    a worker of Ray finds it by name: what is in a script is sent along with every task, and forgets."""
+def cached_workload(spec: str) -> tuple[torch.Tensor, Any]:
+    """Return the tokens and the model of a workload (JSON); a process that gets the same one again reuses them.
+
+    It stands in this module so that a Ray worker imports it by name. A function of the main script is sent along with
+    every task and would lose its cache.
+    """
     torch.set_num_threads(1)
-    given = json.loads(spec)
-    return users_of(given), gpt2(given)
+    workload = json.loads(spec)
+    return users_of(workload), gpt2(workload)
 
 
 def loss_of(module: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of the next word over a batch of sentences (B, T)."""
-    scores = module(input_ids=tokens[:, :-1], use_cache=False).logits
-    return functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+    """Return the mean next-token cross-entropy over a batch of sentences, int64 ``(sentences, tokens)``."""
+    logits = module(input_ids=tokens[:, :-1], use_cache=False).logits
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def cohort_of(spec: dict[str, Any], draws: np.random.Generator) -> list[int]:
-    """As many users as are expected in a round."""
-    return draws.choice(spec["users"], spec["cohort"], replace=False).tolist()
+def cohort_of(spec: dict[str, Any], rng: np.random.Generator) -> list[int]:
+    """Return a round's users: as many as the workload's cohort, sampled without replacement."""
+    return rng.choice(spec["users"], spec["cohort"], replace=False).tolist()
 
 
 def on_demand(one_round: Callable[[], object]) -> None:
-    """Warm up, then do rounds whenever the other side asks for them, until it closes the pipe."""
+    """Do a first round, then rounds on request, until the benchmark closes the pipe."""
     one_round()
-    while (rounds := asked()) > 0:
+    while (rounds := next_request()) > 0:
         for _ in range(rounds):
             one_round()
 
@@ -75,17 +78,22 @@ def on_demand(one_round: Callable[[], object]) -> None:
 _OUT = sys.stdout
 
 
-def quietly() -> None:
-    """Whatever this process and those that it starts print goes to stderr; the pipe is for :func:`asked` alone, and
-    ends with this process."""
+def redirect_output() -> None:
+    """Redirect what this process and its children print to stderr.
+
+    The pipe to the benchmark then carries only what :func:`next_request` writes.
+    """
     global _OUT
     _OUT = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
 
-def asked(users: int | None = None) -> int:
-    """Say that all asked for is done, with how many users unless it was as many as expected; how many rounds to do
-    next, 0 for none."""
+def next_request(users: int | None = None) -> int:
+    """Report that the requested rounds are done, and return how many to do next (0: none).
+
+    Args:
+        users: users that took part, if the number is not fixed.
+    """
     print("done" if users is None else f"done {users}", file=_OUT, flush=True)
     return int(sys.stdin.readline() or 0)
 

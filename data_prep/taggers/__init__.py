@@ -1,1 +1,1 @@
-"""Taggers: which spans of a text are sensitive entities, and of which category."""
+"""Taggers: mark the spans of a text that are sensitive entities, and their categories."""

@@ -1,12 +1,19 @@
-"""Kinds of sensitive entities: the 20 categories of the UeDP paper's Table I, and which of them a tagger's label means.
+"""Categories of sensitive entities: the 20 of the UeDP paper's Table I, and the labels of taggers that mean them.
 
-A prepared corpus keeps each mention's own label; its category is a function of the label, so nothing is lost and
-every tagger can be compared with every other. Neither is part of an entity's identity
-(:func:`fl_sim.data_prep.identity.entity_key`): the same name under two labels is one entity with one coin.
+A prepared corpus keeps each mention's own label; its category is a function of the label, so taggers with different
+labels can be compared. Neither is part of an entity's identity (:func:`fl_sim.data_prep.identity.entity_key`): the same
+name under two labels is one entity.
 
 A label may be coarser than the categories. "LOC" of CoNLL-2003 covers countries, which the paper calls GPE; "NAME" of
-our rules covers every proper name. Whoever selects entities by category must not lose those: a mention counts as
-sensitive if *any* category that its label may mean is selected, and a label that we have never seen may mean all.
+our rules covers every proper name. A selection by category must not lose these: a mention counts as sensitive if *any*
+category that its label may mean is selected, and an unknown label may mean all.
+
+>>> category_of("PER"), category_of("facility")
+(<Category.PERSON: 'PERSON'>, <Category.FAC: 'FAC'>)
+>>> sorted(possible_categories("LOC"))
+[<Category.GPE: 'GPE'>, <Category.LOC: 'LOC'>]
+>>> Selection.parse("org,gpe").keeps("LOC"), Selection.parse("org,gpe").keeps("PER")
+(True, False)
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from fl_sim.data_prep.records import CorpusError
 
 
 class Category(StrEnum):
-    """The rows of Table I, in its order; the values are what stands for a mention when text is de-identified."""
+    """The rows of Table I, in its order; the values replace mentions in de-identified text."""
 
     PERSON = "PERSON"
     LOC = "LOC"
@@ -45,11 +52,11 @@ class Category(StrEnum):
 
 DESCRIPTIONS: Mapping[Category, str] = {
     Category.PERSON: "people, made-up ones too",
-    Category.LOC: "places that no state or town is: mountains, seas, regions",
+    Category.LOC: "places other than states and towns: mountains, seas, regions",
     Category.ORG: "companies, authorities, clubs, schools and other bodies",
-    Category.MISC: "names that are none of a person's, a place's or an organisation's, and names of unknown kind",
+    Category.MISC: "names of other things than persons, places and organisations, and names of unknown kind",
     Category.GPE: "countries, states, cities: places with a government",
-    Category.PII: "what identifies or reaches a person: e-mail, phone, card, account and social security numbers",
+    Category.PII: "identifiers and addresses of persons: e-mail, phone, card, account and social security numbers",
     Category.DATE: "calendar dates and periods, absolute or relative",
     Category.NORP: "nationalities, religions, political groups",
     Category.FAC: "buildings, airports, roads, bridges",
@@ -65,7 +72,7 @@ DESCRIPTIONS: Mapping[Category, str] = {
     Category.ORDINAL: "first, second, third",
     Category.CARDINAL: "other numbers",
 }
-"""What each category holds, in our words."""
+"""What each category holds."""
 
 NAMES = frozenset(
     {
@@ -83,7 +90,7 @@ NAMES = frozenset(
         Category.WORK_OF_ART,
     }
 )
-"""What a proper name of unknown kind may be."""
+"""The categories that a proper name of unknown kind may have."""
 
 GROUPS: Mapping[str, frozenset[Category]] = {
     "org": frozenset({Category.ORG}),
@@ -94,13 +101,13 @@ GROUPS: Mapping[str, frozenset[Category]] = {
     "misc": NAMES - {Category.PERSON, Category.LOC, Category.ORG, Category.GPE},
     "all": frozenset(Category),
 }
-"""What ``--entities`` can name: the paper's choices. Every other category goes by its own name (``date``, ``norp``)."""
+"""The groups that ``--entities`` takes, as in the paper. Every category has its own name, too (``date``, ``norp``)."""
 
 _IDENTIFIERS = """
 EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP_ADDRESS
 MAC_ADDRESS CRYPTO"""
 IDENTIFIERS = frozenset(_IDENTIFIERS.split())
-"""Labels of what reaches or identifies a person and is told by its form alone."""
+"""Labels of identifiers and addresses that are recognised by their form alone."""
 
 _SPELLINGS: Mapping[Category, str] = {
     Category.PERSON: "PER PEOPLE",
@@ -116,7 +123,7 @@ _SPELLINGS: Mapping[Category, str] = {
     Category.PERCENT: "PERCENTAGE",
 }
 """Labels of CoNLL-2003, OntoNotes, WNUT-17, UNER, the Broad Twitter Corpus, Presidio, Stanza, our rules and our own
-corpus that differ from the category's name; compared as :func:`_plain` writes them."""
+corpus that differ from the category's name, as :func:`_plain` writes them."""
 
 _NAME = "NAME"
 _BY_LABEL: Mapping[str, Category] = {
@@ -127,15 +134,19 @@ _BY_LABEL: Mapping[str, Category] = {
 
 
 def category_of(label: str) -> Category:
-    """The category that ``label``, of whatever tagger, says first; MISC for a label that nobody told us of."""
+    """Return the category that a label of any tagger means first; MISC for an unknown label."""
     return _BY_LABEL.get(_plain(label), Category.MISC)
 
 
 def possible_categories(label: str, labels: Collection[str] = ()) -> frozenset[Category]:
-    """Every category that ``label`` may mean when it comes from a source that can give ``labels``.
+    """Return every category that ``label`` may mean.
 
-    A source that has no label for GPE, or of which nothing is known, puts countries and cities under LOC. One label
-    for dates and times (Presidio's) may mean both. An unknown label may mean anything.
+    A source without a label for GPE, or an unknown source, puts countries and cities under LOC. One label for dates and
+    times (Presidio's) may mean both. An unknown label may mean any category.
+
+    Args:
+        label: of a mention.
+        labels: all that its source can give; empty if unknown.
     """
     plain = _plain(label)
     if plain == _NAME:
@@ -154,16 +165,22 @@ def possible_categories(label: str, labels: Collection[str] = ()) -> frozenset[C
 
 @dataclass(frozen=True)
 class Selection:
-    """Which mentions count as sensitive: those that may belong to one of ``categories``."""
+    """Selects the mentions that count as sensitive.
+
+    Attributes:
+        names: groups and categories as they were named.
+        categories: a mention counts if its label may mean one of these.
+    """
 
     names: tuple[str, ...]
     categories: frozenset[Category]
 
     @classmethod
     def parse(cls, names: Iterable[str] | str) -> Selection:
-        """The union of the groups and categories that ``names`` lists (a text is split at commas).
+        """Return the union of groups and categories; a text is split at commas.
 
-        Raises :class:`CorpusError` for a name that is neither, and for none at all.
+        Raises:
+            CorpusError: a name is neither a group nor a category, or there is none.
         """
         listed = names.split(",") if isinstance(names, str) else names
         cleaned = tuple(dict.fromkeys(name.strip().lower() for name in listed if name.strip()))
@@ -172,21 +189,21 @@ class Selection:
         for name in cleaned:
             if name not in selectable():
                 raise CorpusError(f"entities: {name!r} is unknown, it must be one of {', '.join(selectable())}")
-        chosen = frozenset().union(*(GROUPS.get(name) or {Category(name.upper())} for name in cleaned))
-        return cls(cleaned, chosen)
+        categories = frozenset().union(*(GROUPS.get(name) or {Category(name.upper())} for name in cleaned))
+        return cls(cleaned, categories)
 
     @property
     def everything(self) -> bool:
-        """Whether no mention is ever dropped."""
+        """Whether every mention counts."""
         return self.categories == frozenset(Category)
 
     def keeps(self, label: str, labels: Collection[str] = ()) -> bool:
-        """Whether a mention with ``label`` counts, from a source that can give ``labels`` (empty: unknown)."""
+        """Return whether a mention with ``label`` counts, from a source that can give ``labels`` (empty: unknown)."""
         return not self.categories.isdisjoint(possible_categories(label, labels))
 
 
 def selectable() -> tuple[str, ...]:
-    """Every name that a selection may list: the paper's groups first, then the categories without a group."""
+    """Return every name that a selection may list: the paper's groups, then the categories without a group."""
     return (*GROUPS, *(category.value.lower() for category in Category if category.value.lower() not in GROUPS))
 
 

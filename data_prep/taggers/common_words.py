@@ -1,4 +1,4 @@
-"""Ordinary English words that often open a sentence, where a capital letter says nothing."""
+"""Common English words that often begin a sentence, where a capital letter does not mean a name."""
 
 _OPENERS = """
 accordingly actually additionally admittedly afterwards again ago ah all alright also alternatively
@@ -29,7 +29,7 @@ with within without wonder wonderful would wow write yeah yes yesterday yet you 
 thursday friday saturday sunday mon tue tues wed thu thur thurs fri sat sun
 """
 OPENERS = frozenset(_OPENERS.split())
-"""Adverbs, function words, greetings, imperatives and weekdays: no part of a name at a sentence's start."""
+"""Adverbs, function words, greetings, imperatives and weekdays: no part of a name at the start of a sentence."""
 
 _NOUNS = """
 access accidents accounts action advice age air amount analysts animals answer answers anything apples

@@ -1,4 +1,10 @@
-"""Runs of capitalised words as names: the part of the rules that knows no label."""
+"""Find names as runs of capitalised words, without telling persons from places.
+
+>>> text = "We met Ada Byron ."
+>>> words = [make_word(token) for token in text.split()]
+>>> list(find_names(text, words, starts=[0, 3, 7, 11, 17], spaced=[1, 1, 1, 1, 0]))
+[Mention(start=7, end=16, label='NAME')]
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.common_words import COMMON_NOUNS, OPENERS
 
 NAME = "NAME"
-"""Label of a run of capitalised words; the rules do not tell people from places."""
+"""The label of a run of capitalised words."""
 
 _PARTICLES = "of de la le du van von der den di da del al el bin ibn y"
 _LINK_WORDS = frozenset(_PARTICLES.split())
@@ -23,21 +29,21 @@ _TITLES = frozenset({"i'm", "i've", "mr", "mrs", "ms", "dr"})
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What the rules ask of a token, all of it a function of the token's characters."""
+    """The properties of a token that the rules use; all are functions of its characters."""
 
     text: str
     capitalised: bool
     acronym: bool
-    links: bool  # a particle in lower case ("of"), wherever it stands
-    marks: bool  # a hyphen and the like, which links names where no space stands before it
-    opens: bool  # after it, a capital letter says little
-    dull: bool  # never a name by itself
-    opener: bool  # no name where a sentence begins
-    noun: bool  # no name where a sentence begins and nothing follows
+    links: bool  # a particle in lower case ("of") links names
+    marks: bool  # a hyphen and the like links names if no space is before it
+    opens: bool  # a capital letter after it means little
+    stop_word: bool  # never a name by itself
+    opener: bool  # no name at the start of a sentence
+    noun: bool  # no name at the start of a sentence if no name follows
 
 
 def make_word(text: str) -> Word:
-    """The word with the characters ``text``."""
+    """Return the properties of the token ``text``."""
     lower = text.lower()
     return Word(
         text=text,
@@ -46,16 +52,20 @@ def make_word(text: str) -> Word:
         links=lower in _LINK_WORDS and not text.istitle(),
         marks=text in _LINK_MARKS,
         opens=text in _OPENING_MARKS or text.isspace(),
-        dull=lower in _never_names(),
+        stop_word=lower in _never_names(),
         opener=lower in OPENERS,
         noun=lower in COMMON_NOUNS,
     )
 
 
 def find_names(text: str, words: Sequence[Word], starts: Sequence[int], spaced: Sequence[int]) -> Iterator[Mention]:
-    """Maximal runs of capitalised words, linked by particles ("Bank of England"), less common openers.
+    """Yield maximal runs of capitalised words, linked by particles ("Bank of England"), without common first words.
 
-    ``starts`` are the words' places in ``text``; ``spaced`` says of each whether a space follows it.
+    Args:
+        text: any text.
+        words: its tokens.
+        starts: the place of each token in the text.
+        spaced: whether a space follows each token.
     """
     shouted = text.isupper()
     position = 0
@@ -71,7 +81,7 @@ def find_names(text: str, words: Sequence[Word], starts: Sequence[int], spaced: 
 
 
 def _run_end(words: Sequence[Word], spaced: Sequence[int], start: int) -> int:
-    """One past the last capitalised word of the run that begins at ``start``."""
+    """Return the end (exclusive) of the run of words that begins at ``start``."""
     end = start + 1
     while end < len(words):
         if words[end].capitalised:
@@ -84,14 +94,14 @@ def _run_end(words: Sequence[Word], spaced: Sequence[int], start: int) -> int:
 
 
 def _run_start(words: Sequence[Word], spaced: Sequence[int], start: int, end: int, shouted: bool) -> int:
-    """``start`` moved past words that are capitalised for another reason than being a name."""
+    """Return ``start``, moved past words that are capitalised for another reason than being a name."""
     opening = start == 0 or words[start - 1].opens
     if opening and end - start == 1 and words[start].noun:
         return end
     while start < end:
         word = words[start]
-        dull = word.dull or (opening and word.opener) or _links(words, spaced, start)
-        if not dull or (word.acronym and not shouted):
+        common = word.stop_word or (opening and word.opener) or _links(words, spaced, start)
+        if not common or (word.acronym and not shouted):
             break
         start += 1
     return start

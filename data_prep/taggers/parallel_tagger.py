@@ -1,4 +1,4 @@
-"""A tagger in several processes: each has its own copy and takes whole batches of texts."""
+"""Run a tagger in several processes; each has its own copy and takes whole batches of texts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from fl_sim.data_prep.taggers.tagger import Tagger
 
 _TEXTS = 256
 _AHEAD = 3
-"""Batches per process that are read before they are asked for; the corpus is never read as a whole."""
+"""Batches per process that are read ahead."""
 
 _tagger: Tagger
 
 
 class ParallelTagger:
-    """What ``make`` makes, in ``processes`` processes, which start at the first text and stay until :meth:`close`."""
+    """Tags in several processes, which start at the first text and run until :meth:`close`."""
 
     def __init__(self, make: Callable[[], Tagger], processes: int) -> None:
-        self._described = make()
+        """Make one tagger here, to describe it.
+
+        Args:
+            make: makes a tagger; pickled for the processes.
+            processes: their number.
+        """
+        self._local = make()
         self._make = make
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
 
     @property
     def labels(self) -> frozenset[str]:
-        return self._described.labels
+        return self._local.labels
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """The same mentions in the same order as from one process."""
+        """Yield the same mentions in the same order as one process does."""
         source = iter(texts)
         waiting: collections.deque[Future[list[list[tuple[int, int, str]]]]] = collections.deque()
         try:
@@ -49,18 +55,18 @@ class ParallelTagger:
                 future.cancel()
 
     def describe(self) -> dict[str, str]:
-        """As from one process: how many there are changes nothing that is found."""
-        return self._described.describe()
+        """Return the description of one tagger; the number of processes changes no mention."""
+        return self._local.describe()
 
     def close(self) -> None:
-        """End the processes; the next text would start others."""
+        """Stop the processes; the next text starts others."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # Not by fork: a copy of a process that has threads, as torch's and progress bars', may wait for ever.
+            # Not by fork: the copy of a process with threads (torch, progress bars) may wait for ever.
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
             weakref.finalize(self, self._pool.shutdown, cancel_futures=True)
@@ -73,13 +79,13 @@ def _start(make: Callable[[], Tagger]) -> None:
 
 
 def _tag(texts: list[str]) -> list[list[tuple[int, int, str]]]:
-    return [[(found.start, found.end, found.label) for found in mentions] for mentions in _tagger.tag(texts)]
+    return [[(mention.start, mention.end, mention.label) for mention in mentions] for mentions in _tagger.tag(texts)]
 
 
 def _mentions(batch: Future[list[list[tuple[int, int, str]]]]) -> Iterator[tuple[Mention, ...]]:
     try:
-        found = batch.result()
+        results = batch.result()
     except BrokenProcessPool as error:
         raise CorpusError("a tagging process died, perhaps for lack of memory; try fewer --processes") from error
-    for mentions in found:
+    for mentions in results:
         yield tuple(itertools.starmap(Mention, mentions))

@@ -1,6 +1,9 @@
-"""Patterns for what has a form: e-mails, URLs, phone and card numbers, dates, times, sums of money.
+"""Find entities by their form: e-mails, URLs, phone and card numbers, dates, times, sums of money.
 
-Two notations: spaCy's Matcher for what consists of words, regular expressions for what a tokenizer would cut up.
+spaCy's Matcher finds those that consist of words, regular expressions those that a tokenizer would split.
+
+>>> list(find_shapes("Ring 020 7946 0958 at 10:30"))
+[Mention(start=5, end=18, label='PHONE'), Mention(start=22, end=27, label='TIME')]
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ _TOKENS: dict[str, list[list[dict[str, Any]]]] = {
         [{"LIKE_NUM": True}, _UNIT, {"IS_CURRENCY": True}],
     ],
 }
-"""Label → patterns over tokens, in the notation of spaCy's Matcher. Each has a token that :func:`may_match` knows."""
+"""Label → patterns over tokens, for spaCy's Matcher. Each needs a token for which :func:`may_match` is true."""
 
 _SHAPES = {
     "EMAIL": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
@@ -65,7 +68,7 @@ _SHAPES = {
 }
 """Label → regular expression over characters; earlier ones win a tie.
 
-Repetitions are bounded, so that a long text without spaces takes linear time.
+Repetitions are bounded, so a long text without spaces takes linear time.
 """
 
 _SHAPE = re.compile("|".join(f"(?P<{label}>{pattern})" for label, pattern in _SHAPES.items()))
@@ -74,7 +77,7 @@ LABELS = frozenset({*_TOKENS, *_SHAPES})
 
 
 class TokenPatterns:
-    """The patterns over tokens, for documents of one vocabulary."""
+    """Finds the patterns over tokens, in documents of one vocabulary."""
 
     def __init__(self, vocab: Vocab) -> None:
         from spacy.matcher import Matcher
@@ -85,14 +88,14 @@ class TokenPatterns:
             self._matcher.add(label, patterns)
 
     def find(self, document: Doc) -> Iterator[Mention]:
-        """Every match, overlapping ones too."""
+        """Yield every match, with overlaps."""
         for match, start, end in self._matcher(document):
             span = document[start:end]
             yield Mention(span.start_char, span.end_char, self._strings[match])
 
 
 def may_match(token: str) -> bool:
-    """Whether ``token`` is such that a pattern over tokens can match: none matches a text without such a token."""
+    """Return whether a pattern over tokens may match a text with ``token``; none matches without such a token."""
     from spacy.lang.lex_attrs import is_currency, like_email, like_url
 
     lower = token.lower()
@@ -107,8 +110,8 @@ def may_match(token: str) -> bool:
 
 
 def find_shapes(text: str) -> Iterator[Mention]:
-    """Every match of a regular expression, none overlapping."""
-    if _SHAPED.search(text) is None:  # each expression needs one of these
+    """Yield the matches of the regular expressions, without overlaps."""
+    if _SHAPED.search(text) is None:  # every expression needs one of these
         return
-    for found in _SHAPE.finditer(text):
-        yield Mention(found.start(), found.end(), str(found.lastgroup))
+    for match in _SHAPE.finditer(text):
+        yield Mention(match.start(), match.end(), str(match.lastgroup))

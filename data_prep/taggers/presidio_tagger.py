@@ -1,4 +1,4 @@
-"""Presidio's recognisers of personal data, called one by one, without its analyser, models or network."""
+"""Presidio's recognisers of personal data, called one by one, without Presidio's analyser, models or network."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LABELS = frozenset(
 _PACKAGES = {"presidio": "presidio-analyzer", "phonenumbers": "phonenumbers", "tldextract": "tldextract"}
 
 
-# What a text must hold for a recogniser to find anything in it; each follows from the recogniser's own expressions,
-# and tests compare both ways on text that is made to come close.
+# What a text needs for a recogniser to find anything in it. Each follows from the recogniser's own expressions; tests
+# compare with and without it on adversarial text.
 _DIGIT = re.compile(r"\d")
 _DIGITS_3 = re.compile(r"\d{3}")
 _DIGITS_4 = re.compile(r"\d{4}")
@@ -48,56 +48,56 @@ _URL_TAIL = re.compile(r"""\.\w{0,20}(?:/[^\s()<>"']*)?["']?""")
 
 
 def require_presidio() -> None:
-    """Raise :class:`CorpusError` unless Presidio is installed."""
+    """Check that Presidio is installed, else raise :class:`CorpusError`."""
     if importlib.util.find_spec("presidio_analyzer") is None:
         raise CorpusError("patterns need Presidio's recognisers: pip install 'fl-sim[pii]'")
 
 
 def presidio_versions() -> dict[str, str]:
-    """Name → version of the packages whose code decides what is found."""
+    """Return the versions of the packages whose code decides the mentions."""
     return {name: importlib.metadata.version(package) for name, package in _PACKAGES.items()}
 
 
 class Recognisers:
-    """E-mails, URLs, phone, card, IBAN and US social security numbers, IP, MAC and bitcoin addresses.
+    """Finds e-mails, URLs, phone, card, IBAN and US social security numbers, IP, MAC and bitcoin addresses.
 
-    A recogniser is asked only about text in which it could find something.
+    A recogniser is called only on text in which it could find something.
     """
 
     def __init__(self) -> None:
         from presidio_analyzer import predefined_recognizers as presidio
 
-        self._asked: list[tuple[re.Pattern[str], Callable[[str], Iterable[Mention]]]] = [
+        self._recognisers: list[tuple[re.Pattern[str], Callable[[str], Iterable[Mention]]]] = [
             (_DIGIT, _PhoneRecogniser().find),
-            (_DIGITS_4, functools.partial(_recognised, presidio.CreditCardRecognizer())),
-            (_IBAN_HEAD, functools.partial(_recognised, presidio.IbanRecognizer())),
-            (_DIGITS_3, functools.partial(_recognised, presidio.UsSsnRecognizer())),
-            (_IP, functools.partial(_recognised, presidio.IpRecognizer())),
-            (_CODE, functools.partial(_recognised, presidio.CryptoRecognizer())),
-            (_MAC, functools.partial(_recognised, presidio.MacAddressRecognizer())),
+            (_DIGITS_4, functools.partial(_mentions_by, presidio.CreditCardRecognizer())),
+            (_IBAN_HEAD, functools.partial(_mentions_by, presidio.IbanRecognizer())),
+            (_DIGITS_3, functools.partial(_mentions_by, presidio.UsSsnRecognizer())),
+            (_IP, functools.partial(_mentions_by, presidio.IpRecognizer())),
+            (_CODE, functools.partial(_mentions_by, presidio.CryptoRecognizer())),
+            (_MAC, functools.partial(_mentions_by, presidio.MacAddressRecognizer())),
             (_AT, _EmailRecogniser().find),
             (_DOMAIN, _UrlRecogniser().find),
         ]
 
     def find(self, text: str) -> tuple[Mention, ...]:
-        """What they find in ``text``; of spans that overlap the longest, then the first."""
-        found: list[Mention] = []
-        for needed, find in self._asked:
+        """Return the mentions in ``text``; of those that overlap the longest, then the first."""
+        mentions: list[Mention] = []
+        for needed, find in self._recognisers:
             if needed.search(text):
-                found += find(text)
-        return keep_longest(found) if found else ()
+                mentions += find(text)
+        return keep_longest(mentions) if mentions else ()
 
 
-def _recognised(recogniser: Any, text: str, offset: int = 0) -> Iterator[Mention]:
+def _mentions_by(recogniser: Any, text: str, offset: int = 0) -> Iterator[Mention]:
     for result in recogniser.analyze(text, recogniser.supported_entities):
         yield Mention(result.start + offset, result.end + offset, result.entity_type)
 
 
 class _EmailRecogniser:
-    """Presidio's, which would fetch the list of public suffixes, with the list that comes with tldextract.
+    """Finds e-mails with Presidio's recogniser and the public suffixes of tldextract; Presidio would download them.
 
-    It is asked about one word at a time, and not about one of more than 2,048 characters: it takes time that grows with
-    the square of that, and is cut off by a clock in the end.
+    It is called on one word at a time, and on none of more than 2,048 characters, because its time is quadratic in the
+    length, up to a timeout.
     """
 
     def __init__(self) -> None:
@@ -115,15 +115,15 @@ class _EmailRecogniser:
     def find(self, text: str) -> Iterator[Mention]:
         for word in _WORD.finditer(text):
             if "@" in word.group() and len(word.group()) <= _LONGEST_WORD:
-                yield from _recognised(self._recogniser, word.group(), word.start())
+                yield from _mentions_by(self._recogniser, word.group(), word.start())
 
 
 class _UrlRecogniser:
-    """Presidio's, asked about the surroundings of every top-level domain that it knows.
+    """Finds URLs with Presidio's recogniser, called on the surroundings of every top-level domain that it knows.
 
-    Its expressions try each place of a text as the beginning of a host of up to 253 characters, at every dot of which
-    they try hundreds of top-level domains: minutes for a long text of dots. Nothing can match that begins further
-    before a top-level domain than scheme, www and host have room, or reaches further behind it than a path.
+    Its expressions try each place of a text as the beginning of a host of up to 253 characters, and hundreds of
+    top-level domains at every dot: minutes for a long text of dots. No match begins further before a top-level domain
+    than scheme, www and host take, or ends further behind it than a path.
     """
 
     def __init__(self) -> None:
@@ -136,12 +136,12 @@ class _UrlRecogniser:
 
     def find(self, text: str) -> Iterator[Mention]:
         for start, end in self._windows(text):
-            yield from _recognised(self._recogniser, text[start:end], start)
+            yield from _mentions_by(self._recogniser, text[start:end], start)
 
     def _windows(self, text: str) -> Iterator[tuple[int, int]]:
         start = end = 0
         for domain in self._domain.finditer(text):
-            if domain.start() < end:  # in the path of the one before, and covered with it
+            if domain.start() < end:  # in the path of the domain before, and covered with it
                 continue
             tail = _URL_TAIL.match(text, domain.start())
             head = max(domain.start() - _URL_HEAD, 0)
@@ -155,11 +155,11 @@ class _UrlRecogniser:
 
 
 class _PhoneRecogniser:
-    """Presidio's, asked for those of its countries alone whose shortest number has no more digits than the text has in
-    a row, where up to four other characters may stand between two digits.
+    """Finds phone numbers with Presidio's recogniser, for the countries whose shortest number fits the text.
 
-    A number with a country code is found whatever country is asked for, so that one of them, the one with the shortest
-    numbers, is asked for wherever the shortest number of any country would fit.
+    A number fits if the text has as many digits in a row, with up to four other characters between two digits. A number
+    with a country code is found whichever country is asked for. The country with the shortest numbers is therefore
+    asked for if the shortest number of any country fits.
     """
 
     def __init__(self) -> None:
@@ -178,8 +178,8 @@ class _PhoneRecogniser:
         }
 
     def find(self, text: str) -> Iterable[Mention]:
-        in_a_row = max((len(_DIGIT.findall(row)) for row in _DIGIT_ROW.findall(text)), default=0)
+        most_digits = max((len(_DIGIT.findall(row)) for row in _DIGIT_ROW.findall(text)), default=0)
         for digits, recogniser in self._recognisers.items():
-            if digits <= in_a_row:
-                return _recognised(recogniser, text)
+            if digits <= most_digits:
+                return _mentions_by(recogniser, text)
         return ()

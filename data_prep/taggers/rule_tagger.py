@@ -1,7 +1,11 @@
-"""Rules over a blank English spaCy pipeline, nothing to download: names by their capitals, the rest by its form.
+"""Tag by rules over a blank English spaCy pipeline, without a download: names by their capitals, the rest by form.
 
-They aim at recall: a word that is wrongly taken for an entity costs training data and no privacy, a missed name loses
-its entity's coin (its sentences are still protected each on its own, as extended entities).
+The rules aim at recall. A word wrongly taken for an entity costs training data but no privacy; a missed name is not
+sampled with its entity (its sentences are still protected each by itself, as extended entities).
+
+>>> [mentions] = RuleTagger().tag(["However, Ada Byron left on 12 March 2024."])
+>>> mentions
+(Mention(start=9, end=18, label='NAME'), Mention(start=27, end=40, label='DATE'))
 """
 
 from __future__ import annotations
@@ -24,16 +28,18 @@ if TYPE_CHECKING:
 
 RULES_VERSION = "2"
 _MOST_WORDS = 500_000
-"""Words after which the vocabulary starts afresh, so that memory does not grow with the corpus (0.4 kB a word)."""
+"""The vocabulary is cleared after so many words (0.4 kB each), so that memory does not grow with the corpus."""
 
 
 class RuleTagger:
-    """``rules``, ``patterns``, or both, which cost one pass over the text.
+    """Finds ``rules``, ``patterns``, or both in one pass over the text.
 
-    ``rules`` finds capitalised names and what has a form: e-mails, URLs, phone, card and account numbers, dates,
-    times, sums. Of candidates that overlap the longest stays, then the first. ``patterns`` finds what has a form
-    only, the longest of those that overlap, and besides everything that Presidio's recognisers find (which need the
-    extra ``pii``; :class:`CorpusError` without it).
+    ``rules`` are capitalised names, and entities with a form: e-mails, URLs, phone, card and account numbers, dates,
+    times, sums. Of candidates that overlap the longest is kept, then the first. ``patterns`` are entities with a form
+    only, the longest of those that overlap, and all that Presidio's recognisers find.
+
+    Raises:
+        CorpusError: ``patterns`` are asked for without the ``pii`` extra.
     """
 
     def __init__(self, *, rules: bool = True, patterns: bool = False) -> None:
@@ -48,17 +54,17 @@ class RuleTagger:
     def labels(self) -> frozenset[str]:
         from fl_sim.data_prep.taggers.presidio_tagger import LABELS
 
-        found = pattern_rules.LABELS | (LABELS if self._patterns else frozenset())
-        return found | ({NAME} if self._rules else frozenset())
+        formed = pattern_rules.LABELS | (LABELS if self._patterns else frozenset())
+        return formed | ({NAME} if self._rules else frozenset())
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """Mentions of each text in the order of their places."""
+        """Yield the mentions of each text, in the order of their places."""
         engine = self._engine
         for text in texts:
             yield engine.mentions(replace_surrogates(text))
 
     def describe(self) -> dict[str, str]:
-        """Which rules, their version, and the versions of what they stand on."""
+        """Return which rules are used, their version, and the versions of the packages below."""
         from fl_sim.data_prep.taggers.presidio_tagger import presidio_versions
 
         chosen = {"rules": self._rules, "patterns": self._patterns}
@@ -75,7 +81,7 @@ class RuleTagger:
 
 
 class _Engine:
-    """The loaded rules; made when the first text comes, because spaCy and Presidio take seconds to import."""
+    """The loaded rules; made at the first text, because spaCy and Presidio take seconds to import."""
 
     def __init__(self, rules: bool, patterns: bool) -> None:
         self._rules = rules
@@ -96,17 +102,17 @@ class _Engine:
             document = self._pipeline.make_doc(piece)
             rows = document.to_array(["ORTH", "IDX", "SPACY"]).tolist() if len(document) else []
             read = [self._words.get(row[0]) or self._read(row[0]) for row in rows]
-            if any(triggers for _, triggers in read):
+            if any(may_match for _, may_match in read):
                 formed += shift(self._tokens.find(document), offset)
             if self._rules:
                 words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
                 named += shift(find_names(piece, words, starts, spaced), offset)
-        found: list[Iterable[Mention]] = []
+        groups: list[Iterable[Mention]] = []
         if self._rules:
-            found.append(keep_longest([*formed, *named]))
+            groups.append(keep_longest([*formed, *named]))
         if self._recognisers is not None:
-            found += [keep_longest(formed), self._recognisers.find(text)]
-        return unite(found)
+            groups += [keep_longest(formed), self._recognisers.find(text)]
+        return unite(groups)
 
     def _start_vocabulary(self) -> None:
         import spacy
@@ -117,7 +123,7 @@ class _Engine:
         self._words: dict[int, tuple[Word, bool]] = {}
 
     def _read(self, orth: int) -> tuple[Word, bool]:
-        """What the rules ask of the token with this hash, kept for the next time."""
+        """Return the properties of the token with this hash, and cache them."""
         text = self._pipeline.vocab.strings[orth]
         self._words[orth] = make_word(text), pattern_rules.may_match(text)
         return self._words[orth]

@@ -1,4 +1,4 @@
-"""Any spaCy pipeline that finds entities, as a tagger; each text is a document of its own."""
+"""Tag with any spaCy pipeline that finds entities; each text is a document of its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parents[1] / "models"
 SHIPPED = "en_fl_sim_ner"
-"""The pipeline that comes with the project."""
+"""The pipeline that ships with the project."""
 
 PREFERRED = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm", SHIPPED)
-"""The pipelines that are taken, the first that is there, when nobody names one."""
+"""The default pipelines; the first that is installed is used."""
 
 _RULERS = frozenset({"entity_ruler", "future_entity_ruler", "span_ruler"})
-_FINDERS = _RULERS | {"ner", "beam_ner", "spancat", "spancat_singlelabel"}
+_ENTITY_COMPONENTS = _RULERS | {"ner", "beam_ner", "spancat", "spancat_singlelabel"}
 _NOT_NEEDED = frozenset(
     {
         *("parser", "beam_parser", "senter", "sentencizer"),
@@ -41,22 +41,29 @@ _NOT_NEEDED = frozenset(
 )
 _EMBEDDERS = frozenset({"tok2vec", "transformer", "curated_transformer"})
 _TRANSFORMERS = _EMBEDDERS - {"tok2vec"}
-_OWN = (_FINDERS | _NOT_NEEDED | _EMBEDDERS) - _TRANSFORMERS  # spaCy's; others are plugged in, or a package's
+_OWN = (_ENTITY_COMPONENTS | _NOT_NEEDED | _EMBEDDERS) - _TRANSFORMERS  # of spaCy; other components come from packages
 Config = Mapping[str, Any]
 
 
 class SpacyTagger:
     """Tags with an installed spaCy package, a pipeline folder, or the pipeline that ships.
 
-    Only what finds entities is loaded, with the vectors or transformers that it listens to. Parsers, taggers and
-    lemmatizers stay out, except in a pipeline with pattern rules, which may ask for what those say. Very long texts and
-    words are cut (:func:`fl_sim.data_prep.taggers.spans.split_text`). ``batch_size`` is in texts: by default the
-    pipeline's own, and 1
-    with a transformer, whose arithmetic would let a text's neighbours in the batch change its last bits.
-    Raises :class:`CorpusError` for a pipeline that is absent, cannot be loaded or finds no entities.
+    Only components that find entities are loaded, with the vectors or transformers that they listen to. Parsers,
+    taggers and lemmatizers are left out, except in a pipeline with pattern rules, which may need them. Very long texts
+    and words are cut (:func:`fl_sim.data_prep.taggers.spans.split_text`).
+
+    Raises:
+        CorpusError: the pipeline is absent, cannot be loaded, or finds no entities.
     """
 
     def __init__(self, name_or_path: str, *, batch_size: int | None = None) -> None:
+        """Read the pipeline's configuration.
+
+        Args:
+            name_or_path: a package or a folder.
+            batch_size: in texts. By default the pipeline's own; 1 with a transformer, because its arithmetic would let
+                the other texts of a batch change the last bits of a text.
+        """
         from confection import Config as ConfigFile
 
         self._name = name_or_path
@@ -71,31 +78,31 @@ class SpacyTagger:
             present = ", ".join(self._pipes) or "no component"
             raise CorpusError(
                 f"spaCy pipeline {name_or_path!r} finds no entities: "
-                f"it has {present}, but none of {', '.join(sorted(_FINDERS))}"
+                f"it has {present}, but none of {', '.join(sorted(_ENTITY_COMPONENTS))}"
             )
         transformer = any(self._components[name].get("factory") in _TRANSFORMERS for name in self._needed)
         self._batch_size = batch_size or (1 if transformer else None)
 
     @functools.cached_property
     def labels(self) -> frozenset[str]:
-        """What the pipeline's own meta data say that it can give."""
+        """The labels in the pipeline's meta data."""
         labels = self._meta.get("labels", {})
         return frozenset(label for name in self._needed for label in labels.get(name, ()))
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
-        """``doc.ents``, and the spans of span rulers and span categorisers, as character spans."""
+        """Yield ``doc.ents`` and the spans of span rulers and span categorisers, as character spans."""
         keys = [
             str(c["spans_key"]) for name, c in self._components.items() if name in self._needed and "spans_key" in c
         ]
-        found: list[Mention] = []
+        mentions: list[Mention] = []
         for document, (offset, last) in self._pipeline.pipe(_parts(texts), as_tuples=True, batch_size=self._batch_size):
-            found += shift(_mentions(document, keys), offset)
+            mentions += shift(_mentions(document, keys), offset)
             if last:
-                yield unite([found])
-                found = []
+                yield unite([mentions])
+                mentions = []
 
     def describe(self) -> dict[str, str]:
-        """Name, version and components that ran; a checksum of a folder, but never its path."""
+        """Return name, version and components; of a folder its checksum, never its path."""
         described = {
             "tagger": "spacy",
             "pipeline": f"{self._meta['lang']}_{self._meta['name']}",
@@ -112,7 +119,7 @@ class SpacyTagger:
         unused = [name for name in self._pipes if name not in self._needed]
         own = all(self._components[name].get("factory") in _OWN for name in self._needed)
         with self._loading(), without_plugins() if own else nullcontext():
-            if self._packaged:  # by its own function, since a package may register what its components need
+            if self._packaged:  # by its own function, because a package may register what its components need
                 return importlib.import_module(self._name).load(exclude=unused)
             return spacy.load(self._folder, exclude=unused)
 
@@ -134,7 +141,7 @@ class SpacyTagger:
 
 
 def default_pipeline() -> str | None:
-    """The first of :data:`PREFERRED` that is there."""
+    """Return the first of :data:`PREFERRED` that is installed."""
     for name in PREFERRED:
         try:
             _locate(name)
@@ -145,7 +152,7 @@ def default_pipeline() -> str | None:
 
 
 def _locate(name_or_path: str) -> tuple[Path, bool]:
-    """The folder with the pipeline's files, and whether it lies in an installed package of its name."""
+    """Return the folder of the pipeline, and whether it is in an installed package of its name."""
     if name_or_path == SHIPPED and (MODELS / SHIPPED / "meta.json").is_file():
         return MODELS / SHIPPED, False
     path = Path(name_or_path)
@@ -159,12 +166,12 @@ def _locate(name_or_path: str) -> tuple[Path, bool]:
 
 
 def _needed_components(components: Mapping[str, Config]) -> list[str]:
-    """The names of the components that find entities, or might, and of those that these build upon."""
+    """Return the names of the components that may find entities, and of those that they need."""
     factories = {name: str(component.get("factory")) for name, component in components.items()}
     finding = [name for name, factory in factories.items() if factory not in _NOT_NEEDED | _EMBEDDERS]
     if any(factories[name] in _RULERS for name in finding):
         return list(components)
-    unknown = any(factories[name] not in _FINDERS for name in finding)
+    unknown = any(factories[name] not in _ENTITY_COMPONENTS for name in finding)
     upstream = {name for finder in finding for name in _upstream_components(components[finder])}
     embedding = {
         name for name, factory in factories.items() if factory in _EMBEDDERS and (unknown or {name, "*"} & upstream)
@@ -173,7 +180,7 @@ def _needed_components(components: Mapping[str, Config]) -> list[str]:
 
 
 def _upstream_components(settings: Config) -> Iterator[str]:
-    """The upstream components, ``*`` for any, that listeners anywhere in a component's ``settings`` name."""
+    """Yield the upstream components, ``*`` for any, that the listeners in a component's settings name."""
     if "Listener" in str(settings.get("@architectures", "")):
         yield str(settings.get("upstream", "*"))
     for value in settings.values():
@@ -189,7 +196,7 @@ def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, bool]]]:
-    """The pieces of all texts, each with its place in its text and whether it is the last one."""
+    """Yield the pieces of all texts, each with its place in the text and whether it is the last one."""
     for text in texts:
         cut = list(split_text(replace_surrogates(text)))
         for number, (offset, piece) in enumerate(cut, start=1):

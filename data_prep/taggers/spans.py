@@ -1,4 +1,10 @@
-"""Mentions of one text: made safe to search, thinned where they overlap, united where several taggers found them."""
+"""Operations on texts and the mentions in them: split, shift, thin out, unite.
+
+>>> keep_longest([Mention(0, 7, "ORG"), Mention(3, 5, "GPE")])
+(Mention(start=0, end=7, label='ORG'),)
+>>> unite([[Mention(3, 5, "GPE")], [Mention(0, 7, "ORG"), Mention(3, 5, "NAME")]])
+(Mention(start=0, end=7, label='ORG'), Mention(start=3, end=5, label='GPE'))
+"""
 
 from __future__ import annotations
 
@@ -16,16 +22,15 @@ _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 
 
 def replace_surrogates(text: str) -> str:
-    """``text`` with U+FFFD for halves of surrogate pairs, which no tagger can encode; places stay what they are."""
+    """Return ``text`` with U+FFFD for lone surrogates, which no tagger can encode; places stay the same."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def split_text(text: str) -> Iterator[tuple[int, str]]:
-    """``text`` in parts that a tokenizer and a model can take, each with the place where it begins.
+    """Yield the pieces of ``text`` that a tokenizer and a model can take, each with its place.
 
-    Nearly always that is one part. A text of more than 100,000 characters is cut at white space, for memory's sake;
-    and whatever has no white space within 400 characters is cut there, for spaCy's tokenizer takes time that grows with
-    the square of a word's length (minutes for 100,000 emoji).
+    Nearly always that is one piece. A text of more than 100,000 characters is cut at white space, to save memory. A
+    word of more than 400 characters is cut, because spaCy's tokenizer takes quadratic time (minutes for 100,000 emoji).
     """
     cuts = [0, len(text)]
     if len(text) > _LONGEST_WORD:
@@ -41,12 +46,12 @@ def split_text(text: str) -> Iterator[tuple[int, str]]:
 
 
 def shift(mentions: Iterable[Mention], offset: int) -> Iterable[Mention]:
-    """``mentions`` of a piece as mentions of the text in which it begins at ``offset``."""
+    """Return the mentions of a piece as mentions of the text in which the piece begins at ``offset``."""
     return mentions if offset == 0 else [Mention(m.start + offset, m.end + offset, m.label) for m in mentions]
 
 
 def keep_longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:
-    """``candidates`` less those that overlap a longer one, or one as long that begins earlier; in order of place."""
+    """Drop mentions that overlap a longer one, or one as long that begins earlier; return the rest by place."""
     kept: list[Mention] = []
     starts: list[int] = []
     for mention in sorted(candidates, key=lambda m: (m.start - m.end, m.start)):
@@ -58,10 +63,10 @@ def keep_longest(candidates: Iterable[Mention]) -> tuple[Mention, ...]:
 
 
 def unite(groups: Iterable[Iterable[Mention]]) -> tuple[Mention, ...]:
-    """Every span of every group once, in order of place; the first group that has a span gives its label.
+    """Return every span of every group once, by place; the first group with a span gives its label.
 
-    Nothing is dropped for overlapping something else: two taggers that disagree about where a name ends leave two
-    entities, and the sentence is hidden with either.
+    Overlapping spans are kept: if two taggers disagree about the end of a name, the sentence has two entities, and is
+    protected with either.
     """
     spans: dict[tuple[int, int], Mention] = {}
     for group in groups:

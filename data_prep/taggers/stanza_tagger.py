@@ -1,4 +1,4 @@
-"""Stanza's named-entity models, where Stanza is installed and its models lie on this machine."""
+"""Tag with Stanza's named-entity models, if Stanza and its models are installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from fl_sim.data_prep.taggers.spans import replace_surrogates, unite
 
 
 class StanzaTagger:
-    """Tags with Stanza's default models for ``language``; nothing is downloaded.
+    """Tags with Stanza's default models of a language; nothing is downloaded.
 
-    One text is given to Stanza at a time: in a batch of its own making the neighbours of a sentence would change
-    the last bits of its scores. Raises :class:`CorpusError` where Stanza is not installed, and when the first text
-    comes where its models are absent.
+    Stanza gets one text at a time, because in a batch the other sentences would change the last bits of its scores.
+
+    Raises:
+        CorpusError: Stanza is not installed, or at the first text its models are absent.
     """
 
     def __init__(self, language: str = "en") -> None:
@@ -36,7 +37,7 @@ class StanzaTagger:
                 yield ()
                 continue
             entities = self._pipeline(replace_surrogates(text)).ents
-            yield unite([[Mention(found.start_char, found.end_char, found.type) for found in entities]])
+            yield unite([[Mention(entity.start_char, entity.end_char, entity.type) for entity in entities]])
 
     def describe(self) -> dict[str, str]:
         return {

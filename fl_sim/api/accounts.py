@@ -26,7 +26,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound,
 
 if TYPE_CHECKING:
     from fl_sim.api.runs import Run
-    from fl_sim.strategies.published import PublishedSettings
+    from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 EntityBound = ContributionBound | tuple[int, int] | tuple[int, int, int | None]
 Unit = Literal["user", "user_entity", "user_entity_robust", "both"]
@@ -158,15 +158,15 @@ def account_published(
     Raises:
         PrivacyError: a value is impossible.
     """
-    from fl_sim.strategies import published
+    from fl_sim.strategies.accounting import paper_model
 
-    event = published.proven_event(settings)
+    event = paper_model.proven_event(settings)
     user, both = adjacencies(user_sentences, entity or (settings.users, 1))
     figures: Figures = {"strategy": "published", "estimator": settings.estimator, "rounds": rounds, "delta": delta}
     figures |= {"q_u": settings.q_u, "claimed_rate": settings.claimed_rate}
     figures |= {"noise_multiplier": settings.noise_multiplier, "noise_per_user_clip": event.noise_multiplier}
     figures |= _protected(both)
-    figures["epsilon_as_published"] = published.epsilon_as_published(settings, rounds, delta)
+    figures["epsilon_as_published"] = paper_model.epsilon_as_published(settings, rounds, delta)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     return figures | _stated("epsilon_user_entity", event, both, rounds, delta)
 

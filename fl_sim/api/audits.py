@@ -20,7 +20,7 @@ from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, Privacy
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Case, Finding
-    from fl_sim.strategies.published import PublishedSettings
+    from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 AuditedUnit = Literal["user", "entity", "user_entity"]
 UNITS: tuple[AuditedUnit, ...] = ("user", "entity", "user_entity")

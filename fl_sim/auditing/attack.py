@@ -1,8 +1,12 @@
-"""The strongest attack on a known pair of corpora: the likelihood ratio of everything that was released.
+"""Attack a known pair of corpora with the strongest test: the likelihood ratio of all released sums.
 
-The attacker knows both corpora and the mechanism, and sees every round's noisy sum. What the rounds' coins do to the
-sum is learnt from rounds without noise (with seeds of their own), so the same attack fits any mechanism, a broken one
-included. Whether the learnt law is exact decides the attack's power only, never the validity of the bound.
+The attacker knows both corpora and the mechanism and observes every round's noisy sum. The attack estimates the
+distribution of the sum under sampling from rounds without noise (with seeds of their own), so it fits any mechanism, a
+broken one included. The accuracy of that estimate affects the power of the attack, never the validity of the bound.
+
+>>> distribution = Distribution(values=np.array([0.0, 1.0]), log_weights=np.log([0.5, 0.5]))
+>>> distribution.log_likelihood(np.array([[0.0, 10.0]]), noise_std=1.0).round(2)
+array([ -0.22, -41.19])
 """
 
 from __future__ import annotations
@@ -33,37 +37,50 @@ Claims = Sequence[tuple[float, float]]
 _LEARNING_COPIES = 20_000
 _LEARNING_ROUNDS = 2
 _ITEMS_PER_BATCH = 2_000_000  # users and sentences in memory at once
-_DECIMALS = 5  # sums without noise that agree to these count as one value
+_DECIMALS = 5  # sums without noise that agree to this number of decimals count as one value
 
 
 class Target(Protocol):
-    """A mechanism on one pair of adjacent corpora, in units of the user clip β."""
+    """Define a mechanism on one pair of adjacent corpora, in units of the user clip β."""
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise on a round's sum, in units of β."""
+        """Return the standard deviation of the noise on a round's sum, in units of β."""
 
     @property
     def items_per_copy(self) -> int:
-        """Users and sentences that one independent copy needs in memory."""
+        """Return the number of users and sentences of one independent copy, for the use of memory."""
 
     @property
     def random_shift(self) -> bool:
-        """Whether coins decide by how much the protected data move a round's sum."""
+        """Tell whether sampling makes the shift of a round's sum by the protected data random."""
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> Floats:
-        """The noisy sums of independent copies, with or without the protected data, (rounds, copies)."""
+        """Return the noisy sums of independent copies, float64 (rounds, copies).
+
+        Args:
+            present: whether the corpus holds the protected data.
+            rounds: T, the number of rounds of each copy.
+            copies: the number of independent copies.
+            seed: root seed of every draw.
+            noise: False for sums without noise.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Values of a round's sum before noise (V,), and how often they came (V,)."""
+    """Hold the empirical distribution of a round's sum before noise: its V values and their log frequencies.
+
+    Attributes:
+        values: float64 (V,).
+        log_weights: float64 (V,).
+    """
 
     values: Floats
     log_weights: Floats
 
     def log_likelihood(self, outputs: Floats, noise_std: float) -> Floats:
-        """Σ_t ln p(y_t), up to a constant, for outputs (rounds, copies): (copies,)."""
+        """Return Σ_t ln p(y_t), up to a constant, float64 (copies,), for outputs (rounds, copies)."""
         total = np.zeros(outputs.shape[1])
         for row in outputs:
             squares = ((row[:, None] - self.values) / noise_std) ** 2
@@ -73,14 +90,14 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the attack shows.
+    """Hold the results of an attack.
 
     Attributes:
-        bound: at the δ asked for, for any mechanism.
-        gaussian: the same if the shift is fixed (no coin), else None.
-        verdict: of the whole claimed curve; None if nothing is claimed.
-        noise_at_most: bound on the true noise multiplier if nothing else is in question; None if not asked for.
-        trials: outputs per corpus; half of them choose the event, half judge it.
+        bound: the lower bound on ε at the requested δ, valid for any mechanism.
+        gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
+        verdict: the verdict on the whole claimed curve; None if nothing is claimed.
+        noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
+        trials: the number of outputs per corpus; half of them choose the event, the other half test it.
     """
 
     bound: Bound
@@ -105,13 +122,16 @@ def audit(
 
     Args:
         target: the mechanism and the corpora.
-        rounds: T, rounds that each training releases.
-        trials: trainings per corpus.
+        rounds: T, the number of rounds of confidence_of_each training, at least 1.
+        trials: the number of trainings per corpus, at least 8.
         seed: root seed of every draw.
         delta: δ of the bound.
-        confidence: with which all that is found holds at once; what may fail is shared out equally.
+        confidence: confidence with which all results hold at once; the failure probability is shared equally.
         claims: pairs (δ, ε) that an accountant claims for this mechanism.
         noise: the claimed noise multiplier, and the pairs (δ, ε) that the accountant claims at any other.
+
+    Raises:
+        PrivacyError: if ``rounds``, ``trials`` or ``confidence`` is impossible.
     """
     if trials < 8:
         raise PrivacyError(f"trials is {trials}; allowed: an integer of at least 8")
@@ -120,19 +140,19 @@ def audit(
     if not 0 < confidence < 1:
         raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
     scores = attack(target, rounds, trials, seed)
-    fixed = not target.random_shift
-    each = 1 - (1 - confidence) / (1 + fixed + bool(claims) + (noise is not None))
+    fixed_shift = not target.random_shift
+    confidence_of_each = 1 - (1 - confidence) / (1 + fixed_shift + bool(claims) + (noise is not None))
     return Audit(
-        bound=epsilon_lower_bound(scores, delta, each),
-        gaussian=gaussian_lower_bound(scores, delta, each) if fixed else None,
-        verdict=judge_claims(scores, claims, each) if claims else None,
-        noise_at_most=noise_at_most(scores, noise[1], noise[0], each) if noise else None,
+        bound=epsilon_lower_bound(scores, delta, confidence_of_each),
+        gaussian=gaussian_lower_bound(scores, delta, confidence_of_each) if fixed_shift else None,
+        verdict=judge_claims(scores, claims, confidence_of_each) if claims else None,
+        noise_at_most=noise_at_most(scores, noise[1], noise[0], confidence_of_each) if noise else None,
         trials=trials,
     )
 
 
 def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
-    """The log likelihood ratios of ``trials`` trainings on either corpus."""
+    """Return the log likelihood ratios of ``trials`` trainings on either corpus."""
     distributions = {present: _learn(target, present, seed) for present in (False, True)}
 
     def scores(present: bool) -> Floats:
@@ -140,8 +160,8 @@ def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
         for batch, copies in enumerate(_batches(target, trials)):
             outputs = target.outputs(present, rounds, copies, _seed(seed, "audit trial", present, batch))
             likelihoods = {
-                held: distribution.log_likelihood(outputs, target.noise_std)
-                for held, distribution in distributions.items()
+                assumed: distribution.log_likelihood(outputs, target.noise_std)
+                for assumed, distribution in distributions.items()
             }
             parts.append(likelihoods[True] - likelihoods[False])
         return np.concatenate(parts)
@@ -150,7 +170,7 @@ def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
 
 
 def _learn(target: Target, present: bool, seed: int) -> Distribution:
-    """The law of a round's sum before noise, from rounds of which no trial is made."""
+    """Estimate the distribution of a round's sum before noise, from rounds that no trial uses."""
     copies = next(_batches(target, _LEARNING_COPIES))
     sums = target.outputs(present, _LEARNING_ROUNDS, copies, _seed(seed, "audit learning", present, 0), noise=False)
     values, counts = np.unique(sums.round(_DECIMALS), return_counts=True)
@@ -158,7 +178,7 @@ def _learn(target: Target, present: bool, seed: int) -> Distribution:
 
 
 def _batches(target: Target, copies: int) -> Iterator[int]:
-    """Numbers of copies that fit into memory together and add up to ``copies``."""
+    """Yield numbers of copies that fit into memory together and add up to ``copies``."""
     most = max(1, _ITEMS_PER_BATCH // max(target.items_per_copy, 1))
     for start in range(0, copies, most):
         yield min(most, copies - start)

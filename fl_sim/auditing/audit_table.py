@@ -1,9 +1,13 @@
-"""Every mechanism beside its claim: claimed ε, our ε and the audited lower bound, at reach 1, 15 and all users.
+"""Compare every mechanism with its claim: claimed ε, our ε and audited lower bound, for entities of 1 to all users.
 
-The federation is the one of the published evaluation on CoNLL-2003 (946 users, 50 of them expected per round, 14,040
-sentences, 11,176 of them with an entity; 7,610 different entities in the training split): T = 50, δ = 1e-5, z = 2 for
-the published algorithm and its user-level baseline. Ours have z = 1 and ŵ = 15, so that the noise is that of the
-user-level baseline at z = 1, and expect to use 5 % of the sentences in a round.
+The federation is that of the published evaluation on CoNLL-2003 (946 users, 50 of them expected per round, 14,040
+sentences, 11,176 of them with an entity; 7,610 distinct entities in the training split): T = 50, δ = 1e-5, z = 2 for
+the published algorithm and its user-level baseline. Our mechanisms have z = 1 and ŵ = 15, so that their noise is that
+of the user-level baseline at z = 1, and use 5 % of the sentences in expectation per round.
+
+>>> mechanism, entity_users, case = next(cases())
+>>> mechanism, entity_users, round(case.as_published, 3)
+('published f_E+, as stated', 0, 0.519)
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from typing import Any
 
 from fl_sim.auditing.cases import Case, Finding, examine, own_case, published_case
 from fl_sim.auditing.published_round import AS_CODED, Defects, adamw_update_norm
-from fl_sim.strategies import published as as_published
+from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 USERS, USERS_PER_ROUND, ENTITIES = 946, 50, 7610
 ROUNDS, DELTA, Q_E = 50, 1e-5, 0.5
@@ -25,7 +29,7 @@ CONTRIBUTION_QUANTILES = (1, 15, USERS)
 
 _USER_SENTENCES = 15
 _ADAM_PARAMETERS, _ADAM_LEARNING_RATE = 124_439_808, 5e-5  # GPT-2 small, the usual rate for fine-tuning it
-_WIDE = 100  # users in reach beyond which a trial costs much and the bound is at its ceiling anyway
+_WIDE = 100  # beyond this number of users with the entity a trial is slow, and the bound is at its ceiling anyway
 _WIDE_TRIALS = 2_000
 
 _F_E_PLUS = PublishedSettings(
@@ -57,7 +61,7 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mechanism, one protected unit."""
+    """Hold the finding for one mechanism and one protected unit; ``entity_users`` 0 protects the user alone."""
 
     mechanism: str
     entity_users: int
@@ -66,18 +70,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows, and how they were made."""
+    """Hold all rows of the audit and the seed that made them."""
 
     rows: tuple[Row, ...]
     seed: int
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that our accountant proves is refuted."""
+        """Tell whether the audit refutes nothing that our accountant proves."""
         return all(row.finding.holds for row in self.rows)
 
     def record(self) -> dict[str, Any]:
-        """One JSON object."""
+        """Return the table as one JSON object."""
         rows = [
             {"mechanism": row.mechanism, "reach_users": row.entity_users} | row.finding.record() for row in self.rows
         ]
@@ -92,26 +96,31 @@ def audit_table(
     pin_noise: bool = False,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Table:
-    """Audit every mechanism of the table; ``progress`` is told the name of each before it starts.
+    """Audit every mechanism of the table.
 
-    ``pin_noise`` also seeks the true noise of ours, as in :func:`fl_sim.auditing.cases.examine`.
+    Args:
+        trials: the number of trainings per corpus; slow rows use fewer.
+        seed: root seed of every draw.
+        confidence: confidence of each row.
+        pin_noise: bound the true noise of our mechanisms too, as in :func:`fl_sim.auditing.cases.examine`.
+        progress: called with the name of each case before it starts.
     """
     rows = []
     for mechanism, entity_users, case in cases():
         progress(case.name)
-        enough = min(trials, _WIDE_TRIALS) if entity_users > _WIDE and case.as_published is None else trials
+        row_trials = min(trials, _WIDE_TRIALS) if entity_users > _WIDE and case.as_published is None else trials
         rows.append(
             Row(
                 mechanism,
                 entity_users,
-                examine(case, trials=enough, seed=seed, confidence=confidence, pin_noise=pin_noise),
+                examine(case, trials=row_trials, seed=seed, confidence=confidence, pin_noise=pin_noise),
             )
         )
     return Table(tuple(rows), seed)
 
 
 def cases() -> Iterator[tuple[str, int, Case]]:
-    """(mechanism, users in reach, case) for every row; reach 0 protects the user alone."""
+    """Yield (mechanism, users with the entity, case) for every row; 0 users protect the user alone."""
     for entity_users in (0, *CONTRIBUTION_QUANTILES):
         yield from _published("published f_E+, as stated", _F_E_PLUS, Defects(), entity_users)
     for fault, defects in _CODED.items():
@@ -129,7 +138,10 @@ def cases() -> Iterator[tuple[str, int, Case]]:
 def _published(
     mechanism: str, settings: PublishedSettings, defects: Defects, entity_users: int
 ) -> Iterator[tuple[str, int, Case]]:
-    """At full reach the entity alone: the shift of a fixed cohort is then fixed, and the Gaussian bound applies."""
+    """Yield a case of the published algorithm; an entity of all users is protected alone.
+
+    The shift of a fixed cohort is then not random, and the Gaussian bound applies.
+    """
     norm = 0.1
     if defects.clip_before_adam:
         norm = adamw_update_norm(_ADAM_PARAMETERS, _ADAM_LEARNING_RATE, 1, clip_norm=0.1)
@@ -148,7 +160,7 @@ def _published(
 
 
 def _user_level(mechanism: str, entity_users: int) -> Iterator[tuple[str, int, Case]]:
-    """DP-FedAvg through our code, with the ε that the paper claims for its users (it claims none for entities)."""
+    """Yield a case of DP-FedAvg in our code, with the ε that the paper claims (for users, none for entities)."""
     event = as_published.proven_event(_USER_LEVEL)
     unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
     case = own_case(f"{mechanism}, reach {entity_users}", event, unit, ROUNDS, DELTA)
@@ -157,7 +169,7 @@ def _user_level(mechanism: str, entity_users: int) -> Iterator[tuple[str, int, C
 
 
 def markdown(table: Table) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     head = [
         "mechanism",
         "protected",

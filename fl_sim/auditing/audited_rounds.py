@@ -1,9 +1,9 @@
-"""Our real rounds on the worst-case corpora: only the language model is replaced, by a table of gradients.
+"""Run our real rounds on the worst-case corpora, with a table of gradients in place of the language model.
 
-What runs is the product's own code: the Flower strategy on the inline grid (user sampling, messages, checks, noise,
-denominator, server step), :func:`fl_sim.clients.selection.select` (entity and sentence coins) and
-:func:`fl_sim.strategies.primitives.clipping.project` (both clips). A :class:`Seam` names these parts so that a test
-can put a broken one in the place of each; the product has no such switch.
+All else is the product's own code: the Flower strategy on the inline grid (user sampling, messages, checks, noise,
+denominator, server step), :func:`fl_sim.clients.selection.select` (entity and sentence sampling) and
+:func:`fl_sim.strategies.primitives.clipping.project` (both clips). A :class:`Seam` names these parts so that a test can
+replace each by a broken one; the product has no such switch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_sim.auditing.worst_case_corpora import CopiedCorpus, gradients
-from fl_sim.clients.selection import Selection
-from fl_sim.clients.weighted_selection import WeightedSelection, select_for
+from fl_sim.clients.selection import Selection, select_for
+from fl_sim.clients.weighted_selection import WeightedSelection
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.engines.engine import run_inline
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import (
     TRAIN_ACTION,
-    LocalRule,
     TrainReply,
     TrainRequest,
     arrays_to_vector,
@@ -34,7 +34,6 @@ from fl_sim.strategies.messages import (
 )
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping
-from fl_sim.strategies.registry import build_strategy
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]
@@ -46,27 +45,31 @@ _PLAIN_SUM = ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """The parts of a mechanism that an audit runs.
+    """Name the parts of a mechanism that an audit runs.
 
     Attributes:
-        plan: rates, clips and noise that the rounds really use.
-        build: the server's side.
-        select: which sentences take part; None for the product's choice.
-        project_sentence, project_user: the two clips.
+        plan: the rates, clips and noise that the rounds really use.
+        build: builds the server's strategy.
+        select: selects the sentences of a round; None for the product's selection.
+        project_sentence: clips the gradient of a sentence in place.
+        project_user: clips the sum of a user in place.
     """
 
     plan: PrivacyPlan
-    build: Callable[[RoundParts], BoundedSumStrategy] = build_strategy
+    build: Callable[[RoundParts], BoundedSumStrategy] = BoundedSumStrategy
     select: Select | None = None
     project_sentence: Project = clipping.project
     project_user: Project = clipping.project
 
 
 def release(seam: Seam, corpus: CopiedCorpus, rounds: int, seed: int) -> Floats:
-    """The noisy sums that ``rounds`` rounds release about every copy, in units of the user clip β.
+    """Run rounds and return the noisy sum of every copy, float64 (rounds, copies), in units of the user clip β.
 
-    Returns:
-        (rounds, copies).
+    Args:
+        seam: the mechanism.
+        corpus: one of the two corpora.
+        rounds: T, the number of rounds.
+        seed: root seed of every draw.
     """
     models = [np.zeros(corpus.copies, dtype=np.float32)]
     federation = Federation("{}", corpus.ownership.sentences_per_user, seed)
@@ -84,7 +87,8 @@ def release(seam: Seam, corpus: CopiedCorpus, rounds: int, seed: int) -> Floats:
 
     run_inline(server, _client(seam, corpus), num_nodes=1)
     steps = np.diff(np.asarray(models, dtype=np.float64), axis=0)
-    return steps * (seam.plan.denominator / seam.plan.user_clip)
+    mechanism = seam.plan.mechanism
+    return steps * (mechanism.denominator / mechanism.user_clip(mechanism.clip_norm))
 
 
 def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
@@ -101,25 +105,32 @@ def _client(seam: Seam, corpus: CopiedCorpus) -> ClientApp:
 
 
 def chosen_sentences(seam: Seam, corpus: CopiedCorpus, request: TrainRequest) -> Selection:
-    """The product's selection, or the seam's in its place."""
+    """Return the seam's selection if it has one, else the product's."""
     rule = request.rule
     if seam.select is None:
         return select_for(rule, corpus.ownership, request.users, request.round_seed)
     return seam.select(corpus.ownership, request.users, request.round_seed, rule.q_e, rule.q_s)
 
 
-def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: LocalRule) -> TrainReply:
+def bounded_sum(seam: Seam, corpus: CopiedCorpus, chosen: Selection, rule: ClientRule) -> TrainReply:
     """Σ_u Π_β(Σ_s Π_c(g_s)) on every copy's coordinate, with g_s from the table of gradients.
 
-    Each different sentence and each different sum of a user is projected once, by the real projection: it depends on
+    Each distinct gradient and each distinct sum of a user is projected once, by the real projection, which depends on
     nothing else.
+
+    Args:
+        seam: the mechanism.
+        corpus: one of the two corpora.
+        chosen: the selected sentences.
+        rule: the round's rule, with both clips.
     """
-    table = gradients(seam.plan.user_clip)
+    mechanism = seam.plan.mechanism
+    table = gradients(mechanism.user_clip(mechanism.clip_norm))
     for row in table:
         seam.project_sentence(row, rule.sentence_clip)
     owner = np.repeat(np.arange(len(chosen.users)), chosen.counts)
     of_sentence = table[corpus.kinds[chosen.sentences], 0].astype(np.float64)
-    if isinstance(chosen, WeightedSelection):  # user weights are 1: an audit of others would need other worst cases
+    if isinstance(chosen, WeightedSelection):  # user weights are 1; other weights would need other worst cases
         of_sentence *= chosen.weights
     sums = np.bincount(owner, weights=of_sentence, minlength=len(chosen.users))
     distinct, position = np.unique(sums.astype(np.float32), return_inverse=True)

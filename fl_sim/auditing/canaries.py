@@ -1,12 +1,19 @@
-"""One-run auditing (Steinke, Nasr, Jagielski 2023): plant canary users in a single real training, then find them.
+"""Audit a single real training with planted canary users (one-run auditing; Steinke, Nasr, Jagielski 2023).
 
-Every canary is a user of its own with one sentence of random words; an independent fair coin puts it into the corpus
-or leaves it out. The training is an ordinary run on the inline engine: real model, real gradients, real clips,
-coins and noise. The attacker sees the model after every round and scores each canary by how well the rounds' steps
-align with the update that this canary would have sent. Many correct guesses in one run bound ε for a user from below.
+Every canary is a user of its own with one sentence of random words, included in the corpus independently with
+probability ½. The training is an ordinary run on the inline engine: real model, gradients, clips, sampling and noise.
+The attacker observes the model after every round and scores each canary by the alignment of the rounds' steps
+with the client update of this canary. Many correct guesses in one run bound ε for a user from below.
 
-The bound is far weaker than that of the worst-case corpora, because one run gives few guesses, but it passes through
-everything between text and model.
+The bound is far weaker than that of the worst-case corpora, because one run gives few guesses, but it covers everything
+between text and model.
+
+>>> result = OneRunAudit(
+...     epsilon_proven=5.0, epsilon_lower=1.0, confidence=0.95, included=np.array([True, False]),
+...     scores=np.array([2.0, -1.0]), rounds=20, delta=1e-5,
+... )
+>>> result.record()["attack_auc"], result.record()["holds"]
+(1.0, True)
 """
 
 from __future__ import annotations
@@ -33,28 +40,27 @@ from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.primitives import clipping, streams
 
 Vector = NDArray[np.float64]
 
-SHARES = (0.25, 0.5, 1.0)  # of the canaries to guess; each is tried at a third of the failure probability
+SHARES = (0.25, 0.5, 1.0)  # shares of the canaries to guess, each at a third of the failure probability
 
 _TRAIN, _HELD_OUT = "train", "validation"
 _CANARY_WORDS = 8
-_BYSTANDERS = 20  # users of the base corpus that train beside the canaries
+_BYSTANDERS = 20  # users of the base corpus who train with the canaries
 _HELD_OUT_SENTENCES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A corpus with canaries.
+    """Hold a corpus with canaries.
 
     Attributes:
-        path: its folder.
-        texts: the sentence of every canary, in or out (m,).
-        included: which of them are in, bool (m,).
+        path: the folder of the corpus.
+        texts: the sentence of each of the m canaries, included or not.
+        included: whether each canary is in the corpus, bool (m,).
     """
 
     path: Path
@@ -64,14 +70,16 @@ class Planted:
 
 @dataclass(frozen=True, slots=True)
 class OneRunAudit:
-    """What one training showed.
+    """Hold the result of a one-run audit.
 
     Attributes:
         epsilon_proven: ε of our accountant for a user with one sentence after the rounds that ran.
-        epsilon_lower: lower bound from the canaries.
-        confidence: of that bound.
-        included: which canaries were in (m,). scores: the attack's scores (m,).
-        rounds: rounds that ran. delta: δ.
+        epsilon_lower: the lower bound from the canaries.
+        confidence: the confidence of that bound.
+        included: whether each canary was in the corpus, bool (m,).
+        scores: the attack's score of each canary, float64 (m,).
+        rounds: the number of rounds that ran.
+        delta: δ.
     """
 
     epsilon_proven: float
@@ -83,7 +91,7 @@ class OneRunAudit:
     delta: float
 
     def record(self) -> dict[str, Any]:
-        """One JSON object."""
+        """Return the result as one JSON object."""
         above = self.scores[self.included][:, None] > self.scores[~self.included][None, :]
         return {
             "canaries": len(self.scores),
@@ -107,15 +115,18 @@ def audit_training(
     base: str = "bundled",
     overrides: Mapping[str, Any] | None = None,
 ) -> OneRunAudit:
-    """Plant, train, find.
+    """Plant canaries in a corpus, train on it, and bound ε from the attack's guesses.
 
     Args:
         work: an existing folder for the corpus and the run.
-        canaries: m, planted by independent fair coins.
-        seed: of canaries, coins, model and training.
-        confidence: of the lower bound.
-        base: the corpus among whose users the canaries hide.
-        overrides: ``section.key`` settings of the run.
+        canaries: m, the number of canaries, at least 2; each is included with probability ½.
+        seed: seed of the canaries, of their inclusion, of the model and of the training.
+        confidence: confidence of the lower bound.
+        base: name or folder of the corpus whose first users train with the canaries.
+        overrides: settings of the run, by ``section.key``.
+
+    Raises:
+        PrivacyError: if ``canaries`` is below 2.
     """
     if canaries < 2:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
@@ -128,14 +139,12 @@ def audit_training(
         attacker = Attacker.of(experiment, planted.texts)
         folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
-    proven = math.inf
-    if plan.private:
-        proven = accountant.epsilon(plan.event(), plan.exposed(Adjacency(1)), rounds, plan.delta)
+    proven = float(plan.epsilon_curve(Adjacency(1), [rounds])[0])
     lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
     return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
 
 
-# A training that leaks as much as its ε lets it: nobody is left out of a round, and a canary fills a user's cap.
+# A training that leaks as much as its ε allows: every user takes part in every round, and a canary fills the cap.
 _DEFAULTS: dict[str, Any] = {
     "rounds": 20,
     "model.hidden": 16,
@@ -155,21 +164,28 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def plant(base: Corpus, canaries: int, seed: int, out: Path) -> Planted:
-    """Write a corpus of a few users of ``base`` and the canaries that their coins put in."""
+    """Write a corpus of a few users of ``base`` and of canaries, each included with probability ½.
+
+    Args:
+        base: the corpus of the other users and of the canaries' words.
+        canaries: m, the number of canaries.
+        seed: seed of the canaries and of their inclusion.
+        out: the folder of the new corpus.
+    """
     rng = streams.generator(seed, "audit canaries")
     words = sorted({word for text in base.texts(_TRAIN)[:500].to_pylist() for word in text.split() if word.isalpha()})
     texts = tuple(" ".join(rng.choice(words, _CANARY_WORDS)) for _ in range(canaries))
     included = rng.random(canaries) < 0.5
-    chosen = [Sentence(_TRAIN, f"canary-{i}", texts[i], ()) for i in np.flatnonzero(included)]
+    included_sentences = [Sentence(_TRAIN, f"canary-{i}", texts[i], ()) for i in np.flatnonzero(included)]
     bystanders = base.ownership(_TRAIN).user_offsets[_BYSTANDERS]
-    sentences = [*_sentences(base, _TRAIN, int(bystanders)), *chosen]
+    sentences = [*_sentences(base, _TRAIN, int(bystanders)), *included_sentences]
     held_out = _sentences(base, base.held_out_split, _HELD_OUT_SENTENCES)
     corpus = write_corpus([*sentences, *held_out], out, name="canaries")
     return Planted(corpus.path, texts, included)
 
 
 def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:
-    """The first ``count`` sentences of a split, as they were prepared."""
+    """Yield the first ``count`` sentences of a split, as they were prepared."""
     owners = corpus.ownership(split).user_of_sentence
     written = _TRAIN if split == _TRAIN else _HELD_OUT
     for owner, sentence in zip(owners[:count].tolist(), sentences_of_corpus(corpus, split), strict=False):
@@ -178,13 +194,14 @@ def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:
 
 @dataclass
 class Attacker:
-    """Sees the model after every round (from the run's checkpoints) and adds up every canary's alignment.
+    """Observe the model after every round, from the run's checkpoints, and score the canaries.
 
     Attributes:
         experiment: the run under attack.
         model: the attacker's own copy of the model.
-        canaries: every canary as the model reads it (m,).
-        alignment: Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩ of every canary i (m,), with v_i centred over the canaries.
+        canaries: the m canaries, encoded.
+        alignment: Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩ of each canary i, float64 (m,), with v_i centred over the canaries.
+        before: the model of the previous round, float32 (d,).
     """
 
     experiment: Experiment
@@ -195,13 +212,13 @@ class Attacker:
 
     @classmethod
     def of(cls, experiment: Experiment, texts: tuple[str, ...]) -> Attacker:
-        """An attacker who knows the initial model and the canaries."""
+        """Return an attacker who knows the initial model and the canaries."""
         config = experiment.config
         model = load_model(config.model, config.seed)
         return cls(experiment, model, model.encode(texts), np.zeros(len(texts)), model.get_vector())
 
     def watch(self, row: Mapping[str, Any]) -> None:
-        """Take in a round that has just been released."""
+        """Observe a round that has just been released, from its row of metrics."""
         if row["round"] == 0:
             return
         checkpoint = Checkpoint.read(self.experiment.folder.checkpoint_dir)
@@ -214,15 +231,16 @@ class Attacker:
         self.before = checkpoint.vector
 
     def scores(self) -> Vector:
-        """How much the run looks as if each canary had been in it, (m,)."""
+        """Return the score of each canary, float64 (m,); a high score indicates that it took part."""
         return self.alignment.copy()
 
     def _updates(self) -> Vector:
         """v_i: what each canary would send at the model of the round, (m, d)."""
-        plan = self.experiment.planned.plan
+        mechanism = self.experiment.planned.plan.mechanism
+        rule = mechanism.client_rule(mechanism.clip_norm)
         rows = []
         for canary in self.canaries:
-            vector = clipped_gradient_sum(self.model, [canary], plan.sentence_clip).vector
-            clipping.project(vector, plan.user_clip)
+            vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip).vector
+            clipping.project(vector, rule.user_clip)
             rows.append(vector)
         return np.asarray(rows, dtype=np.float64)

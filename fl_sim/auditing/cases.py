@@ -1,4 +1,12 @@
-"""What is audited: a mechanism with its worst case, beside everything that is claimed for it."""
+"""Define audit cases: a mechanism on its worst-case corpora, with all claims about it.
+
+>>> event = RoundEvent("uedp", noise_multiplier=1.0)
+>>> target = OwnMechanism(seam_of(event, rounds=1, delta=1e-5), worst_case(event, Adjacency(user_sentences=1)))
+>>> case = Case("one user, of whom ε = 2 is claimed", target, rounds=1, delta=1e-5, proven=((1e-5, 2.0),))
+>>> finding = Finding(case, audit(target, rounds=1, trials=4000, seed=0, delta=1e-5, confidence=0.95), confidence=0.95)
+>>> round(finding.audit.gaussian.epsilon, 1), finding.holds
+(3.5, False)
+"""
 
 from __future__ import annotations
 
@@ -11,30 +19,31 @@ from fl_sim.auditing.attack import Audit, Claims, Target, audit
 from fl_sim.auditing.mutations import mutate
 from fl_sim.auditing.own_targets import OwnMechanism, published_target, seam_of, worst_case
 from fl_sim.auditing.published_round import AS_STATED, Defects, PublishedMechanism
-from fl_sim.strategies import published as as_published
 from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
-# Beside the δ that was asked for, the claimed curve is tested at these: some bugs show at a large δ only.
+# Besides the requested δ, the claimed curve is tested at these: some bugs show at a large δ only.
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
-_NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # and at these, where the noise is sought
-_CHEAP_BOUND = 100  # users in reach beyond which a curve takes too long to be computed at many noise multipliers
+_NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # the same for the bound on the noise
+_CHEAP_BOUND = 100  # beyond this number of users with the entity, curves at many noise multipliers take too long
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A mechanism on its worst-case corpora, and the claims to hold against it.
+    """Hold a mechanism on its worst-case corpora, and the claims to test.
 
     Attributes:
-        name: what it is called in reports.
-        target: the mechanism.
+        name: the name in reports.
+        target: the mechanism on its pair of corpora.
         rounds: T.
         delta: δ.
-        proven: pairs (δ, ε) that our accountant proves; the first is the one at ``delta``. Empty if it proves nothing.
+        proven: pairs (δ, ε) that our accountant proves, that at ``delta`` first; empty if it proves nothing.
         as_published: ε by the published accountant, or None.
-        noise: the claimed noise multiplier, and what our accountant proves at any other; None if that is not sought.
+        noise: the claimed noise multiplier, and the pairs that our accountant proves at any other; None if the noise is
+            not to be bounded.
     """
 
     name: str
@@ -48,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A case and what its audit showed."""
+    """Hold a case and the result of its audit."""
 
     case: Case
     audit: Audit
@@ -56,17 +65,17 @@ class Finding:
 
     @property
     def epsilon_proven(self) -> float:
-        """Our ε at the case's δ; inf where nothing is proven."""
+        """Return our ε at the case's δ; inf if nothing is proven."""
         return self.case.proven[0][1] if self.case.proven else math.inf
 
     @property
     def epsilon_lower(self) -> float:
-        """The audited lower bound, for any mechanism."""
+        """Return the audited lower bound, valid for any mechanism."""
         return self.audit.bound.epsilon
 
     @property
     def epsilon_lower_model(self) -> float | None:
-        """Our ε at the largest noise that the audit leaves possible: a lower bound if only the noise is in question."""
+        """Return our ε at the largest noise that is not refuted: a lower bound if all but the noise is as claimed."""
         if self.case.noise is None or self.audit.noise_at_most is None:
             return None
         if math.isinf(self.audit.noise_at_most):
@@ -76,7 +85,7 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that our accountant proves is refuted."""
+        """Tell whether the audit refutes nothing that our accountant proves."""
         gaussian, verdict, noise = self.audit.gaussian, self.audit.verdict, self.audit.noise_at_most
         within = max(self.epsilon_lower, gaussian.epsilon if gaussian else 0.0) <= self.epsilon_proven
         enough_noise = noise is None or self.case.noise is None or noise >= self.case.noise[0]
@@ -84,13 +93,13 @@ class Finding:
 
     @property
     def as_published_holds(self) -> bool | None:
-        """Whether the published ε survives the bound that needs no assumption; None where there is none."""
+        """Tell whether the published ε withstands the bound without assumptions; None if no ε is published."""
         if self.case.as_published is None:
             return None
         return self.epsilon_lower <= self.case.as_published
 
     def record(self) -> dict[str, Any]:
-        """One flat JSON object; an infinite ε is the word ``inf``."""
+        """Return the finding as one JSON object; an infinite ε is the word ``inf``."""
         audit_, verdict = self.audit, self.audit.verdict
         values: dict[str, Any] = {
             "case": self.case.name,
@@ -128,7 +137,17 @@ def own_case(
     mutation: str | None = None,
     companions: int = 0,
 ) -> Case:
-    """One of our mechanisms, or a broken copy of it, beside what is proven for the whole one."""
+    """Return a case of one of our mechanisms, or of a broken copy, with the ε proven for the intact one.
+
+    Args:
+        name: the name in reports.
+        event: the event of every round.
+        adjacency: the protected user and entity.
+        rounds: T.
+        delta: δ.
+        mutation: the name of the part to break; None for the intact mechanism.
+        companions: further entities in every sentence with e'.
+    """
     seam = seam_of(event, rounds, delta)
     if mutation is not None:
         seam = mutate(seam, mutation)
@@ -156,22 +175,22 @@ def published_case(
     user_clip: float = 0.1,
     update_norm: float = 0.1,
 ) -> Case:
-    """The published algorithm beside its published ε and, as far as it is run as stated, what we prove for it.
+    """Return a case of the published algorithm with its published ε and, if run as stated, the ε that we prove.
 
-    f_E+ as stated is the product's own strategy; where an entity reaches so many users that this would take hours, and
-    for what the authors' code did, it is a model of the round (:mod:`fl_sim.auditing.published_round`).
+    f_E+ as stated runs as the product's own strategy. A model of the round (:mod:`fl_sim.auditing.published_round`)
+    replaces it for f_E, for the authors' code, and for an entity of so many users that it would take hours.
 
     Args:
-        name: of the case.
-        settings: the training.
+        name: the name in reports.
+        settings: the settings of the training.
         rounds: T.
         delta: δ.
         entities: |E|.
-        reach_users: F, users that know e'; 0 protects no entity.
+        reach_users: F, the number of users who mention e'; 0 protects no entity.
         user: whether a user is protected too.
         defects: where the code departs from the paper.
         user_clip: β.
-        update_norm: of a user's AdamW update, if the clip comes before it.
+        update_norm: the norm of a user's AdamW update, if the clip comes before it.
     """
     stated = defects == AS_STATED
     target: Target
@@ -211,8 +230,16 @@ def _modelled(
 
 
 def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise: bool = False) -> Finding:
-    """Audit a case; ``pin_noise`` also seeks its true noise, which takes seconds of accounting."""
-    found = audit(
+    """Audit a case.
+
+    Args:
+        case: the mechanism and the claims.
+        trials: the number of trainings per corpus.
+        seed: root seed of every draw.
+        confidence: confidence with which all results hold at once.
+        pin_noise: bound the true noise too, which takes seconds of accounting.
+    """
+    result = audit(
         case.target,
         rounds=case.rounds,
         trials=trials,
@@ -222,7 +249,7 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
         claims=case.proven,
         noise=case.noise if pin_noise else None,
     )
-    return Finding(case, found, confidence)
+    return Finding(case, result, confidence)
 
 
 def _curve(
@@ -232,5 +259,5 @@ def _curve(
     delta: float,
     others: tuple[float, ...] = _CURVE_DELTAS,
 ) -> tuple[tuple[float, float], ...]:
-    """The pairs (δ, ε) that are proven, the one at ``delta`` first."""
+    """Return the proven pairs (δ, ε), that at ``delta`` first."""
     return tuple((d, accountant.epsilon(event, adjacency, rounds, d)) for d in (delta, *others))

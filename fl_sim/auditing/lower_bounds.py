@@ -1,14 +1,23 @@
-"""From an attack's scores to a lower bound on ε that holds with a stated confidence.
+"""Compute lower bounds on ε from the scores of an attack, with a stated confidence.
 
-The attack scores N independent outputs on either of two adjacent corpora; a high score speaks for the one that holds
-the protected data (*with*), a low one for the one that does not (*without*). An event S about one output (score above
-a threshold, or below it) must satisfy, if the mechanism is (ε, δ)-DP,
+The attack scores N independent outputs on either of two adjacent corpora; a high score indicates the corpus that holds
+the protected data (*with*), a low one the corpus that does not (*without*). An event S about one output (score above a
+threshold, or below it) must satisfy, if the mechanism is (ε, δ)-DP,
 
     P[S | one corpus] ≤ e^ε · P[S | other corpus] + δ.
 
-The event is chosen on the first half of the outputs and its probabilities are estimated on the second, each by an
-exact Clopper–Pearson bound at half of the allowed failure probability. So every bound here fails with probability at
-most 1 − confidence, however the scores were made and whatever the event (Jagielski et al. 2020; Nasr et al. 2023).
+The event is chosen on the first half of the outputs. Its probabilities are estimated on the second half, each by an
+exact Clopper–Pearson bound at half of the allowed failure probability. So every bound fails with probability at most
+1 − confidence, for any scores and any event (Jagielski et al. 2020; Nasr et al. 2023).
+
+>>> rng = np.random.default_rng(0)
+>>> scores = Scores(without=rng.normal(0.0, 1.0, 10_000), present=rng.normal(1.0, 1.0, 10_000))
+>>> round(gaussian_epsilon(mu=1.0, delta=1e-5), 2)  # the truth
+4.38
+>>> round(epsilon_lower_bound(scores, delta=1e-5, confidence=0.95).epsilon, 2)
+1.81
+>>> round(gaussian_lower_bound(scores, delta=1e-5, confidence=0.95).epsilon, 2)
+4.01
 """
 
 from __future__ import annotations
@@ -32,11 +41,11 @@ _LARGEST_EPSILON = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the attack says about N outputs on either corpus, in the order in which they were drawn.
+    """Hold the attack's scores of N outputs on either corpus, in the order in which they were drawn.
 
     Attributes:
-        without: scores on the corpus without the protected data, (N,).
-        present: scores on the corpus with it, (N,).
+        without: scores on the corpus without the protected data, float64 (N,).
+        present: scores on the corpus with the protected data, float64 (N,).
 
     Raises:
         PrivacyError: for fewer than four scores, unequal numbers, or a score that is not a number.
@@ -55,7 +64,7 @@ class Scores:
             raise PrivacyError("a score is not a number; allowed: numbers and infinities")
 
     def halves(self) -> tuple[Scores, Scores]:
-        """The first half, on which an event may be chosen, and the second, on which it is judged."""
+        """Return the first half of the scores, to choose an event on, and the second half, to test it on."""
         middle = len(self.without) // 2
         first = Scores(self.without[:middle], self.present[:middle])
         return first, Scores(self.without[middle:], self.present[middle:])
@@ -63,13 +72,13 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A lower bound on ε at ``delta``, with the event that it rests on.
+    """Hold a lower bound on ε at ``delta``, and the probabilities of its event.
 
     Attributes:
-        epsilon: at least 0; it holds with the confidence asked for.
-        delta: the δ it is stated at.
-        likely: lower bound on the event's probability on the corpus that makes it likely.
-        unlikely: upper bound on its probability on the other one.
+        epsilon: the bound, at least 0; it holds with the requested confidence.
+        delta: the δ of the bound.
+        likely: a lower bound on the event's probability on the corpus that makes it likely.
+        unlikely: an upper bound on the event's probability on the other corpus.
     """
 
     epsilon: float
@@ -80,11 +89,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a whole claimed curve δ ↦ ε looks like against the scores: the pair that fared worst.
+    """Hold the result of testing a whole claimed curve δ ↦ ε: that of its worst pair.
 
     Attributes:
-        delta, claimed: the claim (ε ``claimed`` at ``delta``) that was chosen to be judged.
-        epsilon: lower bound on ε at that δ.
+        delta: the δ of the claim that was tested.
+        claimed: the ε claimed at that δ.
+        epsilon: the lower bound on ε at that δ.
     """
 
     delta: float
@@ -93,14 +103,22 @@ class Verdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim cannot hold, at the confidence of the bound."""
+        """Tell whether the lower bound refutes the claim."""
         return self.epsilon > self.claimed
 
 
 def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> Bound:
-    """The Clopper–Pearson bound ε ≥ ln((P[S | likely] − δ) / P[S | unlikely]), for any mechanism.
+    """Return the Clopper–Pearson bound ε ≥ ln((P[S | likely] − δ) / P[S | unlikely]), valid for any mechanism.
 
     With N outputs it never exceeds about ln(N / 2 / ln(2 / (1 − confidence))), however leaky the mechanism.
+
+    Args:
+        scores: the scores of the attack.
+        delta: δ of the bound.
+        confidence: confidence of the bound, in (0, 1).
+
+    Raises:
+        PrivacyError: if ``confidence`` is outside (0, 1).
     """
     likely, unlikely = _judged(scores, confidence, lambda high, low: _log_ratio(high, low, delta))
     epsilon = float(_log_ratio(np.array([likely]), np.array([unlikely]), delta)[0])
@@ -108,12 +126,20 @@ def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> Boun
 
 
 def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> Bound:
-    """The bound for a mechanism whose trade-off curve is a Gaussian's (Nasr et al. 2023, section 4).
+    """Return the bound for a mechanism whose trade-off curve is that of a Gaussian (Nasr et al. 2023, section 4).
 
     Every event of a μ-GDP mechanism satisfies Φ⁻¹(P[S | one]) − Φ⁻¹(P[S | other]) ≤ μ, so the event bounds μ from
-    below, and with it ε at any δ (Dong, Roth, Su 2022, corollary 2.13). Only for mechanisms that add Gaussian noise
-    to one of two fixed values (no coin decides the shift): elsewhere a curve that crosses a Gaussian's in one point
-    need not stay above it.
+    below, and with it ε at any δ (Dong, Roth, Su 2022, corollary 2.13). The bound is valid only for mechanisms that add
+    Gaussian noise to one of two fixed values (no sampling): a trade-off curve that crosses that of a Gaussian in one
+    point need not stay above it elsewhere.
+
+    Args:
+        scores: the scores of the attack.
+        delta: δ of the bound.
+        confidence: confidence of the bound, in (0, 1).
+
+    Raises:
+        PrivacyError: if ``confidence`` is outside (0, 1).
     """
     likely, unlikely = _judged(scores, confidence, _probit_difference)
     mu = float(_probit_difference(np.array([likely]), np.array([unlikely]))[0])
@@ -123,18 +149,21 @@ def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> Bou
 def noise_at_most(
     scores: Scores, claims_at: Callable[[float], Sequence[tuple[float, float]]], claimed: float, confidence: float
 ) -> float:
-    """The smallest noise multiplier at which an accountant's curve is refuted: the true one is below it.
+    """Return the smallest noise multiplier at which an accountant's curve is refuted: the true one is below it.
 
-    The event that refutes most on the first half is held, on the second, against the curve of every noise
-    multiplier; one event, so the search costs no confidence. This is how tight an audit is: where a mechanism is as
-    noisy as claimed, the result is as close above the claim as the proof and the number of trials let it be. It
-    takes for granted that nothing but the noise is in question.
+    The first half of the scores chooses the event that refutes the most; the second half tests this one event against
+    the curve of every noise multiplier, so the search costs no confidence. The result shows how tight the audit is: for
+    a mechanism as noisy as claimed it exceeds the claim only by what the proof and the number of trials lose. It
+    assumes that everything but the noise is as claimed.
 
     Args:
-        scores: of the attack.
-        claims_at: the pairs (δ, ε) that the accountant claims at a noise multiplier; ε falls with it.
-        claimed: the noise multiplier that is claimed; the search goes from half of it to four times it.
-        confidence: of the result; inf where not even the upper end is refuted.
+        scores: the scores of the attack.
+        claims_at: the pairs (δ, ε) that the accountant claims at a noise multiplier; ε decreases in it.
+        claimed: the claimed noise multiplier; the search covers half of it to four times it.
+        confidence: confidence of the result.
+
+    Returns:
+        The noise multiplier, within 1 %; inf if not even the upper end of the search is refuted.
     """
     first, second = scores.halves()
     failure = (1 - confidence) / 2
@@ -150,7 +179,7 @@ def noise_at_most(
 
 
 def _smallest_refuted(refuted: Callable[[float], bool], lower: float, upper: float) -> float:
-    """The smallest refuted value within 1 %, where all above a refuted one are refuted, too; inf if none is."""
+    """Return the smallest refuted value, within 1 %; inf if none is. All larger values must be refuted too."""
     if not refuted(upper):
         return math.inf
     while upper > lower * 1.01:
@@ -160,10 +189,15 @@ def _smallest_refuted(refuted: Callable[[float], bool], lower: float, upper: flo
 
 
 def judge_claims(scores: Scores, claims: Sequence[tuple[float, float]], confidence: float) -> Verdict:
-    """Hold a whole curve of claims (δ, ε) against the scores; an accountant claims them all at once.
+    """Test a whole curve of claims (δ, ε) against the scores; an accountant claims them all at once.
 
-    Some bugs show at one δ only. The claim that fares worst on the first half is the one judged on the second, so
-    that looking at many costs no confidence.
+    Some bugs show at one δ only. The first half of the scores chooses the worst claim and the second half tests it, so
+    testing many claims costs no confidence.
+
+    Args:
+        scores: the scores of the attack.
+        claims: pairs (δ, ε).
+        confidence: confidence of the verdict.
 
     Raises:
         PrivacyError: if there is no claim.
@@ -182,7 +216,7 @@ def judge_claims(scores: Scores, claims: Sequence[tuple[float, float]], confiden
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε at which a μ-GDP mechanism has δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) equal to ``delta``."""
+    """Return ε at which a μ-GDP mechanism has δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) equal to ``delta``."""
     if mu <= 0:
         return 0.0
 
@@ -196,50 +230,59 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely at most ``guesses`` guesses are ``correct`` times right if the training is (ε, δ)-DP.
+    """Return a bound on the probability of at least ``correct`` right guesses if the training is (ε, δ)-DP.
 
-    Theorem 5.2 of Steinke, Nasr and Jagielski 2023 (arXiv 2305.08846), with canaries that are in or out by
-    independent fair coins: with W ~ Binomial(guesses, e^ε / (1 + e^ε)) it is at most
+    Theorem 5.2 of Steinke, Nasr and Jagielski 2023 (arXiv 2305.08846), with canaries that are included independently
+    with probability ½: with W ~ Binomial(guesses, e^ε / (1 + e^ε)) the probability is at most
     P[W ≥ correct] + 2·canaries·δ·max_i P[correct > W ≥ correct − i] / i.
+
+    Args:
+        canaries: m, the number of canaries.
+        guesses: the number of guesses, at most m.
+        correct: the number of right guesses.
+        epsilon: ε of the training.
+        delta: δ of the training.
     """
     distribution = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     if correct == 0:
         return 1.0
     steps = np.arange(1, correct + 1)
-    below = np.cumsum(distribution.pmf(correct - steps))
-    return float(min(1.0, distribution.sf(correct - 1) + 2 * canaries * delta * (below / steps).max()))
+    cumulative = np.cumsum(distribution.pmf(correct - steps))
+    return float(min(1.0, distribution.sf(correct - 1) + 2 * canaries * delta * (cumulative / steps).max()))
 
 
 def one_run_lower_bound(
     included: NDArray[np.bool_], scores: Floats, delta: float, confidence: float, shares: Sequence[float]
 ) -> float:
-    """Lower bound on ε from the scores of canaries in a single training.
+    """Return a lower bound on ε from the scores of canaries in a single training.
 
-    The canaries with the highest scores are guessed to be in, as many with the lowest to be out, the rest is left
-    open. Every share in ``shares`` (of the canaries that are guessed) is tried at an equal part of the failure
-    probability.
+    The canaries with the highest scores are guessed to be included, as many with the lowest to be left out; there is no
+    guess about the others. Every share in ``shares`` is tried at an equal part of the failure probability.
 
     Args:
-        included: which canaries an independent fair coin put into the corpus, bool (m,).
-        scores: how much the training looks as if each were in it, (m,).
-        delta: δ.
-        confidence: of the result.
+        included: whether each canary was in the corpus, independently with probability ½, bool (m,).
+        scores: the attack's score of each canary, float64 (m,); high if it seems to be included.
+        delta: δ of the bound.
+        confidence: confidence of the bound.
         shares: shares of the canaries to guess, in (0, 1].
+
+    Raises:
+        PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
     """
     if len(included) != len(scores) or len(included) < 2:
         raise PrivacyError(f"canaries are {len(included)} with {len(scores)} scores; allowed: a score each, at least 2")
     order = np.argsort(scores, kind="stable")
     failure = (1 - confidence) / len(shares)
-    best = 0.0
+    largest = 0.0
     for share in shares:
-        side = max(1, int(share * len(scores) / 2))
-        correct = int((~included[order[:side]]).sum() + included[order[-side:]].sum())
-        best = max(best, _one_run_epsilon(len(scores), 2 * side, correct, delta, failure))
-    return best
+        per_side = max(1, int(share * len(scores) / 2))
+        correct = int((~included[order[:per_side]]).sum() + included[order[-per_side:]].sum())
+        largest = max(largest, _one_run_epsilon(len(scores), 2 * per_side, correct, delta, failure))
+    return largest
 
 
 def _one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, failure: float) -> float:
-    """The largest ε (to 1e-6) that is refuted at the failure probability; 0 if none is."""
+    """Return the largest ε (to 1e-6) that is refuted at the failure probability; 0 if none is."""
 
     def refuted(epsilon: float) -> bool:
         return one_run_p_value(canaries, guesses, correct, epsilon, delta) < failure
@@ -256,7 +299,7 @@ def _one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, fa
 
 
 def _judged(scores: Scores, confidence: float, objective: Objective) -> tuple[float, float]:
-    """Choose the event with the best objective on the first half; its probabilities' bounds on the second."""
+    """Choose the event with the best objective on the first half; bound its probabilities on the second half."""
     if not 0 < confidence < 1:
         raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
     first, second = scores.halves()
@@ -267,7 +310,7 @@ def _judged(scores: Scores, confidence: float, objective: Objective) -> tuple[fl
 
 
 def _candidates(scores: Scores, failure: float) -> tuple[Floats, Floats, list[tuple[float, bool]]]:
-    """Events (threshold, whether above it) with the bounds on their probabilities, likely and unlikely."""
+    """Return candidate events (threshold, whether above it) with bounds on their likely and unlikely probabilities."""
     pooled = np.sort(np.concatenate([scores.without, scores.present]))
     from_end = np.unique(np.geomspace(1, len(pooled), _THRESHOLDS_PER_TAIL).astype(int)) - 1
     thresholds = np.unique(np.concatenate([pooled[from_end], pooled[-1 - from_end]]))
@@ -282,24 +325,36 @@ def _candidates(scores: Scores, failure: float) -> tuple[Floats, Floats, list[tu
 
 
 def _probabilities(scores: Scores, threshold: float, above: bool, failure: float) -> tuple[float, float]:
-    """Bounds on the event's probability where it is likely (from below) and where it is not (from above)."""
+    """Return a lower bound on the event's probability where it is likely_hits, and an upper bound where it is not."""
     n = len(scores.without)
     if above:
-        likely, unlikely = (scores.present >= threshold).sum(), (scores.without >= threshold).sum()
+        likely_hits, unlikely_hits = (scores.present >= threshold).sum(), (scores.without >= threshold).sum()
     else:
-        likely, unlikely = (scores.without < threshold).sum(), (scores.present < threshold).sum()
-    low = lower_limit(np.array([likely]), n, failure)
-    return float(low[0]), float(upper_limit(np.array([unlikely]), n, failure)[0])
+        likely_hits, unlikely_hits = (scores.without < threshold).sum(), (scores.present < threshold).sum()
+    low = lower_limit(np.array([likely_hits]), n, failure)
+    return float(low[0]), float(upper_limit(np.array([unlikely_hits]), n, failure)[0])
 
 
 def upper_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Clopper–Pearson: a probability that the true one exceeds with probability at most ``failure``."""
+    """Return Clopper–Pearson upper limits, float64 like ``hits``; the truth exceeds each with at most ``failure``.
+
+    Args:
+        hits: the numbers of successes, int64 (n,).
+        trials: the number of trials of each.
+        failure: the allowed probability of failure.
+    """
     limit = stats.beta.ppf(1 - failure, hits + 1, np.maximum(trials - hits, 1))
     return np.where(hits == trials, 1.0, limit)
 
 
 def lower_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Clopper–Pearson: a probability that the true one falls short of with probability at most ``failure``."""
+    """Return Clopper–Pearson lower limits, float64 like ``hits``; the truth is below each with at most ``failure``.
+
+    Args:
+        hits: the numbers of successes, int64 (n,).
+        trials: the number of trials of each.
+        failure: the allowed probability of failure.
+    """
     limit = stats.beta.ppf(failure, np.maximum(hits, 1), trials - hits + 1)
     return np.where(hits == 0, 0.0, limit)
 
@@ -310,7 +365,7 @@ def _log_ratio(likely: Floats, unlikely: Floats, delta: float) -> Floats:
 
 
 def _refutes(likely: Floats, unlikely: Floats, claims: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
-    """Which events refute at least one of the claims (δ, ε)."""
+    """Tell which events refute at least one of the claims (δ, ε), bool (num_events,)."""
     return np.any([_log_ratio(likely, unlikely, delta) > epsilon for delta, epsilon in claims], axis=0)
 
 

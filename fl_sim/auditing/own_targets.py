@@ -1,9 +1,17 @@
-"""What the product runs as audit targets, with the worst-case pair of corpora that belongs to each mechanism."""
+"""Make audit targets of the product's mechanisms, each with its worst-case pair of corpora.
+
+>>> from fl_sim.strategies.accounting.adjacency import ContributionBound
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, user_cap=4)
+>>> scenario = worst_case(event, Adjacency(user_sentences=2, entity_bound=ContributionBound(3, 2)))
+>>> scenario.users, scenario.sentences, scenario.background
+(4, 8, 0)
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +20,26 @@ from fl_sim.auditing.audited_rounds import Seam, release
 from fl_sim.auditing.worst_case_corpora import Scenario, background_needed, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 from fl_sim.strategies.mechanism import PrivacyPlan
-from fl_sim.strategies.published import PublishedSettings, PublishedTerms
+from fl_sim.strategies.published import Published, PublishedTerms
+from fl_sim.strategies.registry import load_strategy
 
 _NO_NOISE = 1e-9
-_COMPANIONS = 16  # with q_e ½ none of them is sampled once in 65,536 rounds
-_ENOUGH_SENTENCES = 2.0  # a user without bound owns this many times ŵ/q_s sentences, enough to fill the cap
+_COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
+_ENOUGH_SENTENCES = 2.0  # a user without a bound owns this many times ŵ/q_s sentences, enough to fill the cap
 
 
 @dataclass(frozen=True, slots=True)
 class OwnMechanism:
-    """``uedp``, ``user_level`` or ``published``, through its real code, on one pair of corpora."""
+    """Run a mechanism of the product, in its real code, on one pair of corpora."""
 
     seam: Seam
     scenario: Scenario
 
     @property
     def noise_std(self) -> float:
-        return self.seam.plan.noise_per_clip
+        return self.seam.plan.mechanism.noise_per_clip
 
     @property
     def items_per_copy(self) -> int:
@@ -37,20 +47,22 @@ class OwnMechanism:
 
     @property
     def random_shift(self) -> bool:
-        plan, entity = self.seam.plan, self.scenario.reach_users > 0
-        return not (plan.q_u == plan.q_s == 1 and (plan.q_e == 1 or not entity))
+        mechanism, entity = self.seam.plan.mechanism, self.scenario.reach_users > 0
+        return not (mechanism.q_u == mechanism.q_s == 1 and (mechanism.q_e == 1 or not entity))
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
         seam = self.seam
         if not noise:
-            seam = replace(seam, plan=replace(seam.plan, noise_multiplier=_NO_NOISE))
+            seam = replace(seam, plan=seam.plan.with_noise(_NO_NOISE))
         return release(seam, build(self.scenario, present, copies), rounds, seed)
 
 
 def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
     """The real mechanism that ``event`` describes. The clip c is 1: nothing depends on its scale."""
-    plan = PrivacyPlan(
-        strategy="uedp" if event.strategy == "uedp" else "user_level",
+    strategy = load_strategy(event.strategy)
+    own: dict[str, Any] = {"clipping": event.clipping} if "clipping" in strategy.keys else {}
+    mechanism = strategy(
+        strategy=event.strategy,
         population=1,
         q_u=event.q_u,
         q_e=event.q_e,
@@ -58,20 +70,25 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
         clip_norm=1.0,
         user_cap=event.user_cap,
         noise_multiplier=event.noise_multiplier,
-        clipping=event.clipping if event.strategy == "uedp" else "sentence",
-        rounds=rounds,
-        delta=delta,
+        **own,
     )
-    return Seam(plan)
+    return Seam(PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=delta))
 
 
 def published_target(
     settings: PublishedSettings, entities: int, user_clip: float, reach_users: int, user: bool
 ) -> OwnMechanism:
-    """The product's ``published`` with f_E+ and the noise that the paper states, against its worst case.
+    """Return the product's ``published`` with f_E+ and the noise that the paper states, on its worst-case corpora.
 
-    The F users that know e' own a plain sentence that pulls the other way; their sentence with e' outweighs it as soon
-    as one of its entities is sampled, and :data:`_COMPANIONS` others than e' are mentioned in it.
+    The F users who mention e' own a plain sentence that pulls the other way. Their sentence with e', which also
+    mentions :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
+
+    Args:
+        settings: the settings of the training.
+        entities: |E|.
+        user_clip: β.
+        reach_users: F, the number of users who mention e'; 0 protects no entity.
+        user: whether a user is protected too.
     """
     terms = PublishedTerms(
         estimator="f_e_plus",
@@ -82,8 +99,7 @@ def published_target(
         sentences=settings.sentences,
         sensitive_sentences=settings.sensitive_sentences,
     )
-    plan = PrivacyPlan(
-        strategy="published",
+    mechanism = Published(
         population=settings.users,
         q_u=settings.q_u,
         q_e=settings.q_e,
@@ -91,9 +107,7 @@ def published_target(
         clip_norm=user_clip,
         user_cap=1.0,
         noise_multiplier=settings.noise_multiplier,
-        published=terms,
-        rounds=1,
-        delta=0.5,
+        terms=terms,
     )
     knows = reach_users > 0
     scenario = Scenario(
@@ -103,13 +117,18 @@ def published_target(
         background=int(knows),
         companions=_COMPANIONS if knows else 0,
     )
-    return OwnMechanism(Seam(plan), scenario)
+    return OwnMechanism(Seam(PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5)), scenario)
 
 
 def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> Scenario:
-    """The pair of corpora that moves a round's sum the most within ``adjacency``.
+    """Return the pair of corpora within ``adjacency`` that shifts a round's sum the most.
 
-    A user without a bound on its sentences gets as many as fill the cap nearly always.
+    A protected user without a bound gets enough sentences to fill the cap in nearly every round.
+
+    Args:
+        event: the event of every round.
+        adjacency: the protected user and entity.
+        companions: further entities in every sentence with e'.
     """
     entity_bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
     if math.isinf(user_sentences):

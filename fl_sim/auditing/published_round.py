@@ -1,43 +1,48 @@
-"""A model of the published algorithm's round, as its paper states it and as its authors' code ran it.
+"""Model a round of the published algorithm, as its paper states it and as its authors' code ran it.
 
-It stands in where the product's own strategy (``fl_sim.auditing.own_targets.published_target``) is no choice: for f_E,
-for an entity that hundreds of users know, and for what the authors' code did. A test holds it to the strategy.
+The model replaces the product's own strategy (``fl_sim.auditing.own_targets.published_target``) for f_E, for an entity
+that hundreds of users mention, and for the authors' code. A test compares it with the strategy.
 
-The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is taken with all
-weights 1 and W_u, W_e, W_s public, the case in which its defects are fewest. What a round releases is then, in units
-of the user clip β and before the public denominator D = q_u W_u (q_e W_e + q_s W_s), the sum of the sampled users'
-clipped updates plus N(0, (z (q_u|U| + 1))²). A sentence takes part as soon as any of its entities is sampled.
+The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is modelled with all
+weights 1 and W_u, W_e, W_s public, the case in which it has the fewest defects. A round then releases, in units of the
+user clip β and before the public denominator D = q_u W_u (q_e W_e + q_s W_s), the sum of the sampled users' clipped
+updates plus N(0, (z (q_u|U| + 1))²). A sentence takes part as soon as any of its entities is sampled.
 
-On the worst-case corpora every user who knows the entity e' holds one sentence with it, which also mentions
-``companions`` further entities, and text that pulls the other way and outweighs nothing: without e' the user's
-clipped update is −β, with it +β. The protected user u' adds +β. Under a fixed cohort u' takes the place of another
-user, so there everyone else pulls the other way even where no entity is protected.
+On the worst-case corpora every user who mentions the entity e' owns one sentence with it, which also mentions
+``companions`` further entities, and text that pulls the other way and outweighs nothing: without e' the user's clipped
+update is −β, with it +β. The protected user u' adds +β. In a fixed cohort u' replaces another user, so there all other
+users pull the other way even if no entity is protected.
+
+>>> stated = PublishedMechanism("f_e_plus", users=946, users_per_round=50, q_e=0.5, noise_multiplier=2.0, entities=7610,
+...                             plain_sentences=2864)
+>>> stated.noise_std
+102.0
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.strategies.accounting import paper_model
 from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.accounting.paper_model import Estimator, PublishedSettings
 from fl_sim.strategies.primitives import streams
 
-Estimator = Literal["f_e", "f_e_plus", "user_level"]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Defects:
-    """Where the authors' code departs from the paper.
+    """List the departures of the authors' code from the paper.
 
     Attributes:
         variance_as_std: the noise has standard deviation σ² where the paper has σ.
-        fixed_cohort: a fixed number of users is drawn instead of each with probability q_u.
-        clip_before_adam: the gradient is clipped, but the update is what AdamW makes of it.
+        fixed_cohort: a fixed number of users is drawn, instead of each user with probability q_u.
+        clip_before_adam: the gradient is clipped, but the update is an AdamW step along it.
     """
 
     variance_as_std: bool = False
@@ -45,7 +50,7 @@ class Defects:
     clip_before_adam: bool = False
 
 
-_CERTAIN = 1e-15  # the chance that no companion is sampled counts as none below this
+_CERTAIN = 1e-15  # a smaller probability that no companion is sampled counts as 0
 
 AS_STATED = Defects()
 AS_CODED = Defects(variance_as_std=True, fixed_cohort=True, clip_before_adam=True)
@@ -53,18 +58,22 @@ AS_CODED = Defects(variance_as_std=True, fixed_cohort=True, clip_before_adam=Tru
 
 @dataclass(frozen=True, slots=True)
 class PublishedMechanism:
-    """One audit target: a training of the published algorithm and the pair of corpora it is attacked with.
+    """Model a training of the published algorithm on its worst-case pair of corpora, as an audit target.
 
     Attributes:
         estimator: ``f_e``, ``f_e_plus``, or ``user_level`` (the paper's baseline, noise zβ on the sum).
-        users: |U|. users_per_round: q_u·|U|, a whole number under a fixed cohort.
+        users: |U|.
+        users_per_round: q_u·|U|, a whole number for a fixed cohort.
         q_e: entity sampling rate (q_s is 1, as in the paper's runs).
         noise_multiplier: z.
-        entities: |E| = W_e. plain_sentences: |S| = W_s. user_clip: β. They matter to the defects only.
-        update_norm: norm of a user's AdamW update where ``clip_before_adam`` (:func:`adamw_update_norm`).
-        reach_users: F, users that know e'; 0 if no entity is protected.
+        entities: |E| = W_e; matters to the defects only.
+        plain_sentences: |S| = W_s; matters to the defects only.
+        user_clip: β; matters to the defects only.
+        update_norm: norm of a user's AdamW update under ``clip_before_adam`` (:func:`adamw_update_norm`).
+        reach_users: F, the number of users who mention e'; 0 protects no entity.
         user: whether u' is protected.
-        companions: further entities in every sentence with e'.
+        companions: the number of further entities in every sentence with e'.
+        defects: the departures of the authors' code to model.
 
     Raises:
         PrivacyError: if a count is impossible.
@@ -89,25 +98,31 @@ class PublishedMechanism:
             raise PrivacyError(f"reach_users is {self.reach_users}; allowed: 0 to users ({self.users})")
         if self.defects.fixed_cohort and self.users_per_round != int(self.users_per_round):
             raise PrivacyError(f"users_per_round is {self.users_per_round}; allowed: a whole number as coded")
-        if self.estimator == "user_level" and self.defects.variance_as_std:
+        if not self._samples_text and self.defects.variance_as_std:
             raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
 
     @property
     def denominator(self) -> float:
-        """D, by which the sum is divided (weights 1)."""
+        """Return D, the denominator of the sum (weights 1)."""
         extended = self.plain_sentences if self.estimator == "f_e_plus" else 0
-        return self.users_per_round * (self.q_e * self.entities + extended)
+        return paper_model.denominator(self.users_per_round, self.q_e, self.entities, extended)
 
     @property
     def noise_std(self) -> float:
         """On the sum, in units of β."""
-        if self.estimator == "user_level":
-            return self.noise_multiplier
-        stated = self.noise_multiplier * (self.users_per_round + 1)
+        stated = self._settings.noise_per_clip
         if not self.defects.variance_as_std:
             return stated
-        sigma = stated * self.user_clip / self.denominator  # the paper's σ, on the average
-        return sigma**2 * self.denominator / self.user_clip
+        return paper_model.coded_noise(stated, self.user_clip, self.denominator)
+
+    @property
+    def _samples_text(self) -> bool:
+        """Whether entities and sentences are sampled: under both estimators of the paper, not under its baseline."""
+        return self.estimator in ("f_e", "f_e_plus")
+
+    @property
+    def _settings(self) -> PublishedSettings:
+        return PublishedSettings(self.estimator, self.users, self.users_per_round, self.noise_multiplier, self.q_e)
 
     @property
     def items_per_copy(self) -> int:
@@ -119,13 +134,13 @@ class PublishedMechanism:
         return not same_cohort or (1 - self.q_e) ** self.companions > _CERTAIN
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
-        """The noisy sums of independent copies, in units of β, (rounds, copies)."""
+        """Return the noisy sums of independent copies, float64 (rounds, copies), in units of β."""
         rng = streams.generator(seed, "published rounds")
         sums = np.stack([self._sum(present, copies, rng) for _ in range(rounds)])
         return sums + rng.normal(0.0, self.noise_std, sums.shape) if noise else sums
 
     def _sum(self, present: bool, copies: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Σ of the sampled users' updates in one round."""
+        """Return Σ of the sampled users' updates in one round, float64 (copies,)."""
         knowers, lone = self._sampled(present and self.user, copies, rng)
         background, entity = self._active(copies, rng)
         turned = entity & (present and self.reach_users > 0)
@@ -134,7 +149,7 @@ class PublishedMechanism:
         return np.asarray(scale * (knowers * pull + lone), dtype=np.float64)
 
     def _sampled(self, enrolled: bool, copies: int, rng: np.random.Generator) -> tuple[Ints, Bools]:
-        """How many of the opposed users, and whether u', are in the cohort."""
+        """Return the number of opposed users in the cohort, and whether u' is in it, (copies,) each."""
         if not self.defects.fixed_cohort:
             q_u = self.users_per_round / self.users
             lone = rng.random(copies) < q_u if enrolled else np.zeros(copies, dtype=np.bool_)
@@ -145,7 +160,7 @@ class PublishedMechanism:
 
     def _active(self, copies: int, rng: np.random.Generator) -> tuple[Bools, Bools]:
         """Whether the opposed text and the sentences with e' take part: any of their entities is sampled."""
-        if self.estimator == "user_level":
+        if not self._samples_text:
             return np.ones(copies, dtype=np.bool_), np.ones(copies, dtype=np.bool_)
         companion = rng.random(copies) < 1 - (1 - self.q_e) ** self.companions  # at least one of them is
         protected = rng.random(copies) < self.q_e
@@ -155,11 +170,17 @@ class PublishedMechanism:
 
 
 def adamw_update_norm(parameters: int, learning_rate: float, steps: int, clip_norm: float) -> float:
-    """The L2 norm of what ``steps`` AdamW steps make of a gradient of norm ``clip_norm`` in every step.
+    """Return the L2 norm of the update by AdamW steps whose gradients all have norm ``clip_norm``.
 
-    AdamW divides the gradient by its own size, so the clip does not bound the update, which grows with the number
-    of parameters. Measured by running torch's AdamW (weight decay 0, from zero) on 1,000 coordinates and scaled up:
-    with equal gradients every coordinate moves by the same amount.
+    AdamW divides the gradient by its own size, so the clip does not bound the update, which grows with the number of
+    parameters. The norm is measured by running torch's AdamW (weight decay 0, from zero) on 1,000 coordinates and
+    scaled up: with equal gradients every coordinate moves by the same amount.
+
+    Args:
+        parameters: d, the number of parameters.
+        learning_rate: the learning rate of AdamW.
+        steps: the number of steps.
+        clip_norm: the norm of the gradient of every step.
     """
     import torch
 

@@ -1,10 +1,16 @@
-"""The worst-case adjacent corpora: who owns which sentence, and where each sentence pulls a one-dimensional model.
+"""Build the worst-case adjacent corpora: the owner of each sentence, and its gradient in a one-dimensional model.
 
-The guarantee holds for any gradients, so the auditor chooses them. All protected data pull one way (+), everything
-else of the users who know the entity pulls the other way (−), and nobody else is there. Many independent *copies* of
-this little world lie side by side in one corpus, with users, entities and sentences of their own; one coordinate of
-the model belongs to each copy. Since every coin belongs to one user, entity or sentence, and the noise of every
-coordinate is independent, one round of the real code on the whole corpus is one independent round on each copy.
+The guarantee holds for any gradients, so the auditor chooses them. All protected data pull one way (+), all other
+sentences of the users who mention the entity pull the other way (−), and there are no other users. One corpus holds
+many independent *copies* of this small federation, each with its own users, entities, sentences and one coordinate of
+the model. Every random draw concerns one user, entity or sentence, and the noise of the coordinates is independent, so
+one round of the real code on the whole corpus is one independent round on each copy.
+
+>>> scenario = Scenario(reach_users=2, reach_sentences=1, user_sentences=3, background=1)
+>>> build(scenario, present=True, copies=2).kinds.tolist()
+[0, 1, 0, 1, 2, 2, 2, 0, 1, 0, 1, 2, 2, 2]
+>>> build(scenario, present=False, copies=2).kinds.tolist()
+[0, 0, 0, 0]
 """
 
 from __future__ import annotations
@@ -25,17 +31,17 @@ BACKGROUND, ENTITY, LONE = 0, 1, 2  # kinds of sentences
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One pair of adjacent corpora.
+    """Describe one pair of adjacent corpora.
 
     Attributes:
-        reach_users: F, users that mention the protected entity e'.
-        reach_sentences: n, sentences of each of them that do.
-        user_sentences: n', sentences of the protected user u'; 0 if no user is protected.
-        background: sentences of each of the F users without any entity, which pull the other way.
-        companions: further entities that every sentence with e' mentions.
+        reach_users: F, the number of users who mention the protected entity e'.
+        reach_sentences: n, the number of sentences of each such user that mention e'.
+        user_sentences: n', the number of sentences of the protected user u'; 0 protects no user.
+        background: the number of sentences of each of the F users without any entity, which pull the other way.
+        companions: the number of further entities in every sentence with e'.
 
     Raises:
-        PrivacyError: for a negative count, or if nobody is protected.
+        PrivacyError: for a negative count, or if neither a user nor an entity is protected.
     """
 
     reach_users: int = 0
@@ -53,24 +59,24 @@ class Scenario:
 
     @property
     def users(self) -> int:
-        """Users per copy, u' included."""
+        """Return the number of users of a copy, u' included."""
         return self.reach_users + (self.user_sentences > 0)
 
     @property
     def sentences(self) -> int:
-        """Sentences per copy where everything is present."""
+        """Return the number of sentences of a copy with the protected data."""
         return self.reach_users * (self.background + self.reach_sentences) + self.user_sentences
 
 
 @dataclass(frozen=True, eq=False)
 class CopiedCorpus:
-    """One of the two corpora, many copies side by side.
+    """Hold one of the two corpora, in many copies.
 
     Attributes:
-        ownership: of all copies.
-        kinds: BACKGROUND, ENTITY or LONE for each sentence (S,).
-        copy_of_user: which copy, and so which coordinate, each user belongs to (U,).
-        copies: how many there are.
+        ownership: the owner and the entities of each sentence of all copies.
+        kinds: BACKGROUND, ENTITY or LONE for each sentence, int64 (S,).
+        copy_of_user: the copy of each user, which is its coordinate of the model, int64 (U,).
+        copies: the number of copies.
     """
 
     ownership: Ownership
@@ -80,9 +86,15 @@ class CopiedCorpus:
 
 
 def build(scenario: Scenario, present: bool, copies: int) -> CopiedCorpus:
-    """The corpus with (``present``) or without the protected user and entity; without, u' is not enrolled at all."""
-    of_knower = [BACKGROUND] * scenario.background + ([ENTITY] * scenario.reach_sentences if present else [])
-    kinds_by_user = [of_knower] * scenario.reach_users
+    """Return the corpus with or without the protected data, in many copies.
+
+    Args:
+        scenario: the pair of corpora.
+        present: whether the corpus holds the protected user, who is not enrolled otherwise, and the protected entity.
+        copies: the number of copies.
+    """
+    of_affected = [BACKGROUND] * scenario.background + ([ENTITY] * scenario.reach_sentences if present else [])
+    kinds_by_user = [of_affected] * scenario.reach_users
     if present and scenario.user_sentences:
         kinds_by_user.append([LONE] * scenario.user_sentences)
     users = len(kinds_by_user)
@@ -98,7 +110,7 @@ def build(scenario: Scenario, present: bool, copies: int) -> CopiedCorpus:
 
 
 def _ownership(kinds: Ints, sentences_of_user: Ints, per_copy: int, entities: int, copies: int) -> Ownership:
-    """Every ENTITY sentence mentions all ``entities`` of its copy; e' is the first of them."""
+    """Return the ownership: every ENTITY sentence mentions all ``entities`` of its copy, of which e' is the first."""
     with_entity = kinds == ENTITY
     copy = np.flatnonzero(with_entity) // max(per_copy, 1)
     ids = (copy[:, None] * entities + np.arange(entities)).astype(np.int32)
@@ -111,17 +123,25 @@ def _ownership(kinds: Ints, sentences_of_user: Ints, per_copy: int, entities: in
 
 
 def gradients(user_clip: float) -> NDArray[np.float32]:
-    """(3, 1): where a sentence of each kind pulls, before any clip. Far beyond β, and e' outweighs the background."""
+    """Return the gradient of a sentence of each kind before any clip, float32 (3, 1).
+
+    All are far longer than β, and a sentence with e' outweighs the background.
+    """
     rows = np.empty((3, 1), dtype=np.float32)
     rows[BACKGROUND], rows[ENTITY], rows[LONE] = -2 * user_clip, 4 * user_clip, 2 * user_clip
     return rows
 
 
 def background_needed(reach_sentences: int, user_cap: float, clips_sentences: bool) -> int:
-    """How many opposed sentences per user let the entity turn the user's clipped vector round.
+    """Return the number of opposed sentences per user with which the entity reverses the user's clipped update.
 
-    Under a user clip alone one is enough. Under sentence clips it helps only where the entity's own sentences could
-    exceed the user's cap.
+    One is enough if only users are clipped. If sentences are clipped, opposed sentences help only if the sentences with
+    the entity can exceed the user's cap.
+
+    Args:
+        reach_sentences: n, the number of sentences of a user with the entity.
+        user_cap: ŵ.
+        clips_sentences: whether sentences are clipped.
     """
     if not clips_sentences:
         return 1

@@ -1,1 +1,1 @@
-"""Where rounds are computed: in this process, or on Flower and Ray."""
+"""Engines that compute a run's rounds: in this process, or Flower's on Ray."""

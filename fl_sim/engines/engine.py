@@ -1,7 +1,7 @@
-"""Where a run's rounds are computed: on Flower's simulation engine (Ray), or inline in this process.
+"""The engine of a run: Flower's simulation engine on Ray, or inline in this process.
 
-Both drive the same ServerApp, Strategy and ClientApp through Flower messages; the inline grid merely calls the
-ClientApp where the engine would send it the message.
+Both use the same ServerApp, Strategy and ClientApp and the same Flower messages. The inline grid calls the ClientApp
+directly where Flower's engine would send it the message.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fl_sim.experiments.experiment import Experiment
 
 
 class Engine:
-    """The engine of one run, which may start while the run is still being prepared; use it in a ``with`` statement.
+    """The engine of one run, a context manager; it may start while the run is being prepared.
 
     Args:
-        config: what it will be, where that is known before anything is prepared.
+        config: of the engine, if known before the preparation; None: known later.
 
     Raises:
-        EngineError: if it cannot be started as configured, as far as that is known at once.
+        EngineError: if it cannot be started as configured, as far as known without Ray.
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
@@ -48,16 +48,16 @@ class Engine:
             self._ray.close()
 
     def start(self, config: EngineConfig) -> None:
-        """Begin to start what ``config`` names.
+        """Start the engine in the background.
 
         Raises:
-            EngineError: if it cannot be started as configured, as far as that is known at once.
+            EngineError: if it cannot be started as configured, as far as known without Ray.
         """
         if config.name == "ray" and self._ray is None:
             self._ray = RayEngine(config)
 
     def run(self, experiment: Experiment) -> None:
-        """Run a prepared experiment on the engine that its configuration names.
+        """Run a prepared experiment on the engine of its configuration.
 
         Raises:
             EngineError: if the engine cannot be started as configured.
@@ -73,7 +73,12 @@ class Engine:
 
 
 def run_inline(server: ServerApp, client: ClientApp, num_nodes: int) -> None:
-    """Run the ServerApp against ``num_nodes`` nodes that live in this process, one after the other.
+    """Run a ServerApp with ``num_nodes`` nodes in this process, one after the other.
+
+    Args:
+        server: the ServerApp.
+        client: the ClientApp of every node.
+        num_nodes: number of nodes.
 
     Raises:
         GridError: if every node failed in one round.
@@ -84,7 +89,7 @@ def run_inline(server: ServerApp, client: ClientApp, num_nodes: int) -> None:
 
 @contextmanager
 def _identity() -> Iterator[None]:
-    """Flower stamps messages with the identity of the process's task; give it one, and put back what was there."""
+    """Set the task identity that Flower stamps on messages, and restore the previous one afterwards."""
     before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER_NODE
     try:

@@ -1,4 +1,4 @@
-"""Flower grids: one whose nodes live in this process, and one that watches over another while it works."""
+"""Flower grids: one with its nodes in this process, and one that retries lost work of another grid."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 SERVER_NODE = 1
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
-_POLL_SECONDS = 0.05  # half of what Flower's own grid waits; lower gains nothing, its engine sweeps every 0.1 s
+_POLL_SECONDS = 0.05  # half of the period of Flower's own grid; less gains nothing, its engine sweeps every 0.1 s
 _NODES_SECONDS = 60.0
 
-# A worker that died starts again within seconds, unless its machine is gone. Work that was lost with one is asked for
-# again at least so many times, and for so long, until it counts as failed.
+# A dead worker restarts within seconds, unless its machine is gone. Lost work is requested again at least this often
+# and this long before it counts as failed.
 _RETRIES = 2
 _PATIENCE_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
@@ -34,15 +34,15 @@ _WORKER_LOST = re.compile(
 
 
 class GridError(ValueError):
-    """Nodes that are not there, or a round in which none of them could work."""
+    """Missing nodes, or a round in which every node failed."""
 
 
 class RunStopped(Exception):
-    """The run was told to stop while the server waited for its nodes."""
+    """The run was stopped while the server waited for its nodes."""
 
 
 class InlineGrid(Grid):
-    """A grid of virtual nodes that run the ClientApp at once, in this thread; an error becomes an error reply."""
+    """A grid of nodes that run the ClientApp immediately, in this thread; an exception becomes an error reply."""
 
     def __init__(self, client: ClientApp, num_nodes: int) -> None:
         self._client = client
@@ -85,26 +85,25 @@ class InlineGrid(Grid):
     def _answer(self, message: Message) -> Message:
         try:
             return self._client(message, self._contexts[message.metadata.dst_node_id])
-        except Exception as error:  # a node may fail in any way; the server counts it as zero and says so
+        except Exception as error:  # a node may fail in any way; the server counts it as zero and reports it
             return Message(Error(_CLIENT_APP_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
 
 class AttendedGrid(Grid):
-    """Another grid, attended to: lost work is done again, not all nodes may fail, and waiting can be ended.
+    """A wrapper of another grid that retries lost work, fails if every node fails, and can stop waiting.
 
-    What a node was asked is a function of the round; so if the worker or the machine that did it is lost, the same is
-    asked again, once the other nodes have answered and their workers are free, and the answer is the same. A node that
-    fails by itself, or whose workers are lost every time, counts as zero and the run goes on. A round in which every
-    node failed means that none can work (no access to the corpus, no memory): it ends the run, before noise is spent
-    on nothing.
+    A node's work is a function of the round. If its worker or machine is lost, the same work is requested again, after
+    the other nodes have replied and their workers are idle, and the reply is the same. A node that fails by itself, or
+    whose workers are lost every time, counts as zero and the run continues. A round in which every node failed means
+    that none can work (no access to the corpus, no memory): it ends the run before any noise is released.
 
     Args:
-        grid: what does the work.
-        num_nodes: wait until ``grid`` has that many nodes (Flower starts the server while it registers them).
-        stop: once set, whoever waits for replies gets :class:`RunStopped`.
+        grid: does the work.
+        num_nodes: wait until ``grid`` has this many nodes (Flower starts the server while it registers them).
+        stop: once set, waiting for replies raises :class:`RunStopped`.
 
     Raises:
-        GridError: if the nodes do not come within a minute.
+        GridError: if the nodes are not registered within a minute.
     """
 
     def __init__(self, grid: Grid, num_nodes: int = 1, stop: threading.Event | None = None) -> None:
@@ -134,45 +133,45 @@ class AttendedGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """The replies to ``messages``, but for those not there ``timeout`` seconds after they were asked for.
+        """Return the replies to ``messages`` that arrive within ``timeout`` seconds of their request.
 
         Raises:
-            GridError: if messages were sent and every reply is an error, or none came in time.
+            GridError: if messages were sent and every reply is an error, or none arrived in time.
             RunStopped: if ``stop`` was set meanwhile.
         """
-        asked = list(messages)
-        replies, lost = self._ask(asked, timeout)
+        requests = list(messages)
+        replies, lost = self._ask(requests, timeout)
         attempts, since = 0, time.monotonic()
         while lost and (attempts < _RETRIES or time.monotonic() - since < _PATIENCE_SECONDS):
             nodes = {reply.metadata.src_node_id for reply in lost}
-            log.info("%d of %d nodes lost their worker and are asked again", len(nodes), len(asked))
-            again = [_copy(message) for message in asked if message.metadata.dst_node_id in nodes]
-            arrived, lost = self._ask(again, timeout)
-            replies += arrived
+            log.info("%d of %d nodes lost their worker and are asked again", len(nodes), len(requests))
+            retries = [_copy(message) for message in requests if message.metadata.dst_node_id in nodes]
+            recovered, lost = self._ask(retries, timeout)
+            replies += recovered
             attempts += 1
-            if arrived:
+            if recovered:
                 attempts, since = 0, time.monotonic()
             elif lost:
                 self._pause(_RETRY_SECONDS)
         replies += lost
-        if asked and all(reply.has_error() for reply in replies):
-            raise GridError(f"all {len(asked)} nodes failed in this round: {_reason(replies, timeout)}")
+        if requests and all(reply.has_error() for reply in replies):
+            raise GridError(f"all {len(requests)} nodes failed in this round: {_reason(replies, timeout)}")
         return replies
 
     def _ask(self, messages: list[Message], timeout: float | None) -> tuple[list[Message], list[Message]]:
-        """The replies to ``messages``, and apart from them those which say that a worker was lost."""
+        """Return the replies to ``messages``, and separately those that report a lost worker."""
         replies = self._collect(list(self._grid.push_messages(messages)), timeout)
         return [reply for reply in replies if not _is_lost(reply)], [reply for reply in replies if _is_lost(reply)]
 
     def _collect(self, sent: list[str], timeout: float | None) -> list[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        waiting, replies = sent, list[Message]()
-        while waiting:
-            arrived = list(self._grid.pull_messages(waiting))
-            replies += arrived
-            answered = {reply.metadata.reply_to_message_id for reply in arrived}
-            waiting = [message_id for message_id in waiting if message_id not in answered]
-            if not waiting or (deadline is not None and time.monotonic() > deadline):
+        pending, replies = sent, list[Message]()
+        while pending:
+            batch = list(self._grid.pull_messages(pending))
+            replies += batch
+            answered = {reply.metadata.reply_to_message_id for reply in batch}
+            pending = [message_id for message_id in pending if message_id not in answered]
+            if not pending or (deadline is not None and time.monotonic() > deadline):
                 break
             self._pause()
         return replies
@@ -190,25 +189,25 @@ class AttendedGrid(Grid):
 
 
 def context_of(node: int, node_config: dict[str, Any] | None = None) -> Context:
-    """The context of a node of the run under way."""
+    """Return the context of a node in the current run."""
     return Context(
         run_id=TaskIdentity.run_id, node_id=node, node_config=node_config or {}, state=RecordDict(), run_config={}
     )
 
 
 def _is_lost(reply: Message) -> bool:
-    """Whether there is no answer because a worker or its machine is gone; Flower tells Ray's exception as text."""
+    """Return whether a reply reports a lost worker or machine; Flower passes Ray's exception on as text."""
     return reply.has_error() and _WORKER_LOST.search((reply.error.reason or "").partition(":")[0]) is not None
 
 
 def _copy(message: Message) -> Message:
-    """The same message, not sent yet."""
-    asked = message.metadata
-    return Message(message.content, asked.dst_node_id, asked.message_type, ttl=asked.ttl, group_id=asked.group_id)
+    """Return an unsent copy of a message."""
+    sent = message.metadata
+    return Message(message.content, sent.dst_node_id, sent.message_type, ttl=sent.ttl, group_id=sent.group_id)
 
 
 def _reason(replies: list[Message], timeout: float | None) -> str:
-    """Why no node could work, in one line: the first one's word."""
+    """Return the first node's reason of failure, in one line."""
     if not replies:
         return f"no answer within {timeout:g} seconds (engine.timeout)"
     return " ".join((replies[0].error.reason or "no reason given").split())[:500]

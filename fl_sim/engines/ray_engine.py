@@ -1,4 +1,4 @@
-"""Rounds on Flower's simulation engine: a Ray, started or joined while the run is still being prepared."""
+"""Flower's simulation engine on Ray, started or joined while the run is being prepared."""
 
 from __future__ import annotations
 
@@ -25,22 +25,27 @@ from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
 
-# A Ray worker that died (of memory, say) starts again, on any machine that has room. What it was asked is asked again
-# by the AttendedGrid; Ray itself would keep it for that worker, for ever if its machine is gone and no other has room.
+# A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
+# Ray itself would hold the work for that worker, forever if its machine is gone and no other has room.
 _RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
 
-# No telemetry, no update check, no network beyond this machine; plain workers of one thread each.
-_ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
+PLAIN_WORKERS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment of Ray's workers: no usage statistics, visible GPUs unchanged, one thread each."""
+
+# No telemetry, no update check, no network beyond this machine.
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    **PLAIN_WORKERS,
 }
 
 
@@ -49,16 +54,16 @@ class EngineError(ValueError):
 
 
 class RayEngine:
-    """Ray and its workers, ready when :meth:`run` needs them: they start in the background.
+    """Ray and its workers, started in the background and ready for :meth:`run`.
 
-    To start Ray and to import torch in every worker takes as long as what a run has to prepare meanwhile. All that
-    Ray starts ends with the thread that started it, so that one thread stays for as long as the engine.
+    Starting Ray and importing torch in every worker takes as long as the preparation of a run, so both happen at once.
+    Ray's processes end with the thread that started them, so one thread lives as long as the engine.
 
     Args:
-        engine: what to start or to join.
+        engine: the Ray to start or to join.
 
     Raises:
-        EngineError: if it cannot be started as configured, as far as that is known at once (:func:`check_engine`).
+        EngineError: if it cannot be started as configured, as far as known without Ray (:func:`check_engine`).
     """
 
     def __init__(self, engine: EngineConfig) -> None:
@@ -69,10 +74,14 @@ class RayEngine:
         self._workers = self._thread.submit(_start, engine)
 
     def run(self, server: ServerApp, client: ClientApp) -> None:
-        """Run the ServerApp on Flower's simulation engine; once, because Flower shuts its Ray down.
+        """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
+
+        Args:
+            server: the ServerApp.
+            client: the ClientApp of every node.
 
         Raises:
-            EngineError: if Ray cannot be started or joined, or has not the CPUs or GPUs that one node is to get.
+            EngineError: if Ray cannot be started or joined, or lacks the CPUs or GPUs of one node.
             GridError: if every node failed in one round.
         """
         workers = self._workers.result()
@@ -88,11 +97,11 @@ class RayEngine:
             try:
                 simulation.result()
             finally:
-                stop.set()  # Ctrl-C: the server, in a thread of Flower's, must not wait for replies any longer
+                stop.set()  # Ctrl-C: the server, in a thread of Flower's, stops waiting for replies
                 wait([simulation])
 
     def close(self) -> None:
-        """End a Ray that we started, whatever it is doing, and leave a cluster that we joined."""
+        """Shut down a Ray that this engine started, or disconnect from a cluster that it joined."""
         wait([self._workers])
         import ray
 
@@ -101,10 +110,10 @@ class RayEngine:
 
 
 def check_engine(engine: EngineConfig) -> None:
-    """Refuse at once what can be refused without Ray; what a cluster has is known only when it is joined.
+    """Check a configuration as far as possible without Ray; a cluster's resources are known once it is joined.
 
     Raises:
-        EngineError: if one node is to get more CPU cores than there are, or nobody answers at ``engine.address``.
+        EngineError: if a node needs more CPU cores than Ray has, or nothing answers at ``engine.address``.
     """
     if engine.name != "ray":
         return
@@ -117,7 +126,7 @@ def check_engine(engine: EngineConfig) -> None:
 
 
 def _knock(address: str) -> None:
-    """Open a connection to ``host:port`` and close it: Ray itself tries for many minutes before it gives up."""
+    """Check that ``host:port`` accepts connections: Ray itself retries for many minutes."""
     host, separator, port = address.rpartition("/")[2].rpartition(":")
     if separator and port.isdigit():
         try:
@@ -127,7 +136,7 @@ def _knock(address: str) -> None:
 
 
 def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
-    """The arguments of ``ray.init``: join the configured cluster, or start Ray on this machine and nowhere else."""
+    """Return the arguments of ``ray.init``: join the configured cluster, or start Ray on this machine alone."""
     arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if engine.address is None:
         return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
@@ -135,52 +144,58 @@ def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
 
 
 def backend_config(engine: EngineConfig) -> dict[str, Any]:
-    """What Flower asks of Ray for every worker; it hands all the ``client_resources`` to the actor's options."""
+    """Return Flower's backend configuration; its ``client_resources`` become the options of every worker's actor."""
     return {"client_resources": {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, **_RESTARTS}}
 
 
 def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -> int:
-    """How many nodes can work at once on the machines of ``ray.nodes()``, as Flower will count them.
+    """Return the number of workers that fit on the machines of ``ray.nodes()``, by Flower's count.
+
+    Args:
+        machines: of ``ray.nodes()``.
+        engine: resources of a node.
 
     Raises:
-        EngineError: if there is no machine on which even one can.
+        EngineError: if no machine has room for a worker.
     """
     alive = [machine["Resources"] for machine in machines if machine["Alive"]]
     workers = 0
-    for has in alive:
-        here = int(has.get("CPU", 0) / engine.cpus_per_node)
+    for resources in alive:
+        on_machine = int(resources.get("CPU", 0) / engine.cpus_per_node)
         if engine.gpus_per_node > 0:
-            here = min(here, int(has.get("GPU", 0) / engine.gpus_per_node))
-        workers += here
+            on_machine = min(on_machine, int(resources.get("GPU", 0) / engine.gpus_per_node))
+        workers += on_machine
     if workers < 1:
-        there = " or ".join(f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in alive)
+        available = " or ".join(f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in alive)
         raise EngineError(
             f"engine.cpus_per_node is {engine.cpus_per_node} and engine.gpus_per_node is {engine.gpus_per_node:g}; "
-            f"allowed: at most what Ray has on one machine, {there}"
+            f"allowed: at most what Ray has on one machine, {available}"
         )
     return workers
 
 
 def _start(engine: EngineConfig) -> list[Any]:
-    """Start or join Ray, and start a worker for every share of it.
+    """Start or join Ray, and start as many workers as it has room for.
 
     Raises:
-        EngineError: if that cannot be, or Ray has too little for even one worker.
+        EngineError: if Ray cannot be started or joined, or has no room for a worker.
     """
     import ray
 
     try:
-        # A Ray started here hands the environment on to its workers; a cluster gets it as an argument.
+        # A Ray started here passes the environment on to its workers; a cluster gets it as an argument.
         with _exported(_worker_environment()):
             ray.init(**ray_arguments(engine))
-    except Exception as error:  # Ray raises whatever went wrong in its own processes, often as a plain Exception
-        what = f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
-        raise EngineError(f"{what}: {_first_line(error)}") from error
+    except Exception as error:  # Ray passes on errors of its own processes, often as a plain Exception
+        failure = (
+            f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
+        )
+        raise EngineError(f"{failure}: {_first_line(error)}") from error
     return [_worker(engine) for _ in range(count_workers(ray.nodes(), engine))]
 
 
 def _worker(engine: EngineConfig) -> Any:
-    """A new worker, which imports at once what it will need."""
+    """Return a new worker, which imports its libraries immediately."""
     from flwr.simulation.ray_transport.ray_actor import ClientAppActor
 
     actor: Any = ClientAppActor  # ray.remote made of it what its type does not say
@@ -189,8 +204,7 @@ def _worker(engine: EngineConfig) -> Any:
 
 @contextmanager
 def _workers_in_pool(workers: Sequence[Any]) -> Iterator[None]:
-    """While the block runs, Flower's pool of workers is our :class:`~fl_sim.engines.worker_pool.WorkerPool` of
-    ``workers``."""
+    """Replace Flower's pool by a :class:`~fl_sim.engines.worker_pool.WorkerPool` of ``workers`` in the block."""
     from flwr.server.superlink.fleet.vce.backend import raybackend
 
     from fl_sim.engines.worker_pool import WorkerPool
@@ -208,14 +222,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _stay_local() -> None:
-    """Nothing leaves this machine, and workers are plain; whoever sets one of these variables overrules it."""
+    """Set the environment of plain workers without telemetry; variables of the user take precedence."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # Flower read it when it was imported
 
 
 def _worker_environment() -> dict[str, str]:
-    """Return what workers need of this process: its settings, our packages' place, and the folders of plug-ins."""
+    """Return what workers need of this process: its settings, the path of our packages and of plug-ins."""
     packages = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
     settings = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
@@ -224,7 +238,7 @@ def _worker_environment() -> dict[str, str]:
 
 @contextmanager
 def _exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment with ``variables`` while the block runs."""
+    """Set environment variables in the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -238,7 +252,7 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers: Sequence[Any]) -> ServerApp:
-    """``server``, on an :class:`AttendedGrid` around the grid that Flower gives it; when it ends, so do the workers."""
+    """Return ``server`` on an :class:`AttendedGrid` around Flower's grid; the workers end with it."""
     attended = ServerApp()
 
     @attended.main()
@@ -248,7 +262,7 @@ def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers:
         try:
             server(AttendedGrid(grid, num_nodes, stop), context)
         finally:
-            for worker in workers:  # whatever they are doing, because Flower would wait for them
+            for worker in workers:  # even busy ones: Flower would wait for them
                 ray.kill(worker)
 
     return attended
@@ -256,9 +270,9 @@ def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers:
 
 @contextmanager
 def _quiet_flower() -> Iterator[None]:
-    """No word of Flower's own: our progress tells what happens, our exceptions and the strategy's log what failed.
+    """Silence Flower's log in the block: progress, exceptions and the strategy's log report the run.
 
-    What Ray has to say (that a worker died) goes to stderr instead of stdout, which is for results.
+    Ray's messages (a dead worker, for example) go to stderr instead of stdout, which is for results.
     """
     logger = logging.getLogger("flwr")
     before = logger.level

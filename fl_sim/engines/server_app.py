@@ -1,8 +1,11 @@
 """The Flower ServerApp: a run's experiment on the grid that Flower provides.
 
-``flwr run`` starts :data:`app`, whose configuration is Flower's run config (docs/flower.md); ``fl-sim run`` starts
-:func:`make_server_app` with an experiment it has prepared (and checked) itself. Both go through the same
+``flwr run`` starts :data:`app`, configured by Flower's run config (docs/flower.md); ``fl-sim run`` starts
+:func:`make_server_app` with a prepared experiment. Both use the same
 :class:`~fl_sim.experiments.experiment.Experiment`, Strategy and ClientApp.
+
+>>> read_run_config({"rounds": 5, "out": ""}, nodes=2).rounds
+5
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.storage.utility import UTILITIES
 
-log = logging.getLogger("flwr")  # what `flwr run --stream` shows
+log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
 app = ServerApp()
 
@@ -32,7 +35,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config``.
 
-    Flower exits with 0 whatever happens, so the last line says ``DONE`` or ``FAILED`` and where the results are.
+    Flower always exits with 0, so the last line says ``DONE`` or ``FAILED`` and where the results are.
     """
     try:
         attended = AttendedGrid(grid)
@@ -56,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def make_server_app(experiment: Experiment) -> ServerApp:
-    """A ServerApp that runs an experiment prepared in this process."""
+    """Return a ServerApp that runs an experiment prepared in this process."""
     prepared = ServerApp()
 
     @prepared.main()
@@ -67,36 +70,39 @@ def make_server_app(experiment: Experiment) -> ServerApp:
 
 
 def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
-    """The run that Flower's run config asks for, on ``nodes`` SuperNodes.
+    """Return the configuration of a run from Flower's run config, on ``nodes`` SuperNodes.
 
-    A key that holds an empty text is left to its default. The SuperLink that runs the app is detached and has a
-    working directory of its own, so that no path may depend on it: a relative ``out`` (and the default one) lies in
-    :func:`results_folder`, a corpus is given by its absolute path.
+    An empty text means the default. The SuperLink that runs the app is detached and has its own working directory, so
+    no path may depend on it: a relative ``out`` (and the default one) is in :func:`results_folder`, and a corpus needs
+    its absolute path.
+
+    Args:
+        values: Flower's run config.
+        nodes: number of SuperNodes.
 
     Raises:
         ConfigError: for an impossible configuration, or a corpus given by a relative path.
     """
-    given = {key: value for key, value in values.items() if value != ""}
-    config = RunConfig.from_mapping(given)
+    config = RunConfig.from_mapping({key: value for key, value in values.items() if value != ""})
     corpus = config.corpus.path
     if corpus != BUNDLED and not Path(corpus).expanduser().is_absolute():
         raise ConfigError(f"corpus.path is '{corpus}'; allowed under flwr run: '{BUNDLED}' or an absolute path")
     out = config.out or default_run_path(results_folder(), strategy=config.privacy.strategy, seed=config.seed)
-    placed = {
+    changes = {
         "out": str(results_folder() / Path(out).expanduser()),
         "corpus": config.corpus.model_copy(update={"path": str(Path(corpus).expanduser())}),
         "engine": config.engine.model_copy(update={"nodes": nodes}),
     }
-    return config.model_copy(update=placed)
+    return config.model_copy(update=changes)
 
 
 def results_folder() -> Path:
-    """Where runs that ``flwr run`` started leave their folders: ``fl-sim-runs`` in Flower's home (``~/.flwr``)."""
+    """Return the folder of runs that ``flwr run`` started: ``fl-sim-runs`` in Flower's home (``~/.flwr``)."""
     return (get_flwr_home() / "fl-sim-runs").absolute()
 
 
 def describe_row(row: Mapping[str, Any], rounds: int) -> str:
-    """One round in one line."""
+    """Return a round's metrics in one line."""
     parts = [f"round {row['round']}/{rounds}"]
     parts += [f"{u.column} {u.show(row[u.column])}" for u in UTILITIES.values() if u.column in row]
     parts.append(f"ε user {row['epsilon_user']:.3g}")
@@ -107,6 +113,6 @@ def describe_row(row: Mapping[str, Any], rounds: int) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong and what is left of it, in one line."""
-    what = str(error) or type(error).__name__
-    return "; ".join(" ".join(part.split()) for part in (what, *getattr(error, "__notes__", ())))
+    """Return an error and its notes in one line."""
+    message = str(error) or type(error).__name__
+    return "; ".join(" ".join(part.split()) for part in (message, *getattr(error, "__notes__", ())))

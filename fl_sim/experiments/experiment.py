@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
-from fl_sim.strategies.registry import build_strategy
 
 Row = Mapping[str, Any]
 WhenPlanned = Callable[[EngineConfig], None]
@@ -280,7 +279,7 @@ class Experiment:
         result = {
             "stopped": self._why_stopped(rounds),
             "rounds": rounds,
-            "plan": asdict(self.planned.plan),
+            "plan": self.planned.plan.record(),
             "corpus": {
                 "name": self.corpus.manifest.name,
                 "users": self._strategy.federation.num_users,
@@ -353,13 +352,12 @@ class Experiment:
             seed=self._charges.sampling_seed,
         )
         size, rounds = self._model.num_parameters, self.planned.rounds
-        return build_strategy(
+        return BoundedSumStrategy(
             RoundParts(
                 plan=self.planned.plan,
                 federation=federation,
                 optimizer=build_optimizer(config.server, size, rounds),
                 average=IterateAverage(config.averaging, size, rounds),
-                local=config.local,
                 should_stop=lambda: self._stopping,
                 before_release=self._charges.before_release,
                 secure_noise=config.privacy.secure_noise,

@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from fl_sim.config import PrivacyConfig, user_sentence_bound
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.storage.run_folder import AS_PUBLISHED
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.composition import SHORT_CURVE
 from fl_sim.strategies.mechanism import PrivacyPlan
-from fl_sim.strategies.published import curve_as_published
 
 CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
@@ -74,7 +72,8 @@ class Protected:
 class Guarantees:
     """ε after 0, 1, …, T rounds under the names that metrics use.
 
-    Each is proven, but for :data:`AS_PUBLISHED`, a claim which runs of ``published`` have besides.
+    Each is proven, but for the claims that a mechanism has besides
+    (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
     """
 
     curves: Mapping[str, npt.NDArray[np.float64]]
@@ -82,6 +81,7 @@ class Guarantees:
     @classmethod
     def of(cls, plan: PrivacyPlan, protected: Protected) -> Guarantees:
         """All curves of a plan."""
+        event = plan.mechanism.event()
         curves = {
             "epsilon_user": _curve(plan, Adjacency(protected.user_sentences)),
             "epsilon_user_unbounded": _curve(plan, Adjacency()),
@@ -89,15 +89,12 @@ class Guarantees:
         for name, entity_bound in protected.entity_bounds.items():
             adjacency = Adjacency(protected.user_sentences, entity_bound)
             detected = _curve(plan, adjacency)
-            relies_on_detection = plan.private and plan.event().q_e < 1
+            relies_on_detection = event is not None and event.q_e < 1
             curves[f"epsilon_user_entity_{name}"] = detected
             curves[f"epsilon_user_entity_robust_{name}"] = (
                 _curve(plan, adjacency, robust=True) if relies_on_detection else detected
             )
-        claim = plan.claim()
-        if claim is not None:
-            curves[AS_PUBLISHED] = curve_as_published(claim, range(plan.rounds + 1), plan.delta)
-        return cls(curves)
+        return cls(curves | plan.mechanism.claims(plan.rounds, plan.delta))
 
     def after(self, rounds: int) -> dict[str, float]:
         """ε of every kind after ``rounds`` rounds."""

@@ -51,7 +51,7 @@ def account_for(
         entries = since(entries, joined_at)
     return {
         "releases": len(entries),
-        "noiseless_releases": sum(not entry.terms.private for entry in entries),
+        "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
         "delta": delta,
         **_epsilons(entries, user, both, delta),
     }

@@ -24,7 +24,7 @@ class PrivacySpent:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._terms = ReleaseRecord.of(planned.plan, None if self._secure else config.seed)
+        self._terms = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs coins that are as fresh: ε of two releases of a round counts on two independent cohorts.

@@ -14,15 +14,15 @@ from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
-    """The corpus of a run, with the splits that the run needs; every checksum is verified, because ε rests on it.
+    """Open the corpus of a run with the splits that it needs; every checksum is verified, because ε rests on it.
 
     Args:
         config: of the run.
         fingerprint: of the corpus when the run began; what was appended since is left out.
 
     Raises:
-        CorpusError: for a folder that is no prepared corpus, or has changed since.
-        ConfigError: for a split that it has not, or that would both train and be held out.
+        CorpusError: the folder is no prepared corpus, or has changed since.
+        ConfigError: the corpus lacks a split, or one split would both train and be held out.
     """
     corpus = Corpus.open(config.corpus.path, verify=True, fingerprint=fingerprint)
     train, held_out = config.corpus.train_split, held_out_split(config, corpus)
@@ -35,24 +35,29 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:
-    """The split on which utility is measured: the configured one, else the corpus's own."""
+    """Return the split on which utility is measured: the configured one, else the corpus's own."""
     return config.corpus.held_out_split or corpus.held_out_split
 
 
 def task_of(config: RunConfig, corpus: Corpus) -> Task:
-    """What the model of a run is to tell; :class:`ConfigError` for classification on a corpus without classes."""
+    """Return the task of a run; raise ConfigError for classification on a corpus without classes."""
     if config.task == "classification" and len(corpus.classes) < 2:
-        found = f"its sentences have {len(corpus.classes)} classes" if corpus.classes else "its sentences have no class"
+        reason = (
+            f"its sentences have {len(corpus.classes)} classes" if corpus.classes else "its sentences have no class"
+        )
         raise ConfigError(
             f"task is 'classification' and corpus.path is '{config.corpus.path}'; allowed: a corpus with at least two "
-            f"classes ({found})"
+            f"classes ({reason})"
         )
     return make_task(config.task, corpus.classes)
 
 
 def build_model(config: RunConfig, task: Task) -> LanguageModel:
-    """The model of a run; :class:`ModelError` if it cannot be loaded, is larger than the memory, or is not for the
-    task."""
+    """Build the model of a run.
+
+    Raises:
+        ModelError: it cannot be loaded, does not fit into memory, or cannot do the task.
+    """
     try:
         return load_model(config.model, config.seed, task)
     except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
@@ -61,7 +66,7 @@ def build_model(config: RunConfig, task: Task) -> LanguageModel:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """The configuration as it holds in every working folder, a worker's or that of somebody who resumes."""
+    """Return the configuration with absolute folders, so that it holds in every working folder."""
     corpus, model = config.corpus, config.model
     if corpus.path != BUNDLED:
         corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})

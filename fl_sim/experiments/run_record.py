@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.config import ConfigError, RunConfig
@@ -71,7 +71,7 @@ class Record:
         Raises:
             ResultsError: one of them is not, so that the rounds to come would not belong to the same run.
         """
-        if asdict(planned.plan) != self.plan:
+        if planned.plan.record() != self.plan:
             raise ResultsError(
                 f"{folder.path}: the plan of the run can no longer be reproduced; "
                 "resume it with the version of fl-sim that began it"
@@ -83,7 +83,7 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
     """The record of a run that begins, as :meth:`Record.read` expects it."""
     return {
         "run": config.model_dump(mode="json"),
-        "plan": asdict(planned.plan),
+        "plan": planned.plan.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
     }
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.config import RunConfig
+from fl_sim.strategies.registry import load_strategy
 
-_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
 _SIZES = ("hidden", "layers", "heads", "embedding")
 _DROPOUT = ("drop_embedding", "drop_input", "drop_hidden", "drop_output", "drop_weight")
 _RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
@@ -27,12 +27,7 @@ def idle_settings(config: RunConfig) -> list[str]:
 def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """The fields of each section that this configuration leaves unread, and why."""
     strategy = config.privacy.strategy
-    takes_steps = {"user_level": (None, "steps"), "noiseless": ("steps",)}
-    steps = config.local.update in takes_steps.get(strategy, ())
-    if strategy not in takes_steps:
-        yield "local", ("update",), f"{strategy} decides it"
-    if not steps:
-        yield "local", _STEPS, "users take no local steps, they send gradients"
+    yield from load_strategy(strategy).unread(strategy, config.local)
     if config.server.optimizer == "adam":
         yield "server", ("momentum",), "server.optimizer is adam"
     else:
@@ -58,8 +53,6 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
     if config.engine.name == "inline":
         yield "engine", _RAY, "engine.name is inline"
-    if strategy == "noiseless":
-        yield "privacy", ("secure_noise",), "noiseless draws no noise"
     if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
         yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
 

@@ -25,9 +25,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fl_sim.reporting.report import NO_GUARANTEE, format_delta, format_epsilon, has_guarantee, strategy_of
-from fl_sim.storage.run_folder import AS_PUBLISHED, ResultsError, RunFolder, replace_file
+from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.reporting.report import NO_GUARANTEE, has_guarantee, mechanism_of, strategy_of
+from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 from fl_sim.storage.utility import Utility, utility_of
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
+from fl_sim.strategies.mechanism import Mechanism
 
 EPSILON_FILE = "epsilon_against_steps.png"
 UTILITY_FILE = "utility_against_epsilon.png"
@@ -70,7 +73,7 @@ class Curve:
     """One run as the plots need it."""
 
     label: str
-    strategy: str
+    mechanism: Mechanism | None
     colour: str
     dash: str
     delta: float | None
@@ -80,9 +83,9 @@ class Curve:
 
     @property
     def private(self) -> bool:
-        """Whether the run promises anything."""
+        """Whether the run guarantees anything."""
         last = {str(name): value for name, value in self.metrics.iloc[-1].items()}
-        return has_guarantee(self.strategy, last)
+        return has_guarantee(self.mechanism, last)
 
     def epsilon(self, unit: str) -> pd.Series:
         """ε of ``unit`` after every round; ResultsError if the run has no such metric."""
@@ -200,8 +203,8 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
             raise ResultsError(f"{run.metrics_file}: has no rounds yet; there is nothing to plot")
         utility = utility_of(run)
         reference = (run.result or {}).get(utility.reference)
-        strategy, delta = strategy_of(run), run.setting("delta")
-        curves.append(Curve(label, strategy, colour, dash, delta, reference, utility, metrics))
+        delta = run.setting("delta")
+        curves.append(Curve(label, mechanism_of(run), colour, dash, delta, reference, utility, metrics))
     return curves
 
 
@@ -216,7 +219,8 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
     for run in runs:
         strategy, z, seed = strategy_of(run), run.setting("noise_multiplier"), run.setting("seed")
         parts = [strategy]
-        if strategy != "noiseless" and z is not None:
+        mechanism = mechanism_of(run)
+        if z is not None and (mechanism is None or mechanism.noise_std(mechanism.clip_norm) > 0):
             parts.append(f"z {z:.3g}")
         if seed is not None:
             parts.append(f"seed {seed}")

@@ -8,11 +8,16 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from fl_sim.storage.run_folder import AS_PUBLISHED, RunFolder
+from fl_sim.formats import format_delta, format_epsilon, format_number
+from fl_sim.plugins import PluginError
+from fl_sim.storage.run_folder import RunFolder
 from fl_sim.storage.utility import Utility, utility_of
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
+from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.registry import plan_from_record
 
 CONTRIBUTION_QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
 """The three reaches of the metrics' names, in words."""
@@ -29,12 +34,6 @@ NOT_COVERED = (
 )
 CLASSES_ARE_PUBLIC = "So are the classes, their names and their number."
 """What a reader of an ε has to know about it."""
-_PROTECTS = {
-    "uedp": "one user and one entity at once: all the user's sentences, all sentences with the entity",
-    "user_level": "one user: all of the user's sentences (entities only through the users who mention them)",
-    "published": "one user, and one entity as far as the figures below say; not what the paper claims",
-    "noiseless": "nobody: nothing is clipped and no noise is added",
-}
 _STOPPED = {
     "rounds": "finished",
     "epsilon_budget": "stopped: one more round would exceed the ε budget",
@@ -45,6 +44,7 @@ _SETTINGS = (
     *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
     *("clipping", "adaptive", "published"),
 )
+_NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _WIDTH = 100
 _LABEL = 12
 
@@ -69,12 +69,13 @@ def report(run: RunFolder) -> dict[str, Any]:
     }
     reference = result.get(utility.reference)
     classifies = utility.column == "error"
+    mechanism = mechanism_of(run)
     epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
     return {
         "run": run.path.name,
         "strategy": strategy_of(run),
-        "protects": _PROTECTS.get(strategy_of(run)),
-        "guarantee": has_guarantee(strategy_of(run), epsilon),
+        "protects": mechanism and mechanism.protects,
+        "guarantee": has_guarantee(mechanism, epsilon),
         "delta": run.setting("delta"),
         "epsilon": epsilon,
         "epsilon_as_published": last.get(AS_PUBLISHED),
@@ -104,7 +105,7 @@ def report(run: RunFolder) -> dict[str, Any]:
 def summary(run: RunFolder) -> str:
     """The report as text that fits one screen; ends with a newline."""
     facts = report(run)
-    blocks = [_head(facts), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
+    blocks = [_head(facts, mechanism_of(run)), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
     return "\n".join("\n".join(block) + "\n" for block in blocks if block)
 
 
@@ -113,25 +114,23 @@ def strategy_of(run: RunFolder) -> str:
     return str(run.setting("strategy") or "unknown")
 
 
-def has_guarantee(strategy: str, row: Mapping[str, Any]) -> bool:
-    """Whether a run of ``strategy`` promises anything after the round of ``row``: some ε of it is finite."""
+def mechanism_of(run: RunFolder) -> Mechanism | None:
+    """Return the mechanism that the run recorded; None if it recorded none, or its strategy cannot be loaded here."""
+    for tree in (run.result or {}, run.config):
+        plan = tree.get("plan")
+        if isinstance(plan, dict):
+            try:
+                return plan_from_record(plan).mechanism
+            except (PluginError, PrivacyError, TypeError, KeyError, ValueError):
+                continue
+    return None
+
+
+def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, Any]) -> bool:
+    """Return whether a run guarantees anything after the round of ``row``: it has an event, and some finite ε."""
     epsilon = [value for name, value in row.items() if name.startswith("epsilon_") and name != AS_PUBLISHED]
-    return strategy != "noiseless" and any(math.isfinite(value) for value in epsilon)
-
-
-def format_epsilon(value: float | None) -> str:
-    """ε rounded up: three decimals below 1, two below 100, none above; "∞", or "–" if there is no figure."""
-    if value is None or math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    digits = "0.001" if value < 1 else "0.01" if value < 100 else "1"
-    return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=ROUND_CEILING))
-
-
-def format_delta(value: float | None) -> str:
-    """δ as people write it: 1e-5."""
-    return "?" if value is None else f"{value:g}".replace("e-0", "e-")
+    guarantees_nothing = mechanism is not None and mechanism.event() is None
+    return not guarantees_nothing and any(math.isfinite(value) for value in epsilon)
 
 
 def format_contribution_bound(entity_bound: Mapping[str, Any] | None) -> str:
@@ -151,15 +150,7 @@ def format_contribution_bound(entity_bound: Mapping[str, Any] | None) -> str:
 
 
 def _count(number: int | None, noun: str) -> str:
-    return f"{_number(number)} {noun}" + ("" if number == 1 else "s")
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "?"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}"
-    return "∞" if value == math.inf else f"{int(value):,}"
+    return f"{format_number(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def _field(label: str, text: str) -> list[str]:
@@ -173,9 +164,9 @@ def _field(label: str, text: str) -> list[str]:
     )
 
 
-def _head(facts: Mapping[str, Any]) -> list[str]:
+def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
     corpus = facts["corpus"] or {}
-    done, planned = _number(facts["rounds_done"]), _number(facts["rounds"])
+    done, planned = format_number(facts["rounds_done"]), format_number(facts["rounds"])
     owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
     return [
         *_field(
@@ -183,30 +174,18 @@ def _head(facts: Mapping[str, Any]) -> list[str]:
             f"{facts['run']}: {done} of {planned} rounds, {_STOPPED.get(facts['stopped'], facts['stopped'])}",
         ),
         *_field("Protects", facts["protects"] or "unknown"),
-        *_field("Strategy", f"{facts['strategy']}: {_settings(facts)}"),
+        *_field("Strategy", f"{facts['strategy']}: {_settings(facts, mechanism)}"),
         *_field("Corpus", f"{corpus.get('name', 'unnamed')}: {owners}" if corpus else "not recorded"),
     ]
 
 
-def _settings(facts: Mapping[str, Any]) -> str:
-    values, strategy = facts["settings"], facts["strategy"]
-    rates = ("q_u",) if strategy == "user_level" else ("q_u", "q_e", "q_s")
-    published, adaptive = values["published"], values["adaptive"]
-    parts = [f"{name} {_number(values[name])}" for name in rates]
-    z, clip, cap = (values[name] for name in ("noise_multiplier", "clip_norm", "user_cap"))
-    if strategy != "noiseless" and None not in (z, clip, cap):
-        clips_sentences = strategy == "uedp" and values["clipping"] != "user"
-        parts.append(f"sentence clip c {clip:.4g}, user cap ŵ {cap:.4g}" if clips_sentences else "")
-        parts.append(f"user clip β {cap * clip:.4g}")
-        parts.append(f"noise multiplier z {z:.4g}")
-        if adaptive:
-            parts.append(f"the clips follow the {adaptive['quantile']:.4g} quantile")
-        elif published:
-            parts.append(f"{published['estimator']}, noise {published['noise']}")
-        else:
-            parts[-1] += f" (noise {z * cap * clip:.4g} on the sum)"
-    parts.append(f"N {_number(values['population'])}, seed {values['seed']}")
-    return ", ".join(part for part in parts if part)
+def _settings(facts: Mapping[str, Any], mechanism: Mechanism | None) -> str:
+    values = facts["settings"]
+    if mechanism is None:  # as recorded: what its strategy would say of it is not known here
+        words = [f"{name} {format_number(values[name])}" for name in _NUMBERS if values[name] is not None]
+    else:
+        words = list(mechanism.describe().settings)
+    return ", ".join([*words, f"N {format_number(values['population'])}, seed {values['seed']}"])
 
 
 def _privacy(facts: Mapping[str, Any]) -> list[str]:

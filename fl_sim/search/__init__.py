@@ -1,1 +1,1 @@
-"""Many runs and their settings: planning, sweeps and batches."""
+"""Choice of settings over many runs: planner, sweeps and batches."""

@@ -1,4 +1,4 @@
-"""Many runs, one after the other or side by side, gone on with after whatever stopped them."""
+"""Many runs, in sequence or in parallel; a stopped batch resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the run ``name`` ended: ``done``, ``interrupted`` or ``failed``, and in the last case why, in one line."""
+    """How a run ended.
+
+    Attributes:
+        name: of the run.
+        status: ``done``, ``interrupted`` or ``failed``.
+        reason: of a failure, in one line.
+    """
 
     name: str
     status: str
@@ -26,14 +32,14 @@ class Ending:
 
 
 def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Ending]:
-    """Run what is not done yet of ``configs``, each in the folder that its ``out`` names; yields the ends as they come.
+    """Run the unfinished runs of ``configs``, each in the folder of its ``out``; yield how each ended, as it ends.
 
-    A run that was stopped goes on after its last checkpoint; a finished one is left alone; one that fails does not stop
-    the others. Ctrl-C ends each run under way after its round, and no other is begun.
+    A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
+    others. Ctrl-C ends each running run after its round and starts no other.
 
     Args:
-        configs: by a name for each run.
-        jobs: how many runs at once; more than one get a process each.
+        configs: the runs by name.
+        jobs: runs at once; above 1, each in its own process.
     """
     if jobs == 1:
         for name, config in configs.items():
@@ -44,12 +50,12 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
         return
     # Spawned, not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _one_thread) as pool:
-        waiting = {pool.submit(run_one, name, config): name for name, config in configs.items()}
-        yield from _as_they_end(waiting)
+        pending = {pool.submit(run_one, name, config): name for name, config in configs.items()}
+        yield from _endings(pending)
 
 
 def run_one(name: str, config: RunConfig) -> Ending:
-    """One run, begun, gone on with, or found finished."""
+    """Start, resume or skip one run; return how it ended."""
     from fl_sim.engines import simulation
 
     path = Path(config.out or "")
@@ -68,27 +74,25 @@ def run_one(name: str, config: RunConfig) -> Ending:
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Whether all rounds of a run are done."""
+    """Return whether a run has its result and was not interrupted."""
     result = folder.result
     return result is not None and result.get("stopped") != "interrupted"
 
 
-def _as_they_end(waiting: dict[Future[Ending], str]) -> Iterator[Ending]:
-    """The endings in the order of their times. After one that was interrupted no further run is begun, but those under
-    way get the end of their round."""
-    before = signal.signal(
-        signal.SIGINT, lambda number, frame: None
-    )  # the workers, who hear it too, stop by themselves
+def _endings(pending: dict[Future[Ending], str]) -> Iterator[Ending]:
+    """Yield the endings in order of time; after an interrupted one start no further run, but let running rounds end."""
+    # The workers receive Ctrl-C, too, and stop by themselves.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        for future in as_completed(waiting):
+        for future in as_completed(pending):
             if future.cancelled():
                 continue
             try:
                 ending = future.result()
             except BrokenProcessPool:
-                ending = Ending(waiting[future], FAILED, "its process was killed; start the same again")
+                ending = Ending(pending[future], FAILED, "its process was killed; start the same again")
             if ending.status == INTERRUPTED:
-                for other in waiting:
+                for other in pending:
                     other.cancel()
             yield ending
     finally:

@@ -1,9 +1,12 @@
-"""Find the sampling rates, cap and noise that learn most at a target ε and within a compute budget.
+"""Choose the sampling rates, cap and noise of the best signal-to-noise ratio at a target ε and compute budget.
 
-"Most" is the largest signal-to-noise ratio (docs/planning.md): were all clipped gradients to point the same way, T
-rounds would move the model by T·S·c along it, where S is the expected number of sentences that count after the
-user's cap, and the noise would add up to √T·z·ŵ·c in every direction. So the ratio is √T·S/(z·ŵ). The planner reads
-reach, sizes and n' off the private corpus: its proposal is for the corpus's owner, and no ε covers it.
+If all clipped gradients pointed in the same direction, T rounds would move the model by T·S·c along it, with S the
+expected number of sentences that count after the user's cap, and the noise would add up to √T·z·ŵ·c in every direction.
+So the ratio is √T·S/(z·ŵ) (docs/planning.md). The planner reads contribution bounds, sizes and n' from the private
+corpus: its proposal is for the corpus's owner, and no ε covers it.
+
+>>> capped_mean(np.array([10.0]), np.array([0.5]), cap=3.0).round(3).tolist()
+[2.934]
 """
 
 from __future__ import annotations
@@ -27,27 +30,27 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
 ENTITY_RATES = (1.0, 0.75, 0.5, 0.25)
 SHARES = tuple(0.8**step for step in range(16))
-"""Shares of the compute budget that are tried, largest first."""
+"""Candidate shares of the compute budget, largest first."""
 
-_QUIETEST, _LOUDEST = 1e-2, 1e5  # noise multipliers between which every target is looked for
-_NEARBY = 1.5  # a neighbour's noise multiplier is mostly right up to this factor
+_QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
+_NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is wanted, and what it may cost.
+    """A target ε and a compute budget.
 
     Attributes:
-        target_epsilon: the ε to stay within.
-        unit: whose ε that is: ``user``, or ``user_entity`` at the 95th percentile of the corpus's reach.
-        delta: δ at which ε is stated.
-        sentences_per_round: the expected number of sentences whose gradients one round may compute.
-        rounds: the most rounds that may be released.
+        target_epsilon: the largest allowed ε.
+        unit: of ε: ``user``, or ``user_entity`` at the 95th percentile of the corpus's contribution bounds.
+        delta: δ of the target.
+        sentences_per_round: the largest expected number of sentences whose gradients a round computes.
+        rounds: the largest number of released rounds.
 
     Raises:
-        ConfigError: for a value that is impossible.
+        ConfigError: for an impossible value.
     """
 
     target_epsilon: float
@@ -70,7 +73,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the planner may choose, with the noise that the target then needs.
+    """Rates, cap and rounds, with the noise that the target needs.
 
     Attributes:
         event: rates, cap and noise multiplier of a round.
@@ -86,18 +89,18 @@ class Settings:
 
     @property
     def signal_to_noise(self) -> float:
-        """√T · signal / (z·ŵ)."""
+        """Return √T · signal / (z·ŵ)."""
         return math.sqrt(self.rounds) * self.signal / (self.event.noise_multiplier * self.event.user_cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the planner found.
+    """The best settings and their alternatives.
 
     Attributes:
-        best: the settings with the best signal-to-noise ratio.
-        others: the next best that also sample sentences and not users, best first.
-        user_sampling: the best that sample users and take all sentences of theirs.
+        best: the settings of the best signal-to-noise ratio.
+        others: the next best that sample sentences, best first.
+        user_sampling: the best that sample users, with all of their sentences; None if they cannot meet the target.
         fewer_rounds: ``best`` with half and a quarter of the rounds.
     """
 
@@ -108,14 +111,14 @@ class Proposal:
 
     @property
     def user_sampling_factor(self) -> float:
-        """How many times larger the best ratio is than that of user sampling; inf where that cannot meet the target."""
+        """Return the best ratio over that of user sampling; inf if user sampling cannot meet the target."""
         if self.user_sampling is None:
             return math.inf
         return self.best.signal_to_noise / self.user_sampling.signal_to_noise
 
 
 class Crowd:
-    """The corpus as the planner sees it: how many sentences a user has, and how likely their entities are active."""
+    """Statistics of a corpus: sentences per user, and the probabilities that their entities are active."""
 
     def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
@@ -123,21 +126,27 @@ class Crowd:
         self._active: dict[float, Floats] = {}
 
     def active_share(self, q_e: float) -> Floats:
-        """Of each user, the share of sentences that is expected to have all entities active."""
+        """Return each user's expected share of sentences with all entities active, float64 (num_users,)."""
         if q_e not in self._active:
-            chances = np.power(q_e, self._ownership.entities_per_sentence)
-            totals = np.bincount(self._ownership.user_of_sentence, chances, minlength=self._ownership.num_users)
+            probabilities = np.power(q_e, self._ownership.entities_per_sentence)
+            totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
             self._active[q_e] = totals / np.maximum(self.sentences_per_user, 1)
         return self._active[q_e]
 
     def sampled_sentences(self, q_e: float) -> float:
-        """Expected number of sentences with all entities active."""
+        """Return the expected number of sentences with all entities active."""
         return float((self.sentences_per_user * self.active_share(q_e)).sum())
 
     def signal(self, q_u: float, q_e: float, q_s: float, user_cap: float) -> float:
-        """q_u·Σ_u E min(k_u, ŵ) with k_u ~ Binomial(n_u, q_s·share of active sentences).
+        """Return q_u·Σ_u E min(k_u, ŵ) with k_u ~ Binomial(n_u, q_s·share of active sentences).
 
-        (Sentences with a common entity are active together, which a binomial law leaves out.)
+        The binomial distribution ignores that sentences with a common entity are active together.
+
+        Args:
+            q_u: probability that a user is sampled.
+            q_e: probability that an entity is active.
+            q_s: probability that a sentence is sampled.
+            user_cap: ŵ.
         """
         pairs = np.stack([self.sentences_per_user.astype(np.float64), self.active_share(q_e)], axis=1)
         distinct, users = np.unique(pairs, axis=0, return_counts=True)
@@ -146,16 +155,28 @@ class Crowd:
 
 
 def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
-    """E min(K, cap) with K ~ Binomial(n, p), for whole n and 0 ≤ p ≤ 1."""
-    whole = int(cap)
+    """Return E min(K, cap) with K ~ Binomial(n, p), float64 (m,).
+
+    Args:
+        n: integers, float64 (m,).
+        p: in [0, 1], float64 (m,).
+        cap: at least 0, may be fractional.
+    """
+    floor = int(cap)
     mean = np.zeros(len(n))
-    for below in range(min(whole, int(n.max(initial=0)))):
+    for below in range(min(floor, int(n.max(initial=0)))):
         mean += stats.binom.sf(below, n, p)
-    return mean + (cap - whole) * stats.binom.sf(whole, n, p)
+    return mean + (cap - floor) * stats.binom.sf(floor, n, p)
 
 
 def propose(ownership: Ownership, protected: Protected, goal: Goal, alternatives: int = 4) -> Proposal:
-    """The settings with the best signal-to-noise ratio that meet ``goal``, and what they are better than.
+    """Return the settings of the best signal-to-noise ratio that meet ``goal``, and their alternatives.
+
+    Args:
+        ownership: users, sentences and entities of the corpus.
+        protected: adjacency of the target's unit.
+        goal: target and budget.
+        alternatives: number of further settings.
 
     Raises:
         ConfigError: no settings meet the target.
@@ -169,14 +190,14 @@ def propose(ownership: Ownership, protected: Protected, goal: Goal, alternatives
     ranked = by_sentence.ranked()
     if not ranked:
         raise ConfigError(
-            f"target_epsilon is {goal.target_epsilon:g}; allowed: what some noise can reach at δ = {goal.delta:g}"
+            f"target_epsilon is {goal.target_epsilon:g}; allowed: an ε that some noise meets at δ = {goal.delta:g}"
         )
     fewer = (by_sentence.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)
     best = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
     others = tuple(settings for settings in ranked if settings is not best)[:alternatives]
-    users = by_user.ranked()
-    return Proposal(best, others, users[0] if users else None, tuple(s for s in shorter if s is not best))
+    by_users = by_user.ranked()
+    return Proposal(best, others, by_users[0] if by_users else None, tuple(s for s in shorter if s is not best))
 
 
 _Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
@@ -185,17 +206,17 @@ _SHARE, _CAP, _ENTITY_RATE = range(3)
 
 @dataclass(eq=False)
 class _Search:
-    """Hill climbing over budget share, cap and entity rate, for either way to sample."""
+    """Hill climbing over budget share, cap and entity rate, with sampled users or sampled sentences."""
 
     crowd: Crowd
     adjacency: Adjacency
     goal: Goal
     samples_users: bool
-    _found: dict[_Point, Settings | None] = field(default_factory=dict)
+    _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
     _noise: float | None = None
 
     def climb(self, start: _Point) -> None:
-        """Go on along each axis in turn while that is better, until no axis leads further."""
+        """Follow each axis in turn while the ratio rises, until no axis improves it."""
         here, moved = start, True
         while moved:
             moved = False
@@ -206,21 +227,21 @@ class _Search:
                     further = _moved(here, axis, step)
 
     def ranked(self) -> list[Settings]:
-        """All settings that were looked at and can meet the target, best first; equal ones once."""
-        different = {(s.event.q_u, s.event.q_s, s.event.q_e, s.event.user_cap): s for s in self._found.values() if s}
-        return sorted(different.values(), key=lambda settings: -settings.signal_to_noise)
+        """Return all evaluated settings that meet the target, best first, without duplicates."""
+        distinct = {(s.event.q_u, s.event.q_s, s.event.q_e, s.event.user_cap): s for s in self._evaluated.values() if s}
+        return sorted(distinct.values(), key=lambda settings: -settings.signal_to_noise)
 
     def shortened(self, settings: Settings, rounds: int) -> Settings | None:
-        """The same rates and cap for fewer rounds."""
+        """Return the same rates and cap with another number of rounds; None if no noise meets the target."""
         noise = self._meet(settings.event, rounds)
         if noise is None:
             return None
         return replace(settings, event=replace(settings.event, noise_multiplier=noise), rounds=rounds)
 
     def _value(self, point: _Point) -> float:
-        if point not in self._found:
-            self._found[point] = self._settings(point)
-        settings = self._found[point]
+        if point not in self._evaluated:
+            self._evaluated[point] = self._settings(point)
+        settings = self._evaluated[point]
         return settings.signal_to_noise if settings else 0.0
 
     def _settings(self, point: _Point) -> Settings | None:
@@ -236,7 +257,7 @@ class _Search:
         return Settings(replace(event, noise_multiplier=noise), self.goal.rounds, rate * active, signal)
 
     def _meet(self, event: RoundEvent, rounds: int) -> float | None:
-        """The noise multiplier that the target needs; None where none is enough."""
+        """Return the noise multiplier that meets the target; None if none does."""
         goal = self.goal
 
         def epsilon_at(noise: float) -> float:
@@ -254,20 +275,20 @@ class _Search:
 
 
 def _rounded_down(rate: float) -> float:
-    """To three significant digits, as people write rates."""
+    """Return ``rate`` rounded down to three significant digits."""
     digits = 2 - math.floor(math.log10(rate))
     return float(f"{math.floor(rate * 10**digits)}e{-digits}")
 
 
 def _brackets(guess: float | None) -> Iterator[tuple[float, float]]:
-    """Where to look for the noise: near ``guess`` first, then everywhere."""
+    """Yield the search ranges of the noise: near ``guess`` first, then the full range."""
     if guess is not None:
         yield guess * _NEARBY, guess / _NEARBY
     yield _LOUDEST, _QUIETEST
 
 
 def _moved(point: _Point, axis: int, step: int) -> _Point | None:
-    """The next point along an axis; None at its end."""
+    """Return the next point along an axis; None at its end."""
     moved = list(point)
     moved[axis] += step
     if not 0 <= moved[axis] < len((SHARES, CAPS, ENTITY_RATES)[axis]):

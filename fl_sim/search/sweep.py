@@ -1,11 +1,11 @@
-"""Running a sweep: many runs in one folder, in parallel if asked, gone on with after whatever stopped it.
+"""Run a sweep: many runs in one folder, in sequence or in parallel; a stopped sweep resumes.
 
-    OUT/sweep.json             what is tried, so that another sweep cannot end up in the same folder
-    OUT/runs/point0003-seed1/  one run folder each
-    OUT/table.json, table.md   the figures of every setting, over its seeds, best first
+    OUT/sweep.json             the sweep, so that another one cannot use the same folder
+    OUT/runs/point0003-seed1/  one run folder per run
+    OUT/table.json, table.md   the figures of every setting over its seeds, best first
 
-Trying settings on private data is itself a release: whoever sees which setting won has seen something of all runs.
-The table states the ε of all runs together, from their ledgers, beside the ε of each.
+Trying settings on private data is itself a release: the choice of the best setting depends on all runs. The table has
+the ε of all runs together, from their ledgers, beside the ε of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robu
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run ended: ``done``, ``interrupted`` or ``failed``, and in the last case why, in one line."""
+    """How one run of a sweep ended.
+
+    Attributes:
+        point: the run.
+        status: ``done``, ``interrupted`` or ``failed``.
+        reason: of a failure, in one line.
+    """
 
     point: Point
     status: str
@@ -38,17 +44,19 @@ class Outcome:
 def run_sweep(
     sweep: Sweep, out: Path, jobs: int = 1, observe: Callable[[Outcome], None] = lambda _: None
 ) -> list[Outcome]:
-    """Run what is not done yet of ``sweep`` in the folder ``out`` and write its table.
+    """Run the unfinished runs of ``sweep``, write its table and return the outcomes.
 
-    A run that was stopped goes on after its last checkpoint; a finished one is left alone; one that fails does not stop
-    the others. Ctrl-C ends each run after its round under way and then the sweep.
+    A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
+    others. Ctrl-C ends each run after its current round, and then the sweep.
 
     Args:
-        jobs: how many runs at once, each in a process of its own.
+        sweep: the runs.
+        out: the sweep's folder.
+        jobs: runs at once; above 1, each in its own process.
         observe: called with the outcome of every run, finished ones included.
 
     Raises:
-        ResultsError: ``out`` is something else's folder, or another sweep's.
+        ResultsError: ``out`` is not a folder of this sweep.
     """
     _claim(sweep, out)
     outcomes: list[Outcome] = []
@@ -61,6 +69,7 @@ def run_sweep(
 
 
 def _claim(sweep: Sweep, out: Path) -> None:
+    """Create the sweep's folder, or check that it is this sweep's."""
     described = encode(sweep.model_dump(mode="json"))
     file = out / "sweep.json"
     if out.exists() and not out.is_dir():
@@ -71,9 +80,7 @@ def _claim(sweep: Sweep, out: Path) -> None:
         except ValueError as error:
             raise ResultsError(f"{file}: is corrupt (no JSON)") from error
         if other != described:
-            raise ResultsError(
-                f"{out}: holds another sweep; choose another folder, or go on with the sweep it began with"
-            )
+            raise ResultsError(f"{out}: holds another sweep; choose another folder, or resume the sweep that it holds")
         return
     if out.exists() and any(out.iterdir()):
         raise ResultsError(f"{out}: exists and is not empty; choose another folder")
@@ -89,18 +96,18 @@ def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:
 
 
 def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Gather the figures of all finished runs and write ``table.json`` and ``table.md``; returns the former."""
+    """Write ``table.json`` and ``table.md`` of all finished runs; return the content of the former."""
     folders = {o.point.name: RunFolder.open(out / "runs" / o.point.name) for o in outcomes if o.status == DONE}
     rows = [_row(sweep, group, folders) for group in _by_settings(outcomes)]
     rows.sort(key=lambda row: (row["mean"] is None, row["mean"] if row["mean"] is not None else 0.0))
-    table = {"metric": sweep.metric, "rows": rows, "all_runs": _together(list(folders.values()))}
+    table = {"metric": sweep.metric, "rows": rows, "all_runs": _joint_account(list(folders.values()))}
     replace_file(out / "table.json", json.dumps(encode(table), indent=2).encode() + b"\n")
     replace_file(out / "table.md", as_markdown(table).encode())
     return table
 
 
 def read_table(out: Path) -> dict[str, Any]:
-    """The table of a sweep's folder; :class:`ResultsError` where there is none."""
+    """Return the table of a sweep's folder; :class:`ResultsError` if there is none."""
     try:
         table = decode(json.loads((out / "table.json").read_bytes()))
     except FileNotFoundError as error:
@@ -111,7 +118,7 @@ def read_table(out: Path) -> dict[str, Any]:
 
 
 def as_markdown(table: dict[str, Any]) -> str:
-    """The table for people: settings, the metric's mean and deviation, ε."""
+    """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
     keys = sorted({key for row in table["rows"] for key in row["settings"]})
     names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε user", "ε + entity p95", "robust"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
@@ -162,31 +169,35 @@ def _epsilons(folder: RunFolder) -> dict[str, float]:
     return {name: float(last[name]) for name in EPSILONS}
 
 
-def _together(folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """ε of whoever sees the models of all runs, from their ledgers; all are independent, each with its own seed."""
+def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
+    """Return ε for an adversary who observes the models of all runs, composed from their ledgers.
+
+    The runs are independent: each has its own seed.
+    """
     from fl_sim.experiments.ledger_account import account_for, read_ledgers
     from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 
-    said = "Trying settings on private data is a release too. "
+    warning = "Trying settings on private data is a release too. "
     if not folders:
         return {"runs": 0, "note": "No run is finished."}
     results = [folder.result or {} for folder in folders]
     corpora = {json.dumps(result["corpus"], sort_keys=True) for result in results}
     if len(corpora) > 1:
-        note = said + "These runs are on different corpora, so no one ε speaks of all of them."
+        note = warning + "These runs are on different corpora, so no single ε covers all of them."
         return {"runs": len(folders), "note": note}
     sentences = max(float(result["user_sentences"]) for result in results)
     entity_bound = ContributionBound(**results[0]["reach"]["p95"])
     delta = max(float(result["plan"]["delta"]) for result in results)
     user = Adjacency(sentences)
-    found = account_for(read_ledgers([f.path for f in folders]), user, Adjacency(sentences, entity_bound), delta, None)
-    note = said + (
-        f"Whoever learns the models of all {len(folders)} runs, or which setting won, is promised at δ = {delta:g}: "
-        f"ε user {_short(found['epsilon_user'])}, with an entity at the 95th percentile "
-        f"{_short(found['epsilon_user_entity'])}, robust {_short(found['epsilon_user_entity_robust'])}. "
+    ledgers = read_ledgers([folder.path for folder in folders])
+    account = account_for(ledgers, user, Adjacency(sentences, entity_bound), delta, None)
+    note = warning + (
+        f"Guarantee for the models of all {len(folders)} runs and the choice among them, at δ = {delta:g}: "
+        f"ε user {_short(account['epsilon_user'])}, with an entity at the 95th percentile "
+        f"{_short(account['epsilon_user_entity'])}, robust {_short(account['epsilon_user_entity_robust'])}. "
         "To publish one run at its own ε, choose its settings on public data."
     )
-    return {"runs": len(folders), **found, "note": note}
+    return {"runs": len(folders), **account, "note": note}
 
 
 def _short(value: Any) -> str:

@@ -1,15 +1,21 @@
-"""What a sweep tries: the points of a grid, or random draws, on top of one base configuration.
+"""The runs of a sweep: the points of a grid, or random draws, on top of a base configuration.
 
-base = "conll2003_uedp.toml"      # beside the sweep's file; without it, the defaults
-seeds = [0, 1, 2]                 # every point runs once for each
+>>> sweep = Sweep(seeds=(0, 1), grid={"privacy.user_cap": (1, 2)})
+>>> [point.name for point in sweep.points()]
+['point0000-seed0', 'point0000-seed1', 'point0001-seed0', 'point0001-seed1']
 
-[set]                             # holds for all points
+The file of a sweep:
+
+base = "conll2003_uedp.toml"      # relative to this file; without it, the defaults
+seeds = [0, 1, 2]                 # every point runs once per seed
+
+[set]                             # settings of all points
 rounds = 10
 
 [grid]                            # every combination
 "privacy.user_cap" = [1, 2, 5]
 
-[random]                          # or with a grid: so many draws of each of its points
+[random]                          # alone, or draws at each point of the grid
 samples = 8
 seed = 0
 [random.keys]
@@ -34,7 +40,7 @@ from fl_sim.strategies.primitives import streams
 
 MOST_RUNS = 10_000
 
-_OWN_KEYS = ("seed", "out")  # each run of a sweep gets its own
+_OWN_KEYS = ("seed", "out")  # every run of a sweep has its own
 
 
 class _Strict(BaseModel):
@@ -42,8 +48,7 @@ class _Strict(BaseModel):
 
 
 class Range(_Strict):
-    """Where a random value of one key comes from: ``low`` to ``high`` (uniform, or uniform in the logarithm), or one
-    of ``choices``."""
+    """The distribution of a random setting: uniform from ``low`` to ``high`` (or log-uniform), or over ``choices``."""
 
     low: float | None = None
     high: float | None = None
@@ -63,16 +68,22 @@ class Range(_Strict):
         return self
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One value."""
+        """Return one value."""
         if self.choices is not None:
             return self.choices[int(rng.integers(len(self.choices)))]
         low, high = float(self.low or 0.0), float(self.high or 0.0)
         value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else rng.uniform(low, high)
-        return float(f"{value:.4g}")  # short enough to be read in a table, and what ran
+        return float(f"{value:.4g}")  # short enough for a table, and exactly the value that runs
 
 
 class RandomSearch(_Strict):
-    """So many draws of the keys' ranges."""
+    """Draws from the ranges of several keys.
+
+    Attributes:
+        samples: number of draws.
+        seed: of the draws.
+        keys: range of each key.
+    """
 
     samples: int = Field(ge=1, le=MOST_RUNS)
     seed: int = Field(default=0, ge=0)
@@ -80,7 +91,16 @@ class RandomSearch(_Strict):
 
 
 class Sweep(_Strict):
-    """A sweep's file. ``metric`` names a figure of the run's result, the less the better."""
+    """The content of a sweep's file.
+
+    Attributes:
+        base: path of the base configuration; None for the defaults.
+        seeds: every point runs once per seed.
+        metric: a figure of the run's result; lower is better.
+        set: settings of all points.
+        grid: values by key, in every combination.
+        random: draws, instead of a grid or at each of its points.
+    """
 
     base: str | None = None
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
@@ -108,10 +128,10 @@ class Sweep(_Strict):
 
     @classmethod
     def load(cls, path: str | Path) -> Sweep:
-        """Read and check a sweep's file, its base included, and every configuration that it makes.
+        """Return the sweep of a file, with its base and all of its configurations checked.
 
         Raises:
-            ConfigError: names the file and what is wrong in it.
+            ConfigError: the file is invalid; names the file and the key.
         """
         try:
             sweep = cls.model_validate(read_toml(path))
@@ -130,9 +150,9 @@ class Sweep(_Strict):
         return sweep
 
     def points(self) -> list[Point]:
-        """All runs, in a fixed order: settings by settings, each with every seed.
+        """Return all runs in a fixed order: setting by setting, each with every seed.
 
-        Every run has a root seed of its own, so that the noise of two of them is independent and their ε compose.
+        Every run has its own root seed, so the noise of two runs is independent and their ε compose.
         """
         runs = []
         for number, settings in enumerate(self._settings()):
@@ -142,7 +162,7 @@ class Sweep(_Strict):
         return runs
 
     def config(self, point: Point, out: Path | None = None) -> RunConfig:
-        """The configuration of one run; :class:`ConfigError` if it is impossible."""
+        """Return the configuration of one run; :class:`ConfigError` if it is impossible."""
         over = {"engine.name": "inline", **self.set, **point.settings, "seed": point.run_seed}
         if out is not None:
             over["out"] = str(out)
@@ -165,10 +185,10 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        number: of the settings, from 0; runs that differ in the seed alone share it.
-        settings: what the sweep varies, by key.
-        seed: the sweep's name for the repetition.
-        run_seed: the root seed that the run gets.
+        number: of the setting, from 0; runs that differ in the seed alone share it.
+        settings: varied values by key.
+        seed: of the sweep, names the repetition.
+        run_seed: root seed of the run.
     """
 
     number: int
@@ -178,7 +198,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The run's folder."""
+        """Return the name of the run's folder."""
         return f"point{self.number:04d}-seed{self.seed}"
 
 

@@ -1,1 +1,1 @@
-"""The run folder: metrics, checkpoints, model files and results, written so that a kill loses nothing."""
+"""The run folder: metrics, checkpoints, model files and results, safe against kills."""

@@ -1,7 +1,13 @@
-"""The state of a run after a round, replaced whole: model, optimizer and where the ledger stood.
+"""Checkpoints: model, optimizer state and head hashes after a round, replaced atomically.
 
-The rounds' randomness needs no state: every stream is a function of the root seed and the round. A checksum over all of
-it tells a file whose bits have changed, which safetensors alone would not.
+Randomness needs no state: every stream is a function of the root seed and the round. A checksum over the content
+detects changed bits, which safetensors alone does not.
+
+>>> import tempfile
+>>> folder = Path(tempfile.mkdtemp())
+>>> Checkpoint(3, np.zeros(2, np.float32), {}, ledger={}, folder={}).write(folder)
+>>> Checkpoint.read(folder).server_round
+3
 """
 
 from __future__ import annotations
@@ -27,9 +33,15 @@ _ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The model (d,) after ``server_round`` rounds, the optimizer state that its next step needs, and the seals of the
-    moment: the ledger's (:attr:`fl_sim.strategies.ledger.Ledger.seal`) and that of the folder's settings and rows
-    (:meth:`fl_sim.storage.run_folder.RunFolder.seal`)."""
+    """The state of a run after a round.
+
+    Attributes:
+        server_round: the last finished round.
+        vector: the model, float32 (d,).
+        optimizer: the optimizer's state by name, float64.
+        ledger: head of the ledger (:attr:`fl_sim.strategies.ledger.Ledger.head`).
+        folder: head of settings and metrics (:meth:`fl_sim.storage.run_folder.RunFolder.head`).
+    """
 
     server_round: int
     vector: npt.NDArray[np.float32]
@@ -43,37 +55,42 @@ class Checkpoint:
         tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
         tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
         heads = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
-        words = {_ROUND: str(self.server_round), **heads}
-        replace_file(folder / _FILE, save(tensors, metadata=words | {_CHECKSUM: _checksum(tensors, words)}))
+        metadata = {_ROUND: str(self.server_round), **heads}
+        replace_file(folder / _FILE, save(tensors, metadata=metadata | {_CHECKSUM: _checksum(tensors, metadata)}))
 
     def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
-        """Whether this is a state of a model of ``size`` parameters and of an optimizer with such a state."""
+        """Return whether model and optimizer state have these shapes.
+
+        Args:
+            size: d, parameters of the model.
+            optimizer: a state of the same optimizer.
+        """
         shapes = {name: value.shape for name, value in self.optimizer.items()}
         return self.vector.shape == (size,) and shapes == {name: value.shape for name, value in optimizer.items()}
 
     @classmethod
     def read(cls, folder: Path) -> Checkpoint | None:
-        """The last checkpoint, or None before the first; :class:`ResultsError` if it is corrupt."""
+        """Return the last checkpoint, or None before the first; :class:`ResultsError` if it is corrupt."""
         path = folder / _FILE
         if not path.exists():
             return None
         try:
             with safe_open(path, framework="numpy") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-                words = dict(file.metadata())
-            if words.pop(_CHECKSUM) != _checksum(tensors, words):
+                metadata = dict(file.metadata())
+            if metadata.pop(_CHECKSUM) != _checksum(tensors, metadata):
                 raise ValueError("its checksum does not match its content")
             optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
-            heads = [dict(json.loads(words[name])) for name in (_LEDGER, _FOLDER)]
-            return cls(int(words[_ROUND]), tensors[_MODEL], optimizer, *heads)
+            heads = [dict(json.loads(metadata[name])) for name in (_LEDGER, _FOLDER)]
+            return cls(int(metadata[_ROUND]), tensors[_MODEL], optimizer, *heads)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
 
 
-def _checksum(tensors: Mapping[str, np.ndarray], words: Mapping[str, str]) -> str:
-    """SHA-256 over names, types, shapes and bytes of all tensors, and over what is said of them."""
-    digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of the metadata and of names, types, shapes and bytes of all tensors."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         value = np.ascontiguousarray(tensors[name])
         digest.update(f"{name} {value.dtype.str} {value.shape}\n".encode())

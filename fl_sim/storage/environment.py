@@ -1,4 +1,4 @@
-"""What a run ran on: commit, versions and machine, without names of people, hosts or folders."""
+"""The environment of a run: commit, versions and machine, without names of people, hosts or folders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _GIT_SECONDS = 10
 
 
 def describe(more: Sequence[str] = ()) -> dict[str, Any]:
-    """A JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
+    """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
 
-    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` is
-    about the files that can change a result. A library that is not installed has the version None.
+    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` concerns the
+    files that can change a result. A library that is not installed has the version None.
     """
     return {
         "fl_sim": _version("fl-sim"),
@@ -34,10 +34,10 @@ def describe(more: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def git_state(source: Path) -> dict[str, Any] | None:
-    """The commit of the checkout whose root is ``source``; None if it is none (or git is not installed).
+    """Return commit and state of the checkout with root ``source``; None without a checkout or git.
 
-    A virtual environment may lie inside somebody else's repository, whose commit says nothing about fl_sim:
-    so the root has to be ``source`` itself, and fl_sim has to be tracked in it.
+    A virtual environment may be inside another repository, whose commit says nothing about fl_sim. So the root must be
+    ``source`` itself, and fl_sim must be tracked in it.
     """
     root = _git(source, "rev-parse", "--show-toplevel")
     if root is None or Path(root).resolve() != source.resolve():
@@ -50,7 +50,7 @@ def git_state(source: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, without the line end; None where git fails or is not there."""
+    """Return git's output without the line end; None if git fails or is not installed."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""The place of a run on disk: claimed before anything is computed, held by one process, given up without a trace."""
+"""Exclusive use of a run's folder: claimed before any computation, locked for one process, removable."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from fl_sim.storage.run_folder import ResultsError
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks; there nobody is kept from starting a second writer
+except ImportError:  # Windows has no such locks; a second writer is possible there
     fcntl = None  # type: ignore[assignment]
 
 
 class RunClaim:
-    """A run's folder in this process's hands, by :meth:`claim` (``new``) or :meth:`hold` (a run that goes on)."""
+    """The lock on a run's folder, by :meth:`claim` (a new run) or :meth:`hold` (a resumed run)."""
 
     def __init__(self, path: Path, *, new: bool) -> None:
         self.path = path
         self.new = new
-        self._made = _missing(path)
+        self._created = _missing(path)
         self._lock: int | None = None
 
     @classmethod
     def claim(cls, path: Path) -> RunClaim:
-        """Make the empty folder ``path`` and see that it can be written.
+        """Create the folder ``path``, check that it is empty and writable, and lock it.
 
         Raises:
-            ResultsError: something is there already, or it cannot be written.
+            ResultsError: the folder is not empty or not writable, or is a file.
         """
-        place = cls(path, new=True)
+        lock = cls(path, new=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
             tempfile.TemporaryFile(dir=path).close()
-            place._take_lock()
+            lock._take_lock()
         except (FileExistsError, NotADirectoryError) as error:
-            place._remove_made()
+            lock._remove_created()
             raise ResultsError(f"{path}: is a file, or lies below one; a run needs a folder") from error
         except OSError as error:
-            place._remove_made()
+            lock._remove_created()
             raise ResultsError(f"{path}: cannot be written ({error.strerror or error})") from error
-        return place
+        return lock
 
     @classmethod
     def hold(cls, path: Path) -> RunClaim:
-        """Keep other processes from writing the existing folder ``path`` too; :class:`ResultsError` if one does."""
-        place = cls(path, new=False)
-        place._take_lock()
-        place._sweep()
-        return place
+        """Lock the existing folder ``path``; :class:`ResultsError` if another process holds it."""
+        lock = cls(path, new=False)
+        lock._take_lock()
+        lock._remove_temporaries()
+        return lock
 
     def release(self) -> None:
-        """Let another process write the folder."""
+        """Unlock the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def discard(self) -> None:
-        """Remove all that is in the folder, and the folders that :meth:`claim` made."""
+        """Remove the folder's content, and the folders that :meth:`claim` created."""
         self.release()
         for child in self.path.iterdir() if self.path.is_dir() else ():
             if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child, ignore_errors=True)
             else:
                 child.unlink(missing_ok=True)
-        self._remove_made()
+        self._remove_created()
 
     def _take_lock(self) -> None:
         if fcntl is None:
@@ -85,23 +85,22 @@ class RunClaim:
             return
         self._lock = descriptor
 
-    def _sweep(self) -> None:
-        """Remove what a process that was killed within a write (:func:`fl_sim.storage.run_folder.replace_file`) left
-        beside it."""
-        for left in self.path.rglob(".*.tmp"):
-            left.unlink(missing_ok=True)
+    def _remove_temporaries(self) -> None:
+        """Remove temporary files of processes killed within :func:`fl_sim.storage.run_folder.replace_file`."""
+        for file in self.path.rglob(".*.tmp"):
+            file.unlink(missing_ok=True)
 
-    def _remove_made(self) -> None:
-        with suppress(OSError):  # somebody else may have put something there meanwhile
-            for folder in self._made:
+    def _remove_created(self) -> None:
+        with suppress(OSError):  # another process may have written there meanwhile
+            for folder in self._created:
                 if folder.exists():
                     folder.rmdir()
 
 
 def _missing(path: Path) -> list[Path]:
-    """The folders that have to be made for ``path`` to be one, innermost first."""
+    """Return the missing folders on the way to ``path``, innermost first."""
     missing = []
-    with suppress(OSError):  # what cannot even be asked about will not be made either
+    with suppress(OSError):  # a path that cannot be examined cannot be created
         while not path.exists():
             missing.append(path)
             path = path.parent

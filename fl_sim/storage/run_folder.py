@@ -1,40 +1,46 @@
-"""The run folder: all that one run leaves behind, written so that a killed run loses at most its last line.
+"""The run folder: all files of one run, written such that a killed run loses at most its last line.
 
-    config.json        what was asked for
-    environment.json   what it ran on: commit, versions, machine (fl_sim.storage.environment)
-    metrics.jsonl      one row per round, appended as the run goes
-    ledger.jsonl       what was released, a line before every release; ledger.head.json (fl_sim.strategies.ledger)
-    metrics.parquet    the same rows, written at the end
-    result.json        final figures, why the run stopped, what ε assumes, warnings
-    summary.txt        the same for people (fl_sim.reporting.report)
+    config.json        the configuration
+    environment.json   commit, versions, machine (fl_sim.storage.environment)
+    metrics.jsonl      one row per round, appended during the run
+    ledger.jsonl       one release record before every release; ledger.head.json (fl_sim.strategies.ledger)
+    metrics.parquet    the same rows as metrics.jsonl, written at the end
+    result.json        final figures, reason of the stop, assumptions of ε, warnings
+    summary.txt        the same as text (fl_sim.reporting.report)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model
-    checkpoint/        what a resumed run needs
+    checkpoint/        the state for a resumed run
 
-Files are replaced whole (written beside, synced, renamed); metrics.jsonl and ledger.jsonl alone are appended, a
-synced line a round.
+Files are replaced atomically (temporary file, sync, rename); metrics.jsonl and ledger.jsonl are appended to, with one
+synced line per round.
 
-A metrics row has ``round`` (0 is the initial model), ``releases`` (how many the rounds so far took),
+A metrics row has ``round`` (0 is the initial model), ``releases`` (so far),
 the task's held-out figures (``perplexity`` per token, ``perplexity_per_word`` and ``loss`` in nats per token, or
 ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of these releases as ``epsilon_user`` (at the corpus's largest
-n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity of ``reach`` median, p95 or max,
-``epsilon_user_entity_<reach>`` and ``epsilon_user_entity_robust_<reach>``; and what the round did:
+n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the median, p95 or max of contribution bounds,
+``epsilon_user_entity_<quantile>`` and ``epsilon_user_entity_robust_<quantile>``; and statistics of the round:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
-``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` where the clip adapts. Without noise every ε is inf. A run
-of ``published`` also has ``epsilon_as_published``: its paper's claim, which is never shown without the proven ones.
+``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise every ε is inf. A run
+of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
-``fl_sim.strategies.mechanism.PrivacyPlan``), ``corpus`` (``name``, ``users``, ``sentences``), ``user_sentences`` (n'),
-``releases`` and ``ledger`` (all releases, of which ε is stated, and the last hash of the ledger), ``model_files``
+``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
+``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
+``model_files``
 (the checksum of each file of the model), ``reach``
-(median, p95 and max, each with the fields of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
+(contribution bounds: median, p95 and max, each with the fields
+of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
 the held-out figures at the end and
 (``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
-of texts). Readers do without what is missing.
+of texts). Readers accept missing keys.
 
-JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and
-nan are stored as the strings "inf", "-inf" and "nan", and come back from this module as floats. ``None`` is
-null.
+JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
+as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.
+
+>>> encode({"epsilon": math.inf, "rounds": 3})
+{'epsilon': 'inf', 'rounds': 3}
+>>> decode({"epsilon": "inf"})
+{'epsilon': inf}
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -54,23 +61,20 @@ from typing import Any, TypeGuard
 import pandas as pd
 
 RESULT_FORMAT = 1
-"""Version of result.json and of the metric names; raised when a reader of an older folder would be misled."""
-
-AS_PUBLISHED = "epsilon_as_published"
-"""The metric that is what the published algorithm's paper would claim, and no guarantee."""
+"""Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
 
 MODEL_FOLDER = "model"
-"""Where a run keeps its model."""
+"""Folder of the model in a run folder."""
 
 _SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 class ResultsError(ValueError):
-    """A run folder that cannot be made, read or plotted; the message is one line that names the file."""
+    """A run folder that cannot be created, read or plotted; the message is one line that names the file."""
 
 
 class RunFolder:
-    """One run on disk, by :meth:`create` (a new run) or :meth:`open` (resume, report, plot). One writer."""
+    """The folder of one run, by :meth:`create` (a new run) or :meth:`open` (an existing one); it has one writer."""
 
     def __init__(self, path: Path, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         self.path = path
@@ -81,10 +85,15 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunFolder:
-        """Start a run folder at ``path``; parents are made, an empty folder may exist already.
+        """Create a run folder at ``path``, with its parents; an empty folder may exist already.
+
+        Args:
+            path: of the folder.
+            config: content of config.json.
+            environment: content of environment.json.
 
         Raises:
-            ResultsError: the folder exists with something in it, ``path`` is a file, or it cannot be written.
+            ResultsError: the folder is not empty, ``path`` is a file, or it cannot be written.
         """
         path = Path(path)
         run = cls(path, config=config, environment=environment)
@@ -106,7 +115,7 @@ class RunFolder:
         """Read a run folder, finished or not.
 
         Raises:
-            ResultsError: there is no such folder, it is not a run folder, or one of its files is corrupt.
+            ResultsError: the folder does not exist, is not a run folder, or has a corrupt file.
         """
         path = Path(path)
         if not path.is_dir():
@@ -156,19 +165,19 @@ class RunFolder:
 
     @property
     def last_round(self) -> int | None:
-        """The last round in the metrics; None before the first row (0 is the initial model)."""
+        """Return the last round in the metrics; None before the first row (0 is the initial model)."""
         return self._last_round
 
     @property
     def truncated_tail(self) -> str | None:
-        """Where the last line of the metrics is half written (the run was killed); None if it is whole."""
+        """Return the location of an incomplete last line of the metrics (the run was killed), or None."""
         return _read_rows(self.metrics_file)[1]
 
     def setting(self, name: str) -> Any:
-        """What the run used for ``name``, from the result or else the config; None if in neither.
+        """Return the run's setting ``name``, from the result or else the config; None if both lack it.
 
-        The result comes first, because a setting may be solved for (``noise_multiplier`` by a target ε). Of
-        several keys of that name in one file, the one nearest to the root counts.
+        The result comes first, because a setting may be calibrated (``noise_multiplier`` by a target ε). Of several
+        keys of that name in one file, the one nearest to the root counts.
         """
         for tree in (self.result or {}, self.config):
             value = _nearest(tree, name)
@@ -178,23 +187,23 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What :meth:`finish` was given; None for a run that has not finished."""
+        """Return the result of :meth:`finish`; None for an unfinished run."""
         if self._closing is not None:
             return self._closing
         return _read_json(self.result_file) if self.result_file.exists() else None
 
     def append_metrics(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Add one round's row and sync it to disk. ``row["round"]`` rises (0 is the initial model).
+        """Append one round's row and sync it to disk; ``row["round"]`` increases (0 is the initial model).
 
         Raises:
-            ResultsError: ``round`` is missing, no integer, or not above the last; or a value is no JSON.
+            ResultsError: ``round`` is missing, not an integer, or not above the last; or a value is not JSON.
         """
         number: Any = row.get("round")
         lowest = 0 if self._last_round is None else self._last_round + 1
         if not _is_round(number) or number < lowest:
             raise ResultsError(f"{self.metrics_file}: round is {number!r}; allowed: an integer of at least {lowest}")
         line = _dump(row, self.metrics_file)
-        if not _ends_with_newline(self.metrics_file):  # a killed run's half line must not swallow this one
+        if not _ends_with_newline(self.metrics_file):  # an incomplete line of a killed run would absorb this one
             self._rewrite(_read_rows(self.metrics_file)[0])
         with self.metrics_file.open("ab") as file:
             file.write(line + b"\n")
@@ -203,30 +212,30 @@ class RunFolder:
         self._last_round = int(number)
 
     def metrics(self) -> pd.DataFrame:
-        """One row per round, in order; a half-written last line is left out (:attr:`truncated_tail` tells).
+        """Return one row per round, in order, without an incomplete last line (:attr:`truncated_tail`).
 
         Raises:
-            ResultsError: a line before the last is corrupt, or rounds do not rise.
+            ResultsError: a line before the last is corrupt, or rounds do not increase.
         """
         rows, _ = _read_rows(self.metrics_file)
         return pd.DataFrame(rows) if rows else pd.DataFrame({"round": pd.Series(dtype="int64")})
 
     def truncate_metrics(self, after_round: int) -> None:
-        """Drop the rows of rounds later than ``after_round``: those that a resumed run will do again."""
+        """Remove the rows after round ``after_round``, which a resumed run computes again."""
         rows, _ = _read_rows(self.metrics_file)
         self._rewrite([row for row in rows if row["round"] <= after_round])
 
     def head(self) -> dict[str, Any]:
-        """What the settings and the rounds' rows are by now; a checkpoint keeps it for :meth:`check_head`."""
+        """Return the hashes of settings and metrics; a checkpoint stores them for :meth:`check_head`."""
         rows = self.metrics_file.read_bytes()
         settings = self.config_file.read_bytes()
         return {"config": _digest(settings), "metrics": _digest(rows), "metrics_bytes": len(rows)}
 
     def check_head(self, head: Mapping[str, Any]) -> None:
-        """Check that the settings, and the rows that stood when ``seal`` was made, are the same today.
+        """Check that the settings, and the metrics that ``head`` covers, are unchanged.
 
         Raises:
-            ResultsError: a file was changed or cut; it is named.
+            ResultsError: a file was changed or truncated; names it.
         """
         size = head.get("metrics_bytes")
         rows = self.metrics_file.read_bytes()[: size if isinstance(size, int) else 0]
@@ -238,13 +247,13 @@ class RunFolder:
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
     def finish(self, result: Mapping[str, Any], present: Callable[[RunFolder], None] | None = None) -> None:
-        """Close the run: metrics.parquet, what ``present`` writes, and last of all result.json: now it is finished.
+        """Finish the run: write metrics.parquet, the files of ``present``, and result.json last.
 
-        A resumed run calls it again, and so does one that was killed in here.
+        A resumed run calls it again, as does a run that was killed in this method.
 
         Args:
             result: the content of result.json.
-            present: writes what a reader gets besides (`fl_sim.reporting.presentation`); it sees ``result`` already.
+            present: writes summary and plots (`fl_sim.reporting.presentation`); it can read ``result`` already.
         """
         self._closing = {"format": RESULT_FORMAT, **result}
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
@@ -265,9 +274,17 @@ class RunFolder:
 
 
 def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:
-    """A free path under ``base``: ``runs/20261120-183355-uedp-seed0``; if that is taken ``…-2``, ``…-3``."""
+    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken.
+
+    Args:
+        base: the parent folder.
+        strategy: name of the strategy.
+        seed: root seed of the run.
+        now: time of the name; None for the current time.
+    """
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
-    first = Path(base) / f"{stamp}-{strategy}-seed{seed}"
+    name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
+    first = Path(base) / f"{stamp}-{name}-seed{seed}"
     path, number = first, 1
     while path.exists():
         number += 1
@@ -276,7 +293,7 @@ def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` at ``path``: a reader, or a crash, finds the old file or the new, nothing between."""
+    """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -290,10 +307,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def encode(value: Any) -> Any:
-    """``value`` as strict JSON can hold it: inf and nan as strings, numpy scalars and paths as plain ones.
+    """Return ``value`` as strict JSON values: inf and nan as strings, numpy scalars and paths as plain values.
 
     Raises:
-        TypeError: for anything that is no text, number, None, mapping or sequence.
+        TypeError: for a value other than text, number, None, mapping or sequence.
     """
     if value is None or isinstance(value, str | bool):
         return value
@@ -312,7 +329,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The inverse of :func:`encode`: the strings "inf", "-inf" and "nan" are floats again, at any depth."""
+    """Return the inverse of :func:`encode`: the strings "inf", "-inf" and "nan" become floats, at any depth."""
     if isinstance(value, str):
         return _SPECIAL_FLOATS.get(value, value)
     if isinstance(value, dict):
@@ -327,7 +344,7 @@ def _digest(content: bytes) -> str:
 
 
 def _nearest(tree: Mapping[str, Any], name: str) -> Any:
-    """The value of the shallowest key ``name`` that is not None, in nested mappings."""
+    """Return the value of the shallowest key ``name`` that is not None, in nested mappings."""
     level: list[Mapping[str, Any]] = [tree]
     while level:
         for section in level:
@@ -355,7 +372,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     except json.JSONDecodeError as error:
         raise ResultsError(f"{path}, line {error.lineno}: is corrupt ({error.msg})") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, or numbers or nesting that no JSON of ours has
+    except (ValueError, RecursionError) as error:  # not UTF-8, or numbers or nesting beyond Python's limits
         raise ResultsError(f"{path}: is corrupt (not UTF-8, or no JSON of a run)") from error
     if not isinstance(value, dict):
         raise ResultsError(f"{path}: is corrupt (a JSON object is expected)")
@@ -363,12 +380,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """The rows of a metrics file, and what is wrong with its last line if only that one is unreadable."""
+    """Return the rows of a metrics file, and the location of an incomplete last line or None."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError as error:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
-    tail = lines.pop()  # empty when the file ends as every complete write ends, with a newline
+    tail = lines.pop()  # empty if the last write was complete: it ends with a newline
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         rows.append(_parse_row(line, path, number, rows))
@@ -407,7 +424,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut; Windows cannot open folders and needs no such step."""
+    """Sync a rename in ``folder`` to disk; Windows cannot open folders and needs no such step."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

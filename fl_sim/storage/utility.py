@@ -1,4 +1,8 @@
-"""How a task's utility is called, in metrics, result, report and plots; lower is better in all of them."""
+"""The utility metric of each task, in metrics, result, report and plots; lower is better.
+
+>>> UTILITIES["classification"].show(0.125)
+'12.5%'
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from fl_sim.storage.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """One task's figure.
+    """The utility metric of a task.
 
     Attributes:
-        column: its name in a metrics row and in the result (``initial_<column>`` is the starting model's).
-        words: for people.
-        reference: the result's name of what one gets without a model.
-        reference_words: for people.
-        form: how it is printed.
+        column: its key in a metrics row and in the result (``initial_<column>`` for the starting model).
+        words: its name in texts.
+        reference: key in the result of the utility without a model.
+        reference_words: name of that reference in texts.
+        form: format specification.
     """
 
     column: str
@@ -26,7 +30,7 @@ class Utility:
     form: str
 
     def show(self, value: float) -> str:
-        """The figure as text."""
+        """Return a value as text."""
         return format(value, self.form)
 
 
@@ -37,5 +41,5 @@ UTILITIES = {
 
 
 def utility_of(run: RunFolder) -> Utility:
-    """The figure by which ``run`` is judged; runs that do not say their task told the next word."""
+    """Return the utility metric of a run; that of next-word prediction if the run names no task."""
     return UTILITIES.get(str(run.setting("task")), UTILITIES["next-word"])

@@ -1,1 +1,1 @@
-"""Two checkouts of fl_sim run side by side, and what must not change between them (``compare_checkouts.py``)."""
+"""Run two checkouts of fl_sim side by side and compare what must not change (``compare_checkouts.py``)."""

@@ -1,4 +1,4 @@
-"""Find two checkouts, and run the command of each as a user would: by the console script that its pyproject names."""
+"""Find two checkouts and run the command of each as a user would: by the console script named in its pyproject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from checkout_comparison.fork_server import ForkServer
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "fl-sim"
 LONGEST = 600.0
-"""Seconds after which a command is taken for stuck."""
+"""Seconds after which a command is treated as hanging."""
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -39,7 +39,7 @@ sys.argv[0] = "fl-sim"
 sys.exit(getattr(importlib.import_module(module), function)())
 """
 
-# An editable installation would lend a checkout the modules that it lacks itself: those that moved, above all.
+# An editable installation would supply modules that a checkout itself lacks, such as moved ones.
 _ISOLATION = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, "__module__", "").startswith("__editable__")]
@@ -47,12 +47,12 @@ sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, "__module__", "")
 
 
 class CommandError(RuntimeError):
-    """A command of a checkout ended otherwise than it must for its check."""
+    """A command of a checkout did not end as its check requires."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a command printed, and its exit code."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -60,22 +60,23 @@ class Said:
 
     @property
     def last_line(self) -> str:
-        """The last line of stderr: the reason, where there is one."""
+        """The last line of stderr: the reason of a failure."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else "(nothing on stderr)"
 
 
 @dataclass(slots=True)
 class Side:
-    """One of the two checkouts while it is being compared.
+    """One of the two checkouts during the comparison.
 
     Attributes:
+        label: ``old`` or ``new``.
         checkout: its folder.
         target: its console script, ``module:function``.
-        work: where its commands run and write.
-        older_work: where the older checkout's commands wrote, for what the newer one reads of it.
-        said: what each command said, by its step.
-        seconds: how long each step took.
+        work: working folder of its commands.
+        older_work: working folder of the older checkout, whose files the newer one reads.
+        results: the result of each command, by step.
+        seconds: duration of each step.
     """
 
     label: str
@@ -83,33 +84,39 @@ class Side:
     target: str
     work: Path
     older_work: Path
-    said: dict[str, Said] = field(default_factory=dict)
+    results: dict[str, CommandResult] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _server: ForkServer | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of this checkout's commands: one thread, nothing of other checkouts, no network."""
+        """The environment of this checkout's commands: one thread, no network, nothing from other checkouts."""
         return os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(self.checkout), str(self._isolation)])}
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """``fl-sim`` with ``words``, as a list for :mod:`subprocess`."""
+        """Return the command ``fl-sim`` with ``words``, as a list for :mod:`subprocess`."""
         return [sys.executable, "-c", _START, self.target, *words]
 
-    def run(self, words: Sequence[str], *, alone: bool = False) -> Said:
-        """Run ``fl-sim`` with ``words``, whatever its exit code; ``alone``, in a process that was started for it."""
+    def run(self, words: Sequence[str], *, alone: bool = False) -> CommandResult:
+        """Run ``fl-sim`` with ``words``, in a fork or (``alone``) in a new process; any exit code is accepted."""
         if alone:
             return self._finish(self.command(words))
         if self._server is None:
-            self._server = ForkServer(self.target, self.work, self.environment, self._beside("said"))
-        return Said(*self._server.run(words, LONGEST))
+            self._server = ForkServer(self.target, self.work, self.environment, self._sibling("output"))
+        return CommandResult(*self._server.run(words, LONGEST))
 
-    def run_python(self, code: str, content: str = "", *words: str) -> Said:
-        """Run a program of our own in this checkout's environment, ``content`` on its stdin."""
+    def run_python(self, code: str, content: str = "", *words: str) -> CommandResult:
+        """Run a Python program in this checkout's environment.
+
+        Args:
+            code: source of the program.
+            content: its standard input.
+            words: its arguments.
+        """
         return self._finish([sys.executable, "-c", code, *words], content)
 
     def close(self) -> None:
-        """End the process that forks."""
+        """End the fork server."""
         if self._server is not None:
             self._server.close()
 
@@ -117,18 +124,18 @@ class Side:
         """Make the working folder.
 
         Raises:
-            InputError: the checkout's package is imported from elsewhere.
+            InputError: the checkout's package is imported from somewhere else.
         """
         self._isolation.mkdir(parents=True)
         (self._isolation / "sitecustomize.py").write_text(_ISOLATION, encoding="utf-8")
         package = self.target.partition(".")[0].partition(":")[0]
-        done = self.run_python(f"import {package}; print({package}.__file__)")
-        if done.code != 0:
-            raise InputError(f"{self.checkout}: {done.last_line}")
-        if self.checkout not in Path(done.out.strip()).resolve().parents:
-            raise InputError(f"{self.checkout}: {package} is imported from {done.out.strip()} instead")
+        result = self.run_python(f"import {package}; print({package}.__file__)")
+        if result.code != 0:
+            raise InputError(f"{self.checkout}: {result.last_line}")
+        if self.checkout not in Path(result.out.strip()).resolve().parents:
+            raise InputError(f"{self.checkout}: {package} is imported from {result.out.strip()} instead")
 
-    def _finish(self, command: Sequence[str], content: str = "") -> Said:
+    def _finish(self, command: Sequence[str], content: str = "") -> CommandResult:
         try:
             done = subprocess.run(
                 command, cwd=self.work, env=self.environment, input=content, capture_output=True, text=True,
@@ -136,42 +143,46 @@ class Side:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"{self.label}: took longer than {LONGEST:g} s") from error
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     @property
     def _isolation(self) -> Path:
-        return self._beside("isolation")
+        return self._sibling("isolation")
 
-    def _beside(self, name: str) -> Path:
+    def _sibling(self, name: str) -> Path:
         return self.work.parent / f"{self.work.name}-{name}"
 
 
-def find_checkout(asked: str, folder: Path) -> Path:
-    """The checkout that ``asked`` means: a folder, or a git ref, which is cloned into ``folder``.
+def find_checkout(folder_or_ref: str, clone: Path) -> Path:
+    """Return the folder of a checkout.
+
+    Args:
+        folder_or_ref: a folder, or a git ref of this repository.
+        clone: new folder into which a git ref is cloned.
 
     Raises:
-        InputError: it is neither.
+        InputError: it is neither a folder nor a git ref.
     """
-    path = Path(asked).expanduser()
+    path = Path(folder_or_ref).expanduser()
     if path.is_dir():
         return path.resolve()
-    found = _git("rev-parse", "--verify", "--quiet", f"{asked}^{{commit}}", "--")
-    commit = found.stdout.split()[0] if found.stdout.split() else ""
-    if found.returncode != 0 or not commit:
-        raise InputError(f"{asked} is neither a folder nor a git ref of {ROOT}")
-    for words in (("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder)),
-                  ("-C", str(folder), "checkout", "--quiet", "--detach", commit)):  # fmt: skip
+    parsed = _git("rev-parse", "--verify", "--quiet", f"{folder_or_ref}^{{commit}}", "--")
+    commit = parsed.stdout.split()[0] if parsed.stdout.split() else ""
+    if parsed.returncode != 0 or not commit:
+        raise InputError(f"{folder_or_ref} is neither a folder nor a git ref of {ROOT}")
+    for words in (("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(clone)),
+                  ("-C", str(clone), "checkout", "--quiet", "--detach", commit)):  # fmt: skip
         done = _git(*words)
         if done.returncode != 0:
-            raise InputError(f"{asked}: {done.stderr.strip().splitlines()[-1]}")
-    return folder.resolve()
+            raise InputError(f"{folder_or_ref}: {done.stderr.strip().splitlines()[-1]}")
+    return clone.resolve()
 
 
 def console_script(checkout: Path) -> str:
-    """What ``fl-sim`` runs in ``checkout``, as ``module:function``; its pyproject.toml says it.
+    """Return what ``fl-sim`` runs in ``checkout``, as ``module:function``, from its pyproject.toml.
 
     Raises:
-        InputError: the folder is no checkout of fl_sim.
+        InputError: the folder is not a checkout of fl_sim.
     """
     try:
         target = read_pyproject(checkout)["project"]["scripts"][SCRIPT]
@@ -181,7 +192,7 @@ def console_script(checkout: Path) -> str:
 
 
 def read_pyproject(checkout: Path) -> Mapping[str, Any]:
-    """The content of the checkout's pyproject.toml."""
+    """Return the content of the checkout's pyproject.toml."""
     return tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
 
 

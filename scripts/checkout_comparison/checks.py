@@ -1,4 +1,4 @@
-"""The checks: what of the two checkouts is compared, each with the steps that it needs."""
+"""The checks: what is compared between the two checkouts, each with the steps that it needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from checkout_comparison.steps import GOLDEN, GOLDEN_CASES, INTERRUPTED, OLDER, 
 
 MANIFEST = "manifest.json"
 CACHE_OF_SOURCES = ".sources.json"
-"""What the sources were when they were last read, by their time and inode."""
+"""The file with the time and inode of each source when it was last read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,10 @@ class Check:
     """One row of the comparison.
 
     Attributes:
-        read: what is compared, of one checkout.
-        needs: the steps that make it.
-        may_refuse: the step whose command may refuse with exit code 2 in the newer checkout.
+        name: group and name, as in ``run/uedp/model``.
+        read: reads from one checkout the items to compare.
+        needs: the steps that produce them.
+        may_refuse: the step whose command the newer checkout may refuse with exit code 2.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Check:
 
 
 def all_checks() -> list[Check]:
-    """Every check, in the order of the table."""
+    """Return every check, in the order of the table."""
     checks = [Check(f"golden/{name}", _printed(f"golden-{name}"), (f"golden-{name}",)) for name in GOLDEN_CASES]
     checks.append(Check("golden/files", lambda side: file_digests(side.checkout / GOLDEN)))
     for name in PREPARED:
@@ -77,10 +78,10 @@ def all_checks() -> list[Check]:
 
 
 def chosen_checks(only: list[str]) -> list[Check]:
-    """The checks that one of the patterns names; without a pattern, all.
+    """Return the checks that match one of the patterns; all of them without a pattern.
 
     Raises:
-        InputError: a pattern names none.
+        InputError: a pattern matches no check.
     """
     checks = all_checks()
     for pattern in only:
@@ -101,7 +102,7 @@ def _corpus(name: str) -> Callable[[Side], Items]:
 
 
 def _corpus_items(folder: Path, side: Side) -> Items:
-    """The SHA-256 of every file of a prepared corpus, and its manifest key by key."""
+    """Return the SHA-256 of every file of a prepared corpus, and its manifest key by key."""
     return file_digests(folder, but=lambda path: path.name in (MANIFEST, CACHE_OF_SOURCES)) | json_items(
         folder / MANIFEST, side
     )
@@ -121,7 +122,7 @@ def _checks_of_run(name: str) -> list[Check]:
 
 
 def _model_of(folder: Path, side: Side) -> Items:
-    """The SHA-256 of the final model's files, and of every tensor of the last checkpoint."""
+    """Return the SHA-256 of the final model's files and of every tensor of the last checkpoint."""
     del side
     return file_digests(folder / "model") | under(
         "checkpoint", tensor_digests(folder / "checkpoint" / "latest.safetensors")
@@ -129,24 +130,27 @@ def _model_of(folder: Path, side: Side) -> Items:
 
 
 def _metrics_of(folder: Path, side: Side) -> Items:
-    """Every figure of every round with all its digits, but for times; the columns of the Parquet file."""
+    """Return every figure of every round with all digits (except times), and the columns of the Parquet file."""
     return json_items(folder / "metrics.jsonl", side) | under("parquet", parquet_columns(folder / "metrics.parquet"))
 
 
 def _record_of(folder: Path, side: Side) -> Items:
-    """Keys and figures of all that a run says of itself: in its files, its ledger included, and by --json."""
+    """Return keys and figures of the JSON files of a run, its ledger included, and of its ``--json`` output."""
     names = ("config.json", "result.json", "environment.json", "ledger.jsonl", "ledger.head.json")
-    found: Items = {}
+    items: Items = {}
     for name in names:
-        found |= under(name, json_items(folder / name, side))
-    return found | under("printed", printed_items(folder.name, side))
+        items |= under(name, json_items(folder / name, side))
+    return items | under("printed", printed_items(folder.name, side))
 
 
-def _of_resumed(place: Path) -> Callable[[Side], Items]:
-    """Model, metrics and figures of a run that went on; its ledger may count a round twice, by when it was killed."""
+def _of_resumed(run: Path) -> Callable[[Side], Items]:
+    """Read model, metrics and figures of a resumed run, but not its ledger.
+
+    Depending on when the run was killed, its ledger may count a round twice.
+    """
 
     def read(side: Side) -> Items:
-        folder = side.work / place
+        folder = side.work / run
         result = {
             item: value
             for item, value in json_items(folder / "result.json", side).items()
@@ -158,20 +162,20 @@ def _of_resumed(place: Path) -> Callable[[Side], Items]:
 
 
 def _all_flags(side: Side) -> Items:
-    found: Items = {}
+    items: Items = {}
     for verb, flags in read_flags(side).items():
-        found |= under(verb or "fl-sim", flags)
-    return found
+        items |= under(verb or "fl-sim", flags)
+    return items
 
 
 def _configurations(side: Side) -> Items:
-    """Every key of every configuration that ships."""
-    folder, found = side.checkout / "conf", Items()
+    """Return every key of every configuration in ``conf/``."""
+    folder, items = side.checkout / "conf", Items()
     for path in sorted(folder.rglob("*.toml")):
-        found |= under(path.relative_to(folder).as_posix(), toml_items(path, side))
-    return found
+        items |= under(path.relative_to(folder).as_posix(), toml_items(path, side))
+    return items
 
 
 def _flwr_keys(side: Side) -> Items:
-    """The keys that ``flwr run --run-config`` takes."""
+    """Return the keys that ``flwr run --run-config`` takes."""
     return keys_and_values("pyproject.toml", read_pyproject(side.checkout)["tool"]["flwr"]["app"]["config"], side)

@@ -1,4 +1,4 @@
-"""Compare what one check read in two checkouts: what is missing, changed or added, and what was added on purpose."""
+"""Compare what a check read in two checkouts: changed, missing, added and deliberately added items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 Items = dict[str, str]
-"""What a check reads in one checkout: a name (of a flag, a key, a file) and what stands there."""
+"""What a check reads in one checkout: the value of each item (a flag, a key, a file)."""
 
 Kind = Literal["changed", "missing", "added", "allowed"]
 Verdict = Literal["same", "same, with additions", "refused", "different", "failed"]
@@ -22,25 +22,31 @@ _DIGITS = 10
 
 
 class InputError(ValueError):
-    """What was asked for cannot be: one line for whoever asked."""
+    """The request cannot be met; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Items that the newer checkout may have and the older has not, and why."""
+    """Items that the newer checkout may have and the older one lacks.
+
+    Attributes:
+        check: pattern of the check's name.
+        item: pattern of the item's name.
+        reason: why it was added.
+    """
 
     check: str
     item: str
     reason: str
 
     def covers(self, check: str, item: str) -> bool:
-        """Whether ``item`` of ``check`` was added on purpose; both patterns may hold ``*``."""
+        """Return whether ``item`` of ``check`` was added deliberately; both patterns may contain ``*``."""
         return fnmatchcase(check, self.check) and fnmatchcase(item, self.item)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One item that is not the same in both."""
+    """One item that differs between the checkouts."""
 
     kind: Kind
     item: str
@@ -48,7 +54,7 @@ class Difference:
     new: str | None
 
     def line(self) -> str:
-        """The difference in words, short enough for a terminal."""
+        """Return the difference as one line, short enough for a terminal."""
         if self.kind == "changed":
             return f"changed: {self.item}: {_short(self.old)} → {_short(self.new)}"
         return f"{self.kind}: {self.item}"
@@ -56,10 +62,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        old: a figure that stands for all that was read in the older checkout; ``new`` likewise.
+        check: name of the check.
+        old: a short text for all items of the older checkout.
+        new: the same for the newer checkout.
+        differences: every item that differs.
+        verdict: the result in a word.
         note: why the verdict is ``failed`` or ``refused``.
     """
 
@@ -72,23 +82,33 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing changed that must not."""
+        """Whether nothing changed that must stay the same."""
         return self.verdict not in ("different", "failed")
 
 
 def compare(check: str, old: Items, new: Items, additions: Sequence[Addition] = ()) -> Outcome:
-    """Every item that is not the same in both, and the verdict."""
-    found = tuple(_differences(check, old, new, additions))
+    """Compare the items of two checkouts.
+
+    Args:
+        check: name of the check.
+        old: items of the older checkout.
+        new: items of the newer checkout.
+        additions: additions that are allowed.
+
+    Returns:
+        Every item that differs, and the verdict.
+    """
+    differences = tuple(_differences(check, old, new, additions))
     verdict: Verdict = "same"
-    if any(difference.kind != "allowed" for difference in found):
+    if any(difference.kind != "allowed" for difference in differences):
         verdict = "different"
-    elif found:
+    elif differences:
         verdict = "same, with additions"
-    return Outcome(check, figure(old), figure(new), found, verdict)
+    return Outcome(check, figure(old), figure(new), differences, verdict)
 
 
 def figure(items: Items) -> str:
-    """One short text for all ``items``: the only value, or how many there are and a digest of them."""
+    """Return one short text for all ``items``: the only value, or their number and a digest."""
     if len(items) == 1:
         (only,) = items.values()
         if len(only) <= 2 * _DIGITS:
@@ -98,19 +118,19 @@ def figure(items: Items) -> str:
 
 
 def read_additions(path: Path) -> list[Addition]:
-    """The deliberate additions that ``path`` lists.
+    """Return the deliberate additions listed in ``path``.
 
     Raises:
-        InputError: an entry lacks its check, item or reason, or has something else.
+        InputError: an entry lacks its check, item or reason, or has another key.
     """
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("addition", [])
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
-    wanted = {"check", "item", "reason"}
+    keys = {"check", "item", "reason"}
     for entry in entries:
-        if set(entry) != wanted or not all(isinstance(value, str) and value.strip() for value in entry.values()):
-            raise InputError(f"{path}: {entry} is no addition; allowed: a check, an item and a reason, all texts")
+        if set(entry) != keys or not all(isinstance(value, str) and value.strip() for value in entry.values()):
+            raise InputError(f"{path}: {entry} is not an addition; allowed: a check, an item and a reason, all texts")
     return [Addition(**entry) for entry in entries]
 
 
@@ -126,5 +146,5 @@ def _differences(check: str, old: Items, new: Items, additions: Sequence[Additio
 
 
 def _short(text: str | None) -> str:
-    words = "" if text is None else text
-    return words if len(words) <= _SHOWN else f"{words[: _SHOWN - 1]}…"
+    shown = "" if text is None else text
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"

@@ -1,7 +1,7 @@
-"""A process per checkout that has loaded what takes long to load, and forks a child for every command.
+"""A process per checkout that has the libraries loaded and forks a child for every command.
 
-A command by itself takes seconds to import torch, Flower and transformers; a fork has them. Nothing of the checkout is
-loaded before the fork, so a command still imports its own code anew, and no command sees what another left behind.
+A new process takes seconds to import torch, Flower and transformers; a fork already has them. No code of the checkout
+is loaded before the fork, so that every command imports it afresh and is independent of the others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PRELOADED = [
     "transformers.models.auto.tokenization_auto", "peft", "flwr.server", "flwr.serverapp", "flwr.clientapp",
     "flwr.simulation", "dp_accounting.rdp", "pydantic", "rich.progress", "spacy", "sklearn.linear_model", "faker",
 ]  # fmt: skip
-"""Other people's packages that commands load; one that is not installed is left out."""
+"""Third-party packages that commands load; one that is not installed is skipped."""
 
-# Reads a command a line, {"words", "out", "err", "seconds"}; answers with its exit code a line.
+# Reads one command per line, {"words", "out", "err", "seconds"}, and answers each with a line: its exit code.
 _PROGRAM = """
 import contextlib, importlib, json, os, signal, sys, traceback
 
@@ -30,12 +30,12 @@ for name in preloaded:
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 
-def work(asked):
-    signal.alarm(asked["seconds"])
-    for number, path in ((1, asked["out"]), (2, asked["err"])):
+def work(request):
+    signal.alarm(request["seconds"])
+    for number, path in ((1, request["out"]), (2, request["err"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.argv = ["fl-sim", *asked["words"]]
+    sys.argv = ["fl-sim", *request["words"]]
     module, _, function = target.partition(":")
     try:
         code = getattr(importlib.import_module(module), function)()
@@ -57,33 +57,40 @@ for line in sys.stdin:
 
 
 class ForkServer:
-    """The process of one checkout; use it from one thread at a time, and close it."""
+    """The fork server of one checkout. Use it from one thread at a time, and close it.
 
-    def __init__(self, target: str, work: Path, environment: Mapping[str, str], said: Path) -> None:
-        self._said = said
-        said.mkdir(parents=True, exist_ok=True)
-        with (said / "server.err").open("wb") as errors:
+    Args:
+        target: the checkout's console script, ``module:function``.
+        work: working folder of the commands.
+        environment: their environment variables.
+        output: folder for their output.
+    """
+
+    def __init__(self, target: str, work: Path, environment: Mapping[str, str], output: Path) -> None:
+        self._output = output
+        output.mkdir(parents=True, exist_ok=True)
+        with (output / "server.err").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, target, json.dumps(_PRELOADED)], cwd=work, env=dict(environment),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
 
     def run(self, words: Sequence[str], seconds: float) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of a command; the code is negative where a signal ended it."""
+        """Run a command; return its exit code (negative if a signal ended it), stdout and stderr."""
         if self._process.stdin is None or self._process.stdout is None:
-            raise OSError("the process that forks has no pipes")
-        out, err = self._said / "out", self._said / "err"
-        asked = {"words": list(words), "out": str(out), "err": str(err), "seconds": int(seconds)}
-        self._process.stdin.write(json.dumps(asked) + "\n")
+            raise OSError("the fork server has no pipes")
+        out, err = self._output / "out", self._output / "err"
+        request = {"words": list(words), "out": str(out), "err": str(err), "seconds": int(seconds)}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise OSError(f"the process that forks ended: {(self._said / 'server.err').read_text()[-300:]}")
+            raise OSError(f"the fork server ended: {(self._output / 'server.err').read_text()[-300:]}")
         texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
         return int(answer), texts[0], texts[1]
 
     def close(self) -> None:
-        """End the process."""
+        """End the fork server."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()

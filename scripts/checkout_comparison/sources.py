@@ -1,4 +1,4 @@
-"""The texts, tables and configurations that the compared commands read: small, and the same for both checkouts."""
+"""The small texts, tables and configurations that the compared commands read; the same for both checkouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 USERS, LONGEST = 6, 8
 SEED = 7
-"""Of the runs that are not of seed 0."""
+"""The seed of runs that do not use seed 0."""
 
 _NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 _MODEL = {"name": "small-gpt2", "hidden": 16, "layers": 1, "heads": 2, "max_tokens": 32}
@@ -61,7 +61,7 @@ RUNS: dict[str, Settings] = {
         "privacy": _USERS, "model": _LSTM, "engine": {"name": "ray", "nodes": 2, "num_cpus": 1},
     },
 }  # fmt: skip
-"""What each compared run has besides the settings of all; what it is for, its name says."""
+"""The settings of each compared run, in addition to the common ones."""
 
 INTERRUPTED: Settings = {"rounds": 60, "evaluation": {"max_sentences": 4}}
 
@@ -99,7 +99,7 @@ Leeds NNP I-NP I-LOC
 
 
 def write_sources(work: Path) -> None:
-    """Put all of it into ``work``: the texts under ``sources/``, the configurations under ``configs/``."""
+    """Write the texts to ``work/sources`` and the configurations to ``work/configs``."""
     sources, configs = work / "sources", work / "configs"
     for folder in (sources / "conll", configs):
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def write_sources(work: Path) -> None:
 
 
 def run_settings(changes: Settings) -> Settings:
-    """The settings of a compared run: those of all, and on top of them ``changes``."""
+    """Return the settings of a compared run: the common ones, overridden by ``changes``."""
     base: Settings = {
         "rounds": 3, "corpus": {"path": "corpora/posts"}, "model": _MODEL, "privacy": {"delta": 0.01},
         "engine": {"name": "inline"},
@@ -131,16 +131,16 @@ def run_settings(changes: Settings) -> Settings:
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    """Sentences of users with many and with few, most of them with a name, in a train and a validation split."""
+    """Yield rows of users with many and few sentences, most with a name, in a train and a validation split."""
     for split in ("train", "validation"):
         for user in range(USERS):
             for number in range(LONGEST if user == 0 else user + 1):
                 name = _NAMES[(user + number) % len(_NAMES)]
-                known = number % 3 < 2
+                named = number % 3 < 2
                 yield {
-                    "text": f"{name} saw {number} boats in street {user}." if known else f"Rain fell on day {number}.",
+                    "text": f"{name} saw {number} boats in street {user}." if named else f"Rain fell on day {number}.",
                     "user": f"user {user}",
-                    "entities": [{"start": 0, "end": len(name), "label": "PER"}] if known else [],
+                    "entities": [{"start": 0, "end": len(name), "label": "PER"}] if named else [],
                     "split": split,
                     "topic": ("money", "sport")[user * number % 2],
                 }
@@ -161,17 +161,17 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_adult(folder: Path, rows: int = 600) -> None:
-    """A made-up Adult in the format of the real one: who earns more went to school for longer, mostly."""
+    """Write synthetic rows in the format of the Adult census; higher income goes with longer education."""
     folder.mkdir(parents=True, exist_ok=True)
-    draws, lines = random.Random(SEED), []
+    rng, lines = random.Random(SEED), []
     for _ in range(rows):
-        male = draws.random() < 0.6
-        rich = draws.random() < (0.5 if male else 0.3)
-        home = "Husband" if male and draws.random() < 0.8 else "Own-child"
-        years = draws.randrange(11, 17) if rich else draws.randrange(5, 13)
+        male = rng.random() < 0.6
+        rich = rng.random() < (0.5 if male else 0.3)
+        home = "Husband" if male and rng.random() < 0.8 else "Own-child"
+        years = rng.randrange(11, 17) if rich else rng.randrange(5, 13)
         lines.append(
-            f"{draws.randrange(20, 60)}, Private, 100, Bachelors, {years}, Never-married, Sales, {home}, White, "
-            f"{'Male' if male else 'Female'}, 0, 0, {draws.randrange(20, 60)}, United-States, "
+            f"{rng.randrange(20, 60)}, Private, 100, Bachelors, {years}, Never-married, Sales, {home}, White, "
+            f"{'Male' if male else 'Female'}, 0, 0, {rng.randrange(20, 60)}, United-States, "
             f"{'>50K' if rich else '<=50K'}"
         )
     (folder / "adult.data").write_text("".join(f"{line}\n" for line in lines[: rows // 2]), encoding="utf-8")
@@ -179,7 +179,7 @@ def _write_adult(folder: Path, rows: int = 600) -> None:
 
 
 def _toml(settings: Mapping[str, Any], section: str = "") -> str:
-    """``settings`` as TOML; JSON's texts, numbers and lists are TOML's."""
+    """Return ``settings`` as TOML; texts, numbers and lists are written as in JSON."""
     plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
     lines = [f"[{section}]"] if section else []
     lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in plain.items()]

@@ -1,4 +1,4 @@
-"""What is done in each checkout before anything is compared: corpora prepared, runs made, verbs asked."""
+"""The steps done in each checkout before the comparison: prepare corpora, do runs, call the other verbs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkout_comparison.checkouts import LONGEST, CommandError, Said, Side
+from checkout_comparison.checkouts import LONGEST, CommandError, CommandResult, Side
 from checkout_comparison.differences import Items
 from checkout_comparison.sources import RUNS, write_sources
 
@@ -33,7 +33,7 @@ PREPARED = {
     "conll": "prepare conll2003 --source sources/conll --json",
     "synthetic": "prepare synthetic --users 20 --seed 3 --json",
 }
-"""Corpora, each under ``corpora/`` by its name, and how they are prepared (but for ``--out``)."""
+"""How each corpus under ``corpora/`` is prepared (without ``--out``)."""
 
 PRINTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "account-target": (
@@ -93,14 +93,14 @@ PRINTED: dict[str, tuple[str, tuple[str, ...]]] = {
 """Other commands that print JSON, and the steps that they need."""
 
 ALONE = {"sweep", *(name for name in RUNS if "ray" in name)}
-"""Steps whose commands start processes of their own, and are started as a user would start them."""
+"""Steps whose commands start further processes; they run in a new process, as a user would start them."""
 
 OLDER = {
     "report": ("report {}/runs/uedp --json", ("uedp",)),
     "account": ("account --ledger {}/runs/uedp --delta 1e-5 --json", ("uedp",)),
     "stats": ("stats {}/corpora/posts --verify --json", ("posts",)),
 }
-"""Commands about what the older checkout wrote; ``{}`` stands for its working folder."""
+"""Commands that read what the older checkout wrote; ``{}`` stands for its working folder."""
 
 REFUSED = [
     "unheard-of", "run --unheard-of", "run --rounds 0 --out refused", "run --set privacy.unheard_of=1",
@@ -110,67 +110,70 @@ REFUSED = [
     "represent run --set method=unheard-of", "reproduce unheard-of", "sweep no-such-file.toml --out refused",
     "plan --corpus bundled --target-epsilon -1 --sentences-per-round 5 --rounds 10", "deidentify no-such --out refused",
 ]  # fmt: skip
-"""Commands that are refused, each with an exit code, and one line on stderr."""
+"""Commands that are refused with an exit code and one line on stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is done in a checkout.
+    """A step done in a checkout.
 
     Attributes:
-        does: does it, in the working folder of the side.
-        needs: the steps before it.
-        reads_older: it reads what the older checkout wrote, so that checkout comes first.
+        name: unique name.
+        action: does the step in the checkout's working folder.
+        needs: the steps that must come before it.
+        reads_older: whether it reads what the older checkout wrote; such steps come after all others.
     """
 
     name: str
-    does: Callable[[Side], None]
+    action: Callable[[Side], None]
     needs: tuple[str, ...] = ()
     reads_older: bool = False
 
 
 def all_steps() -> dict[str, Step]:
-    """Every step by its name, in an order in which they can be done."""
+    """Return every step by name, each after the steps that it needs."""
     steps = [Step("sources", lambda side: write_sources(side.work))]
-    steps += [_spoken(name, f"{words} --out corpora/{name}", ("sources",)) for name, words in PREPARED.items()]
-    steps += [_spoken(name, f"run configs/{name}.toml --out runs/{name} --quiet --json", ("posts",)) for name in RUNS]
-    steps += [_spoken(name, words, needs) for name, (words, needs) in PRINTED.items()]
+    steps += [_command_step(name, f"{words} --out corpora/{name}", ("sources",)) for name, words in PREPARED.items()]
+    steps += [
+        _command_step(name, f"run configs/{name}.toml --out runs/{name} --quiet --json", ("posts",)) for name in RUNS
+    ]
+    steps += [_command_step(name, words, needs) for name, (words, needs) in PRINTED.items()]
     steps += [_golden_step(name) for name in GOLDEN_CASES]
     steps += [
         Step("refused", _refuse),
         Step("interrupted", _interrupt, ("posts",)),
         Step("taken-over", _take_over, ("interrupted",), reads_older=True),
-        *(_of_older(name, words, needs) for name, (words, needs) in OLDER.items()),
+        *(_older_step(name, words, needs) for name, (words, needs) in OLDER.items()),
     ]  # fmt: skip
     return {step.name: step for step in steps}
 
 
 def with_needs(names: Iterable[str], steps: dict[str, Step]) -> list[Step]:
-    """The steps of these names and all that they need, in order."""
-    wanted, waiting = set[str](), list(names)
-    while waiting:
-        name = waiting.pop()
+    """Return the steps with these names and all steps that they need, in order."""
+    wanted, pending = set[str](), list(names)
+    while pending:
+        name = pending.pop()
         if name not in wanted:
             wanted.add(name)
-            waiting.extend(steps[name].needs)
+            pending.extend(steps[name].needs)
     return [step for name, step in steps.items() if name in wanted]
 
 
-def _spoken(name: str, words: str, needs: tuple[str, ...]) -> Step:
-    return Step(name, lambda side: _say(side, name, words), needs)
+def _command_step(name: str, words: str, needs: tuple[str, ...]) -> Step:
+    return Step(name, lambda side: _run_command(side, name, words), needs)
 
 
-def _of_older(name: str, words: str, needs: tuple[str, ...]) -> Step:
+def _older_step(name: str, words: str, needs: tuple[str, ...]) -> Step:
     step = f"older-{name}"
-    return Step(step, lambda side: _say(side, step, words.format(side.older_work)), needs, reads_older=True)
+    return Step(step, lambda side: _run_command(side, step, words.format(side.older_work)), needs, reads_older=True)
 
 
-def _say(side: Side, step: str, words: str) -> None:
-    """Run a command that must end well."""
-    said = side.run(words.split(), alone=step in ALONE)
-    side.said[step] = said
-    if said.code != 0:
-        raise CommandError(f"{side.label}: fl-sim {words}: exit code {said.code}: {said.last_line}")
+def _run_command(side: Side, step: str, words: str) -> None:
+    """Run a command that must succeed, and keep its result under the step's name."""
+    result = side.run(words.split(), alone=step in ALONE)
+    side.results[step] = result
+    if result.code != 0:
+        raise CommandError(f"{side.label}: fl-sim {words}: exit code {result.code}: {result.last_line}")
 
 
 # ε of the golden cases
@@ -181,18 +184,18 @@ def _mixture_cases(path: Path) -> list[list[str]]:
 
 
 def _design_cases(path: Path) -> list[list[str]]:
-    same = {"user_cap": 15, "delta": 1e-5}
-    return [_account(case | same) for case in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    common = {"user_cap": 15, "delta": 1e-5}
+    return [_account(case | common) for case in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 
 def _published_cases(path: Path) -> list[list[str]]:
     names = ("estimator", "users", "users_per_round", "z", "rounds", "delta")
-    of_text = ("q_e", "sentences", "sensitive_sentences")
+    text_names = ("q_e", "sentences", "sensitive_sentences")
     commands = []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            asked = names if row["estimator"] == "user_level" else names + of_text
-            commands.append(["account", "--strategy", "published", "--json", *_flags({n: row[n] for n in asked})])
+            keys = names if row["estimator"] == "user_level" else names + text_names
+            commands.append(["account", "--strategy", "published", "--json", *_flags({n: row[n] for n in keys})])
     return commands
 
 
@@ -201,7 +204,7 @@ GOLDEN_CASES: dict[str, tuple[str, Callable[[Path], list[list[str]]]]] = {
     "design": ("design_epsilon.json", _design_cases),
     "published": ("published_epsilon.csv", _published_cases),
 }
-"""The files of tests/golden, and how their cases are asked of ``fl-sim account``."""
+"""The files of tests/golden, and how their cases become ``fl-sim account`` commands."""
 
 
 def _account(case: dict[str, object]) -> list[str]:
@@ -215,42 +218,42 @@ def _flags(values: dict[str, object]) -> list[str]:
 def _golden_step(name: str) -> Step:
     file, cases = GOLDEN_CASES[name]
 
-    def does(side: Side) -> None:
+    def action(side: Side) -> None:
         commands = cases(side.checkout / GOLDEN / file)
-        said = [side.run(words) for words in commands]
-        for words, each in zip(commands, said, strict=True):
-            if each.code != 0:
-                raise CommandError(f"{side.label}: fl-sim {' '.join(words)}: {each.last_line}")
-        computed = {" ".join(words[3:]): json.loads(each.out) for words, each in zip(commands, said, strict=True)}
-        side.said[f"golden-{name}"] = Said(0, json.dumps(computed), "")
+        results = [side.run(words) for words in commands]
+        for words, result in zip(commands, results, strict=True):
+            if result.code != 0:
+                raise CommandError(f"{side.label}: fl-sim {' '.join(words)}: {result.last_line}")
+        computed = {" ".join(words[3:]): json.loads(each.out) for words, each in zip(commands, results, strict=True)}
+        side.results[f"golden-{name}"] = CommandResult(0, json.dumps(computed), "")
 
-    return Step(f"golden-{name}", does)
+    return Step(f"golden-{name}", action)
 
 
-# Refusals, and runs that were interrupted
+# Refusals, and interrupted runs
 
 
 def _refuse(side: Side) -> None:
-    said = [side.run(words.split()) for words in REFUSED]
-    found = {
-        f"fl-sim {words}": f"exit code {each.code}, {len(each.err.splitlines())} line(s) on stderr, "
-        f"{len(each.out.splitlines())} on stdout"
-        for words, each in zip(REFUSED, said, strict=True)
+    results = [side.run(words.split()) for words in REFUSED]
+    outcomes = {
+        f"fl-sim {words}": f"exit code {result.code}, {len(result.err.splitlines())} line(s) on stderr, "
+        f"{len(result.out.splitlines())} on stdout"
+        for words, result in zip(REFUSED, results, strict=True)
     }
-    side.said["refused"] = Said(0, json.dumps(found), "")
+    side.results["refused"] = CommandResult(0, json.dumps(outcomes), "")
 
 
 def refusals(side: Side) -> Items:
-    """The exit code of every command that is to be refused, and how much it said."""
-    return dict(json.loads(side.said["refused"].out))
+    """Return, for every refused command, its exit code and how many lines it printed."""
+    return dict(json.loads(side.results["refused"].out))
 
 
 def _interrupt(side: Side) -> None:
-    """Kill a run after a few of its rounds; keep its folder as it was then, and resume it."""
+    """Kill a run after a few rounds, keep a copy of its folder, and resume it."""
     command = side.command(["run", "configs/interrupted.toml", "--out", str(INTERRUPTED), "--quiet"])
     _kill_after_rounds(side, command, side.work / INTERRUPTED / "metrics.jsonl")
     shutil.copytree(side.work / INTERRUPTED, side.work / _as_killed())
-    _say(side, "resumed", f"resume {INTERRUPTED} --quiet --json")
+    _run_command(side, "resumed", f"resume {INTERRUPTED} --quiet --json")
 
 
 def _as_killed() -> Path:
@@ -265,17 +268,16 @@ def _kill_after_rounds(side: Side, command: Sequence[str], metrics: Path) -> Non
         while not (metrics.exists() and metrics.read_bytes().count(b"\n") > ROUNDS_BEFORE_THE_KILL):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                raise CommandError(
-                    f"{side.label}: the run to be interrupted ended by itself: {process.communicate()[1]}"
-                )
+                raise CommandError(f"{side.label}: the run ended before it was interrupted: {process.communicate()[1]}")
             time.sleep(0.02)
         process.kill()
 
 
 def _take_over(side: Side) -> None:
-    """Resume what the older checkout left when it was killed; being refused in one line is an answer, too."""
+    """Resume the run of the older checkout that was killed; a refusal in one line is also accepted."""
     shutil.copytree(side.older_work / _as_killed(), side.work / TAKEN_OVER)
-    said = side.run(["resume", str(TAKEN_OVER), "--quiet", "--json"])
-    side.said["taken-over"] = said
-    if said.code not in (0, 2) or (said.code == 2 and len(said.err.strip().splitlines()) != 1):
-        raise CommandError(f"{side.label}: resuming the older checkout's run: exit code {said.code}: {said.last_line}")
+    result = side.run(["resume", str(TAKEN_OVER), "--quiet", "--json"])
+    side.results["taken-over"] = result
+    if result.code not in (0, 2) or (result.code == 2 and len(result.err.strip().splitlines()) != 1):
+        reason = f"exit code {result.code}: {result.last_line}"
+        raise CommandError(f"{side.label}: resuming the older checkout's run: {reason}")

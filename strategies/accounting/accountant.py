@@ -29,9 +29,12 @@ from scipy.special import bdtr
 from fl_sim.strategies.accounting import calibration, composition, dominating_pairs
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.primitives.limits import check_rate
 
 Strategy = Literal["uedp", "user_level"]
 Clipping = Literal["sentence", "user"]
+_SAMPLES_TEXT: dict[str, bool] = {"uedp": True, "user_level": False}
+"""The two kinds of event: whether entities and sentences are sampled, and sentences may be clipped."""
 Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
@@ -73,20 +76,18 @@ class RoundEvent:
     clipping: Clipping = "sentence"
 
     def __post_init__(self) -> None:
-        if self.strategy not in ("uedp", "user_level"):
+        if self.strategy not in _SAMPLES_TEXT:
             raise PrivacyError(f"strategy is {self.strategy!r}; allowed: 'uedp', 'user_level'")
         if self.clipping not in ("sentence", "user"):
             raise PrivacyError(f"clipping is {self.clipping!r}; allowed: 'sentence', 'user'")
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
             raise PrivacyError(f"noise_multiplier is {self.noise_multiplier}; allowed: finite and above 0")
         for name in ("q_u", "q_e", "q_s"):
-            rate = getattr(self, name)
-            if not 0 < rate <= 1:
-                raise PrivacyError(f"{name} is {rate}; allowed: above 0, at most 1")
+            check_rate(name, getattr(self, name))
         if not (self.user_cap >= 1 and math.isfinite(self.user_cap)):
             raise PrivacyError(f"user_cap is {self.user_cap}; allowed: a finite number of at least 1")
-        if self.strategy == "user_level" and (self.q_e != 1 or self.q_s != 1):
-            raise PrivacyError(f"user_level with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
+        if not _SAMPLES_TEXT[self.strategy] and (self.q_e != 1 or self.q_s != 1):
+            raise PrivacyError(f"{self.strategy} with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
 
     def robust(self) -> RoundEvent:
         """Return the same round with q_e = 1: its ε also holds for an entity that the detector missed."""
@@ -95,7 +96,7 @@ class RoundEvent:
     @property
     def clips_sentences(self) -> bool:
         """Tell whether one sentence moves the sum by at most c."""
-        return self.strategy == "uedp" and self.clipping == "sentence"
+        return _SAMPLES_TEXT[self.strategy] and self.clipping == "sentence"
 
 
 def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:

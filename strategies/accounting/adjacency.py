@@ -16,9 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-
-class PrivacyError(ValueError):
-    """Report a privacy parameter that is impossible or not covered by the proofs; names the value and those allowed."""
+from fl_sim.strategies.primitives.limits import PrivacyError
 
 
 @dataclass(frozen=True, slots=True)

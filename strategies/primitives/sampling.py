@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.limits import check_rate
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -95,8 +96,7 @@ def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float
 
 
 def _always(rate: float) -> bool:
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate is {rate}; allowed: in (0, 1]")
+    check_rate("rate", rate)
     return rate == 1
 
 

@@ -93,7 +93,7 @@ def test_the_work_of_a_round_is_that_of_its_users_whatever_the_size_of_the_corpu
     """The coins that are drawn for the same 50 users in corpora of 2,000 and of 200,000 users."""
     drawn: list[int] = []
     runs, blocks = streams.uniforms, streams._philox
-    monkeypatch.setattr(streams, "coins", lambda *a: drawn.append(a[3] - a[2]) or runs(*a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(streams, "uniforms", lambda *a: drawn.append(a[3] - a[2]) or runs(*a))  # type: ignore[func-returns-value]
     monkeypatch.setattr(streams, "_philox", lambda *a: drawn.append(4 * len(a[1])) or blocks(*a))  # type: ignore[func-returns-value]
     work = []
     for users in (2_000, 200_000):

@@ -16,7 +16,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 from fl_sim.strategies.primitives import streams
 
 SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24)
@@ -43,19 +43,19 @@ def selection() -> Selection:
     )
 
 
-def gradient_rule(c: float, cap: float) -> LocalRule:
-    return LocalRule("gradients", q_e=1.0, q_s=1.0, sentence_clip=c, user_clip=cap * c)
+def gradient_rule(c: float, cap: float) -> ClippedGradients:
+    return ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=c, user_clip=cap * c)
 
 
-def step_rule(beta: float) -> LocalRule:
-    return LocalRule("steps", 1.0, 1.0, math.inf, beta, local_epochs=2, batch_size=3, learning_rate=0.2)
+def step_rule(beta: float) -> LocalSteps:
+    return LocalSteps(q_e=1.0, q_s=1.0, user_clip=beta, epochs=2, batch_size=3, learning_rate=0.2)
 
 
 def shortened(vector: np.ndarray, radius: float) -> np.ndarray:
     return vector * min(1.0, radius / max(np.linalg.norm(vector), 1e-30))
 
 
-def by_definition(model: LanguageModel, examples: Examples, rule: LocalRule) -> np.ndarray:
+def by_definition(model: LanguageModel, examples: Examples, rule: ClientRule) -> np.ndarray:
     """Σ_u Π_β(Σ_s Π_c(−∇l(θ, s))), float64."""
     total = np.zeros(model.num_parameters)
     parameters = list(model.parameters.tensors.values())
@@ -84,7 +84,7 @@ def test_gradients_are_the_definition(model, examples, selection, c: float, cap:
 def test_each_user_moves_the_sum_by_at_most_beta(model, examples) -> None:
     """Removing all sentences of one user; with the outer clip off, the same test must fail."""
 
-    def sum_of(counts: list[int], rule: LocalRule) -> np.ndarray:
+    def sum_of(counts: list[int], rule: ClientRule) -> np.ndarray:
         kept = np.concatenate([np.arange(16)[sum(COUNTS[:u]) :][:n] for u, n in enumerate(counts)])
         chosen = Selection(np.arange(5), kept, np.array(counts, dtype=np.int64))
         return bounded_sum(model, examples, chosen, rule, 0).vector
@@ -98,7 +98,7 @@ def test_each_user_moves_the_sum_by_at_most_beta(model, examples) -> None:
 
 
 def test_each_sentence_moves_the_sum_by_at_most_c(model, examples) -> None:
-    def sum_without(sentence: int | None, rule: LocalRule) -> np.ndarray:
+    def sum_without(sentence: int | None, rule: ClientRule) -> np.ndarray:
         kept = np.array([s for s in range(16) if s != sentence])
         owner = np.repeat(np.arange(5), COUNTS)[kept]
         counts = np.bincount(owner, minlength=5)
@@ -132,7 +132,7 @@ def test_local_training_is_plain_sgd(model, examples) -> None:
     parameters = list(model.parameters.tensors.values())
     optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate)
     rng = streams.generator(11, "local", 3)
-    for _ in range(rule.local_epochs):
+    for _ in range(rule.epochs):
         order = rng.permutation(6)
         for start in (0, 3):
             optimizer.zero_grad()
@@ -146,7 +146,7 @@ def test_local_training_is_plain_sgd(model, examples) -> None:
 @pytest.mark.parametrize("beta", [0.01, 0.3, math.inf])
 def test_a_single_step_of_each_user_is_plain_sgd(model, examples, selection, beta: float) -> None:
     """Users of whom each takes one step share passes; each step is clipped on its own."""
-    rule = LocalRule("steps", 1.0, 1.0, math.inf, beta, local_epochs=1, batch_size=7, learning_rate=0.2)
+    rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=beta, epochs=1, batch_size=7, learning_rate=0.2)
     reply = bounded_sum(model, examples, selection, rule, 5)
     expected = np.zeros(model.num_parameters)
     clipped, losses = 0, 0.0
@@ -180,7 +180,7 @@ def test_a_users_local_training_does_not_depend_on_the_others(model, examples, s
 
 
 def test_diverging_local_training_counts_as_zero(model, examples) -> None:
-    rule = LocalRule("steps", 1.0, 1.0, math.inf, 1.0, local_epochs=6, batch_size=1, learning_rate=1e30)
+    rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=6, batch_size=1, learning_rate=1e30)
     one = Selection(np.array([0]), np.arange(6), np.array([6]))
     reply = bounded_sum(model, examples, one, rule, 0)
     assert reply.nonfinite == 1
@@ -198,7 +198,7 @@ def test_nobody_to_train_on(model, examples) -> None:
 RULES = {
     "shared": gradient_rule(0.5, 2),
     "apart": gradient_rule(0.5, 1),
-    "steps": LocalRule("steps", 1, 1, math.inf, 1),
+    "steps": LocalSteps(q_e=1, q_s=1, user_clip=1),
 }
 
 
@@ -212,7 +212,8 @@ def test_what_is_held_does_not_grow_with_the_cohort(
     monkeypatch.setattr("fl_sim.clients.gradients.user_sums._WINDOW", 2)
     monkeypatch.setattr("fl_sim.clients.gradients.clipped_sums.GradientSum._add_group", lambda *_: None)
     monkeypatch.setattr(
-        "fl_sim.clients.gradients.user_sums._together", lambda model, users, *_: without_a_pass(list(users))
+        "fl_sim.clients.gradients.user_sums._in_one_pass",
+        lambda model, users, *_: without_a_pass([user.place for user in users]),
     )
     peaks = {users: peak_of_a_round(model, users, RULES[rule]) for users in (400, 2000)}
     assert (peaks[2000] - peaks[400]) / 1600 < 80
@@ -225,7 +226,7 @@ def without_a_pass(users: list[int]) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def peak_of_a_round(model: LanguageModel, users: int, rule: LocalRule) -> int:
+def peak_of_a_round(model: LanguageModel, users: int, rule: ClientRule) -> int:
     """The most bytes that Python and numpy hold in a round of users with two sentences each."""
     offsets = 6 * np.arange(2 * users + 1)
     examples = Examples(EncodedSplit(np.full(offsets[-1], 5, np.int32), offsets))

@@ -16,17 +16,13 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.mechanism import AdaptiveClip
-from fl_sim.strategies.messages import LocalRule, TrainReply
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
+from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives import streams
 
 COUNTS = [3, 7, 1]
 ADAPTIVE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5)
-VOTING = {
-    "quantile": ADAPTIVE.quantile,
-    "vote_weight": ADAPTIVE.vote_weight,
-    "update_weight": ADAPTIVE.update_weight,
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +38,17 @@ def examples() -> Examples:
     return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
 
 
-def by_sentence(c: float, cap: float) -> LocalRule:
-    return LocalRule("gradients", 1.0, 1.0, sentence_clip=c, user_clip=cap * c, **VOTING)
+def by_sentence(c: float, cap: float) -> ClippedGradients:
+    return ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=c, user_clip=cap * c, vote=ADAPTIVE.vote)
 
 
-def by_user(beta: float, update: str = "gradients") -> LocalRule:
-    return LocalRule(update, 1.0, 1.0, math.inf, beta, local_epochs=1, batch_size=3, learning_rate=0.2, **VOTING)
+def by_user(beta: float, update: str = "gradients") -> ClientRule:
+    if update == "gradients":
+        return ClippedGradients(q_e=1.0, q_s=1.0, user_clip=beta, vote=ADAPTIVE.vote)
+    return LocalSteps(q_e=1.0, q_s=1.0, user_clip=beta, epochs=1, batch_size=3, learning_rate=0.2, vote=ADAPTIVE.vote)
 
 
-def sum_of(model: LanguageModel, examples: Examples, rule: LocalRule, kept: list[int]) -> TrainReply:
+def sum_of(model: LanguageModel, examples: Examples, rule: ClientRule, kept: list[int]) -> TrainReply:
     owner = np.repeat(np.arange(len(COUNTS)), COUNTS)[kept]
     counts = np.bincount(owner, minlength=len(COUNTS))
     return bounded_sum(
@@ -87,14 +85,14 @@ def test_users_vote_where_only_they_are_clipped(model: LanguageModel, examples: 
 
 
 def test_nobody_votes_where_the_clip_is_fixed(model: LanguageModel, examples: Examples) -> None:
-    fixed = LocalRule("gradients", 1.0, 1.0, sentence_clip=1.0, user_clip=2.0)
+    fixed = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=2.0)
     assert sum_of(model, examples, fixed, EVERYTHING).votes == 0.0
     same = replace(fixed, user_clip=1000.0), by_sentence(1.0, 1000.0)
     one, other = (sum_of(model, examples, rule, EVERYTHING).vector for rule in same)
     np.testing.assert_array_equal(one, other)
 
 
-def joint(rule: LocalRule, one: TrainReply, other: TrainReply) -> float:
+def joint(rule: ClientRule, one: TrainReply, other: TrainReply) -> float:
     """The distance of two sums, votes included, as the proof measures it: a·v and κ·c·votes side by side."""
     return rule.joint_norm(float(np.linalg.norm(one.vector - other.vector)), one.votes - other.votes)
 
@@ -113,7 +111,7 @@ def test_a_sentence_moves_vector_and_votes_by_c_together(
 
 @pytest.mark.parametrize("rule", [by_sentence(0.2, 1.0), by_sentence(5.0, 2.5), by_user(0.5), by_user(1e-3, "steps")])
 def test_a_user_moves_vector_and_votes_by_beta_together(
-    model: LanguageModel, examples: Examples, rule: LocalRule
+    model: LanguageModel, examples: Examples, rule: ClientRule
 ) -> None:
     whole = sum_of(model, examples, rule, EVERYTHING)
     for user, (first, stop) in enumerate([(0, 3), (3, 10), (10, 11)]):
@@ -131,8 +129,8 @@ def test_what_is_bounded_is_the_joint_vector(model: LanguageModel, examples: Exa
 
 
 def test_local_adam_is_torchs_and_begins_anew_for_every_user(model: LanguageModel, examples: Examples) -> None:
-    rule = LocalRule(
-        "steps", 1.0, 1.0, math.inf, math.inf, local_epochs=2, batch_size=4, learning_rate=0.01, local_optimizer="adam"
+    rule = LocalSteps(
+        q_e=1.0, q_s=1.0, user_clip=math.inf, epochs=2, batch_size=4, learning_rate=0.01, optimizer="adam"
     )
     found = sum_of(model, examples, rule, EVERYTHING).vector
     theta = model.get_vector()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,22 +12,15 @@ from fl_sim.clients.examples import Examples
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import select
+from fl_sim.clients.selection import select, select_for
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.weighted_selection import (
-    WeightedSelection,
-    entity_weights,
-    extended_weight,
-    num_extended,
-    select_for,
-    user_weights,
-)
+from fl_sim.clients.weighted_selection import WeightedSelection, num_extended, sentences_per_entity
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.client_rules import ClippedGradients, WeightedGradients, weights_of
 from fl_sim.strategies.primitives import sampling
 
-RULE = LocalRule("published", q_e=0.5, q_s=0.7, sentence_clip=math.inf, user_clip=0.1)
+RULE = WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1)
 EVERYTHING = replace(RULE, q_e=1.0, q_s=1.0)
 
 # Users own 2, 1, 3 and 2 sentences; entity 0 is known to all but user 1, sentence 4 mentions three entities.
@@ -62,7 +54,7 @@ def examples() -> Examples:
     return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
 
 
-def by_definition(rule: LocalRule, seed: int, corpus: Ownership = CORPUS) -> dict[int, float]:
+def by_definition(rule: WeightedGradients, seed: int, corpus: Ownership = CORPUS) -> dict[int, float]:
     """Every sentence that takes part, with m_s = Σ w_e over its sampled entities, or w_s."""
     everything = np.arange(corpus.num_entities)
     up = sampling.sampled_entities(seed, everything, rule.q_e)
@@ -109,19 +101,18 @@ def test_one_active_entity_of_several_is_enough() -> None:
 
 
 def test_other_rules_are_selected_as_ever() -> None:
-    rule = LocalRule("gradients", 0.5, 0.5, 1.0, 1.0)
+    rule = ClippedGradients(q_e=0.5, q_s=0.5, sentence_clip=1.0, user_clip=1.0)
     chosen, expected = select_for(rule, CORPUS, EVERYBODY, 9), select(CORPUS, EVERYBODY, 9, 0.5, 0.5)
     assert not isinstance(chosen, WeightedSelection)
     np.testing.assert_array_equal(chosen.sentences, expected.sentences)
 
 
 def test_weights_without_caps_are_one() -> None:
-    assert user_weights(CORPUS, None).tolist() == [1.0] * 4
-    assert entity_weights(CORPUS, None).tolist() == [1.0] * 3
-    assert (extended_weight(CORPUS, None), num_extended(CORPUS)) == (1.0, 3)
-    assert user_weights(CORPUS, 2.0).tolist() == [1.0, 0.5, 1.0, 1.0]
-    assert entity_weights(CORPUS, 3.0).tolist() == pytest.approx([1.0, 2 / 3, 2 / 3])
-    assert extended_weight(CORPUS, 4.0) == 0.75
+    assert weights_of(CORPUS.sentences_per_user, None).tolist() == [1.0] * 4
+    assert weights_of(sentences_per_entity(CORPUS), None).tolist() == [1.0] * 3
+    assert num_extended(CORPUS) == 3
+    assert weights_of(CORPUS.sentences_per_user, 2.0).tolist() == [1.0, 0.5, 1.0, 1.0]
+    assert weights_of(sentences_per_entity(CORPUS), 3.0).tolist() == pytest.approx([1.0, 2 / 3, 2 / 3])
 
 
 def gradient(model: LanguageModel, examples: Examples, sentence: int) -> np.ndarray:
@@ -140,7 +131,8 @@ def test_the_sum_is_the_definition(model: LanguageModel, examples: Examples, bet
     """Σ_u w_u·Π_β(Σ_e w_e Σ_{s∋e} −∇l + Σ_s w_s·(−∇l)), entity by entity as the paper writes it."""
     rule = replace(EVERYTHING, user_clip=beta, **caps)
     reply = bounded_sum(model, examples, select_for(rule, CORPUS, EVERYBODY, 3), rule, 3)
-    w_u, w_e = user_weights(CORPUS, rule.user_weight_cap), entity_weights(CORPUS, rule.entity_weight_cap)
+    w_u = weights_of(CORPUS.sentences_per_user, rule.user_weight_cap)
+    w_e = weights_of(sentences_per_entity(CORPUS), rule.entity_weight_cap)
     expected = np.zeros(model.num_parameters)
     for user in range(4):
         own = range(CORPUS.user_offsets[user], CORPUS.user_offsets[user + 1])
@@ -154,7 +146,9 @@ def test_the_sum_is_the_definition(model: LanguageModel, examples: Examples, bet
     assert reply.clipped == (8 if beta == 0.1 else 0)
 
 
-def contributions(model: LanguageModel, examples: Examples, rule: LocalRule, kept: list[int]) -> list[np.ndarray]:
+def contributions(
+    model: LanguageModel, examples: Examples, rule: WeightedGradients, kept: list[int]
+) -> list[np.ndarray]:
     """What each user sends where only the sentences ``kept`` are in the corpus."""
     owners = CORPUS.user_of_sentence
     corpus = ownership([ENTITIES_OF[s] for s in kept], np.bincount(owners[kept], minlength=4).tolist())
@@ -167,7 +161,7 @@ def contributions(model: LanguageModel, examples: Examples, rule: LocalRule, kep
     ]
 
 
-def moved(model: LanguageModel, examples: Examples, rule: LocalRule, removed: set[int]) -> np.ndarray:
+def moved(model: LanguageModel, examples: Examples, rule: WeightedGradients, removed: set[int]) -> np.ndarray:
     """How far each user's contribution moves when sentences go, in user clips."""
     everything = list(range(len(ENTITIES_OF)))
     before = contributions(model, examples, rule, everything)

@@ -13,7 +13,7 @@ from tests.epsilons import computed_once
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A working folder for commands; whatever process a failed test leaves in it is ended."""
+    """Yield a working folder for commands; processes that a failed test leaves in it are ended."""
     folder = tmp_path / "place"
     folder.mkdir()
     yield folder
@@ -22,5 +22,6 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True, scope="module")
 def every_epsilon_once() -> Iterator[None]:
+    """Compute every ε once."""
     with computed_once():
         yield

@@ -1,4 +1,4 @@
-"""Processes started by a test: told from all others by their working folder, which children and grandchildren share."""
+"""Find and end the processes of a test by their working folder, which their descendants share."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pathlib import Path
 
 import pytest
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes by /proc, which is absent")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc to find processes")
 
 
 def processes_in(folder: Path, named: str = "") -> dict[int, str]:
-    """The living processes whose working folder is ``folder`` and command line has ``named``: id and command line."""
-    found = {}
+    """Return id and command line of the processes in ``folder`` whose command line contains ``named``."""
+    commands = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
                 if (process / "cwd").readlink() == folder:
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(process.name)] = command.decode(errors="replace").strip()
-            except OSError:  # it has ended meanwhile, or is not ours
+                    commands[int(process.name)] = command.decode(errors="replace").strip()
+            except OSError:  # it ended meanwhile or belongs to another user
                 continue
-    return {process: command for process, command in found.items() if named in command}
+    return {process: command for process, command in commands.items() if named in command}
 
 
 def wait_until_none_in(folder: Path, seconds: float = 30, named: str = "") -> dict[int, str]:
-    """What still lives in ``folder`` after ``seconds``; ends at once when nothing does."""
+    """Wait until no such process is left; return those that remain after ``seconds``."""
     deadline = time.monotonic() + seconds
-    while (left := processes_in(folder, named)) and time.monotonic() < deadline:
+    while (remaining := processes_in(folder, named)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return left
+    return remaining
 
 
 def end_all_in(folder: Path) -> None:
-    """End whatever a failed test left behind in ``folder``."""
+    """End the processes that a failed test left in ``folder``."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes_in(folder):
             try:
@@ -50,7 +50,7 @@ def end_all_in(folder: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Return ports of this machine on which no process listens."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -61,20 +61,24 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def forked(work: Callable[[], int], said: Path) -> tuple[int, str]:
-    """Exit code and stderr, which goes to the file ``said``, of a process that is a copy of this one and ends with what
-    ``work`` returns.
+def forked(work: Callable[[], int], errors: Path) -> tuple[int, str]:
+    """Run ``work`` in a fork of this process, which saves the imports of a new one.
 
-    It spares the imports of a new one, which take longer than a small run.
+    Args:
+        work: its return value is the exit code.
+        errors: file for the fork's stderr.
+
+    Returns:
+        The exit code and the content of stderr.
     """
     process = os.fork()
     if process == 0:
         code = 70
         try:
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o666), 2)
+            os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT, 0o666), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             code = work()
         finally:
             sys.stderr.flush()
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), said.read_text()
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), errors.read_text()

@@ -1,4 +1,4 @@
-"""De-identified corpora train: the baseline end to end, and what its report says and does not say."""
+"""Train on de-identified corpora: the baseline end to end, and what its report states and omits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def deidentified(parent: str, out: Path, mode: str = "category") -> Path:
 
 
 def run(corpus: Path, out: Path, **changes: object) -> str:
-    """The report of a short run."""
+    """Return the report of a short run."""
     assert main(["run", *command_line(settings(corpus, out, **changes))]) == 0
     return " ".join(report.summary(RunFolder.open(out)).split())
 

@@ -1,4 +1,4 @@
-"""Whole runs of both tasks: a classifier on an encoder of one's own, and AWD-LSTM with the paper's dropouts."""
+"""Whole runs of both tasks: a classifier on a custom encoder, and AWD-LSTM with the paper's dropouts."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 
 
 def topical(users: int = 8, each: int = 6) -> Iterator[Sentence]:
-    """Sentences of two topics, and some of none."""
+    """Yield sentences of two topics, and some without a topic."""
     for split in ("train", "validation"):
         for user in range(users) if split == "train" else reversed(range(users)):
             for number in range(each):
                 name = NAMES[(user + number) % len(NAMES)]
                 topic = list(TOPICS)[(user * number) % 2]
-                told = TOPICS[topic][number % 3]
+                predicate = TOPICS[topic][number % 3]
                 target = None if number == each - 1 else topic
-                yield Sentence(split, f"user {user}", f"{name} {told}.", (Mention(0, len(name), "PER"),), target)
+                yield Sentence(split, f"user {user}", f"{name} {predicate}.", (Mention(0, len(name), "PER"),), target)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_noiseless_classifier_learns_its_corpus(corpus: Path, bert: Path, tmp_
     folder = run(tmp_path / "out", settings)
     result = folder.result or {}
     assert result["task"] == "classification"
-    assert result["initial_error"] == result["majority_error"]  # a head of zeros always says the first class
+    assert result["initial_error"] == result["majority_error"]  # a head of zeros always predicts the first class
     assert result["error"] < 0.1 < result["initial_error"]
     assert "perplexity" not in result
     saved = load_model(ModelSpec(name=str(folder.model_dir)), 0, Classification(("money", "sport")))
@@ -125,12 +125,12 @@ def test_the_user_level_baseline_classifies(corpus: Path, bert: Path, tmp_path: 
     assert (run(tmp_path / "out", settings).result or {})["error"] <= 1
 
 
-def test_features_are_kept_where_one_asks_and_change_nothing(corpus: Path, bert: Path, tmp_path: Path) -> None:
+def test_features_are_cached_on_request_and_change_nothing(corpus: Path, bert: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     kept = classification(corpus, bert, model__tune="head", corpus__feature_cache=cache)
     first = run(tmp_path / "first", kept)
     written = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
-    assert len(written) == 2  # the sentences to train on, and those held out
+    assert len(written) == 2  # of the training and of the held-out sentences
     again = run(tmp_path / "again", kept)
     fresh = run(tmp_path / "fresh", classification(corpus, bert, model__tune="head"))
     assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == written
@@ -138,7 +138,7 @@ def test_features_are_kept_where_one_asks_and_change_nothing(corpus: Path, bert:
 
 
 def test_a_classifier_that_was_killed_ends_the_same(corpus: Path, bert: Path, tmp_path: Path) -> None:
-    """Its features went with it, and are made again."""
+    """Its features were lost and are computed again."""
     settings = classification(corpus, bert, rounds=3, model__tune="head", engine__name="inline")
     config = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
 
@@ -211,8 +211,8 @@ def test_awd_lstm_classifies(corpus: Path, tmp_path: Path) -> None:
     assert json.loads((folder.model_dir / "spec.json").read_text())["classes"] == ["money", "sport"]
 
 
-def test_words_are_what_white_space_parts_and_an_end(corpus: Path, tmp_path: Path) -> None:
-    """nats per sentence / (words + 1), from the result's own two figures and the texts."""
+def test_words_are_separated_by_white_space_and_each_sentence_has_an_end(corpus: Path, tmp_path: Path) -> None:
+    """Check that both perplexities agree: nats are divided by tokens, or by words with one end per sentence."""
     settings = {"corpus.path": corpus, "model.hidden": 16, "model.heads": 2, "model.layers": 1, "rounds": 1}
     result = run(tmp_path / "out", settings).result or {}
     held_out = [s for s in topical() if s.split == "validation"]

@@ -1,7 +1,7 @@
-"""The notebooks run from first cell to last, show what they promise, and are committed without outputs.
+"""The notebooks run from first cell to last, show what they announce, and are committed without outputs.
 
-One of them runs in a kernel of Jupyter's, the others in an IPython shell of this process: a kernel spends more on its
-imports than on most notebooks. There the corpus that ships is some users of it: most of their time went to its text.
+One of them runs in a Jupyter kernel. The others run in an IPython shell of this process, because a kernel's imports
+take longer than most notebooks; there, the corpus that ships is reduced to some of its users.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ USERS = {"train": 120, "validation": 20, "public": 20}
 
 @pytest.fixture(autouse=True)
 def private_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jupyter keeps its files in the test's folder, not in the home of who runs the tests."""
+    """Make Jupyter keep its files in the test's folder, not in the user's home."""
     monkeypatch.delenv("FL_SIM_RUNS", raising=False)
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
@@ -45,7 +45,7 @@ def private_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def some_users(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first users of every split of the corpus that ships, as a corpus."""
+    """Return a corpus of the first users of every split of the corpus that ships."""
     whole = Corpus.open(BUNDLED)
     sentences = [sentence for split, users in USERS.items() for sentence in _first(whole, split, users)]
     return write_corpus(sentences, tmp_path_factory.mktemp("some") / "users", name=whole.manifest.name).path
@@ -57,8 +57,7 @@ def _first(corpus: Corpus, split: str, users: int) -> Iterator[Sentence]:
 
 @pytest.fixture
 def execute(tmp_path: Path, some_users: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Outputs]]:
-    """``execute(path)``: the outputs of a notebook's code cells, run in order and in the test's folder, by a shell that
-    has seen nothing else."""
+    """``execute(path)`` runs a notebook's code cells in order, in the test's folder and a fresh shell."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fl_sim.data_prep.store.corpus.bundled_path", lambda: some_users)
     without_history = Config()
@@ -80,7 +79,7 @@ def code_cells(path: Path) -> list[nbformat.NotebookNode]:
 
 
 def make_run(path: Path, strategy: str) -> None:
-    """A run folder with made-up figures."""
+    """Write a run folder with invented figures."""
     plan = {"strategy": strategy, "noise_multiplier": 1.0, "delta": 1e-5, "rounds": ROUNDS}
     run = RunFolder.create(path, config={"seed": 0, "plan": plan}, environment={})
     for number in range(ROUNDS + 1):
@@ -96,7 +95,7 @@ def make_run(path: Path, strategy: str) -> None:
 
 
 def execute_in_jupyter(path: Path, folder: Path) -> Outputs:
-    """The same, in a kernel and in ``folder``."""
+    """Run a notebook in a Jupyter kernel in ``folder``; return the outputs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
     client.execute()
@@ -141,7 +140,7 @@ def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "shown", "said"),
+    ("name", "num_pictures", "text"),
     [
         ("utility_against_epsilon", 1, ""),
         ("effect_of_q_s", 1, "0.05"),
@@ -151,10 +150,10 @@ def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outp
         ("representation_tradeoff", 1, "System      federate on adult"),
     ],
 )
-def test_the_other_notebooks_run(execute: Callable[[Path], Outputs], name: str, shown: int, said: str) -> None:
+def test_the_other_notebooks_run(execute: Callable[[Path], Outputs], name: str, num_pictures: int, text: str) -> None:
     outputs = execute(NOTEBOOKS / f"{name}.ipynb")
-    assert pictures(outputs) >= shown, "and more of them where results has the figure's record"
-    assert said in texts(outputs)
+    assert pictures(outputs) >= num_pictures, "and more where results has the figure's record"
+    assert text in texts(outputs)
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""`fl-sim reproduce` from a file to a record: made once, gone on with, and never a traceback for want of a corpus."""
+"""`fl-sim reproduce` from a file to a record: made once, continued after a kill, without tracebacks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_figure_is_made_once_gone_on_with_and_recorded(
+def test_a_figure_is_made_once_continued_and_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
@@ -94,13 +94,13 @@ def test_a_figure_is_made_once_gone_on_with_and_recorded(
     noiseless, deidentified, coded = panel.curves
     assert noiseless.points[0].epsilon.claimed is None
     assert noiseless.points[0].gap_closed == 1.0
-    assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were taken out, no ε speaks of them"
+    assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were removed and have no ε"
     assert deidentified.points[0].epsilon.claimed == deidentified.points[0].epsilon.user
-    assert deidentified.points[0].initial == noiseless.points[0].initial, "all are measured on the same held-out text"
+    assert deidentified.points[0].initial == noiseless.points[0].initial, "all are evaluated on the same held-out text"
     assert [one.noise_multiplier for one in coded.points] == [1.0, 2.0]
     for one in coded.points:
         assert one.epsilon.claimed is not None
-        assert one.epsilon.claimed < one.epsilon.user, "what the code draws does not keep what is claimed"
+        assert one.epsilon.claimed < one.epsilon.user, "the noise that the code draws does not give the claimed ε"
     assert all(len(one.utility.values) == 3 for curve in panel.curves for one in curve.points)
     assert (tmp_path / "out" / "small" / "small.png").stat().st_size > 0
 

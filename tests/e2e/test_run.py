@@ -1,4 +1,4 @@
-"""A run end to end: what it prints is true of what ran, and the same seed gives the same run."""
+"""A run end to end: its output describes what ran, and the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than a tiny run; one on Ray draws (test_ray.py), which prints but JSON, too."""
+    """Skip the plots, which take longer than a tiny run; test_ray.py draws them, with output as JSON."""
     monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
 
 
 @pytest.fixture
 def tiny_run(corpus: Path, tmp_path: Path) -> Run:
-    """``tiny_run(name, key=value, …)`` runs the tiny corpus inline, with keys such as ``privacy.q_u``."""
+    """``tiny_run(name, key=value, …)`` trains on the tiny corpus inline, with keys such as ``privacy.q_u``."""
 
     def start(name: str, on_row: Callable[..., None] | None = None, **settings: Any) -> RunFolder:
         base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 3, **tiny.MODEL}
@@ -66,7 +66,7 @@ def initial_vector(seed: int = 0) -> np.ndarray:
     return load_model(ModelSpec(**sizes), seed).get_vector()
 
 
-# What was printed is what ran
+# The output describes what ran
 
 
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
@@ -80,7 +80,7 @@ def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: in
     folder = tiny_run("run", **settings, **SGD, rounds=1)
     step = (final_vector(folder) - initial_vector()).astype(np.float64)
     enrolled = population or tiny.USERS
-    # The users' own share is at most 6·β, in all coordinates together: nothing beside the noise.
+    # The users' contribution is at most 6·β in all coordinates together, which is negligible beside the noise.
     assert step.std() * q_u * enrolled == pytest.approx(z * cap * clip, rel=0.02)
     epsilon = accountant.epsilon(
         RoundEvent("uedp" if strategy == "uedp" else "user_level", z, q_u, user_cap=cap,
@@ -100,7 +100,7 @@ def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, 
     metrics = tiny_run("run", **rates, **mechanism).metrics().iloc[1:]
     sums = metrics["update_norm"] * tiny.USERS
     assert (sums <= tiny.USERS * cap * clip * 1.001).all()
-    assert (sums > 0.3 * tiny.USERS * cap * clip).all()  # the sentences are alike, and so are their gradients
+    assert (sums > 0.3 * tiny.USERS * cap * clip).all()  # the sentences and their gradients are similar
     assert (metrics["clipped_fraction"] == 1).all()
     assert (metrics["cohort_sentences"] == tiny.USERS * tiny.SENTENCES_EACH).all()
 
@@ -113,13 +113,13 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
     for row in folder.metrics().iloc[1:].itertuples():
         number = int(row.round)
         users = sampling.sample_users(5, number, tiny.USERS, rates["q_u"])
-        uniforms = sampling.round_seed(5, number)
-        up = sampling.sampled_sentences(uniforms, np.arange(ownership.num_sentences), rates["q_s"])
-        active = sampling.sampled_entities(uniforms, np.arange(ownership.num_entities), rates["q_e"])
-        firsts = ownership.entity_offsets
+        seed = sampling.round_seed(5, number)
+        sampled = sampling.sampled_sentences(seed, np.arange(ownership.num_sentences), rates["q_s"])
+        active = sampling.sampled_entities(seed, np.arange(ownership.num_entities), rates["q_e"])
+        offsets = ownership.entity_offsets
         eligible = [
             s for s in range(ownership.num_sentences)
-            if owner[s] in users and up[s] and active[ownership.entity_ids[firsts[s] : firsts[s + 1]]].all()
+            if owner[s] in users and sampled[s] and active[ownership.entity_ids[offsets[s] : offsets[s + 1]]].all()
         ]  # fmt: skip
         assert (row.cohort_users, row.cohort_sentences) == (len(users), len(eligible))
     assert (folder.result or {})["plan"].items() >= rates.items()
@@ -131,7 +131,7 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
     folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
     event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
     n = tiny.SENTENCES_EACH  # every user's
-    entity_bound = ContributionBound(users=3, sentences_per_user=1, sentences=3)  # four names go round six users
+    entity_bound = ContributionBound(users=3, sentences_per_user=1, sentences=3)  # six users share four names in turn
     expected = {
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
@@ -147,11 +147,11 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
         assert (np.diff(metrics[name]) >= 0).all()
 
 
-def test_noiseless_promises_nothing(tiny_run: Run, capsys: Capture) -> None:
+def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
     folder = tiny_run("run", **{"privacy.strategy": "noiseless"})
     metrics = folder.metrics().filter(like="epsilon_")
     assert len(metrics.columns) == 8
-    assert (metrics.iloc[0] == 0).all()  # the initial model knows nothing
+    assert (metrics.iloc[0] == 0).all()  # the initial model is independent of the corpus
     assert np.isinf(metrics.iloc[1:]).all(axis=None)
     assert math.isinf((folder.result or {})["epsilon_user"])
     assert (folder.metrics()["noise_norm"].iloc[1:] == 0).all()
@@ -201,7 +201,7 @@ def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
 
 
 class Killed(Exception):
-    """Stands for a process that dies."""
+    """Stands for the death of a process."""
 
 
 @pytest.mark.parametrize(("every", "optimizer"), [(1, "adam"), (2, "sgd"), (5, "adam")])
@@ -225,8 +225,10 @@ def test_a_killed_run_ends_the_same_once_resumed(every: int, optimizer: str, tin
     resumed = RunFolder.open(tmp_path / "killed")
     assert resumed.metrics().drop(columns="seconds").equals(whole.metrics().drop(columns="seconds"))
     assert (final_vector(resumed) == final_vector(whole)).all()
-    ours, theirs = ({k: v for k, v in (f.result or {}).items() if k != "ledger"} for f in (resumed, whole))
-    assert ours == theirs
+    resumed_result, whole_result = (
+        {k: v for k, v in (f.result or {}).items() if k != "ledger"} for f in (resumed, whole)
+    )
+    assert resumed_result == whole_result
 
 
 def test_evaluations_between_rounds(tiny_run: Run) -> None:
@@ -242,7 +244,7 @@ def test_evaluations_between_rounds(tiny_run: Run) -> None:
 def test_the_summary_and_where_the_results_are(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--quiet", "--delta", "0.2"]
     assert main([*arguments, "--out", str(tmp_path / "[out]"), *tiny.command_line(dict(tiny.MODEL))]) == 0
-    said = capsys.readouterr()
-    assert f"Results are in {tmp_path / '[out]'}" in said.out
-    assert "not below 1/N" in " ".join(said.out.split())
-    assert "round" not in said.err
+    output = capsys.readouterr()
+    assert f"Results are in {tmp_path / '[out]'}" in output.out
+    assert "not below 1/N" in " ".join(output.out.split())
+    assert "round" not in output.err

@@ -1,4 +1,4 @@
-"""Every option of a strategy through a whole run: many nodes, failed nodes, resumed, its ε from its ledger alone."""
+"""Every option of a strategy through a whole run: many nodes, failed nodes, resumption, ε from the ledger alone."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_secure_noise_is_fresh(run: Run, option: str) -> None:
     assert not np.array_equal(model_of(one), model_of(other))
 
 
-def test_the_noise_on_the_model_is_the_one_that_the_paper_states(run: Run) -> None:
-    """σ = z·(q_u|U| + 1)·β / D on the model's step, and σ² as coded."""
+def test_the_noise_on_the_model_is_as_the_paper_states(run: Run) -> None:
+    """Check σ = z·(q_u|U| + 1)·β / D on the model's step, and σ² as coded."""
     settings = PUBLISHED | {"privacy__noise_multiplier": 50.0, "privacy__entity_weights": 8.0}
     settings |= {"privacy__extended_weights": 5.0, "server__optimizer": "sgd", "server__learning_rate": 1.0}
     sigma = 50 * (0.7 * 6 + 1) * 0.1 / (0.7 * 6 * (0.5 * 8 + 0.8 * 5))
@@ -143,7 +143,7 @@ def test_the_noise_on_the_model_is_the_one_that_the_paper_states(run: Run) -> No
         assert row["noise_norm"] / math.sqrt(69_360) == pytest.approx(std, rel=0.02)
 
 
-def test_what_is_saved_and_evaluated_is_the_average(run: Run) -> None:
+def test_the_average_is_saved_and_evaluated(run: Run) -> None:
     plain = run("plain", rounds=4, **PLAIN)
     averaged = run("averaged", rounds=4, averaging__kind="tail", averaging__tail=1.0, **PLAIN)
     assert np.array_equal(model_of(plain), model_of(averaged))  # the checkpoint keeps the iterate
@@ -177,7 +177,7 @@ def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     assert "protects nobody" in summary(coded)
 
 
-def test_weights_from_data_are_charged_for_everybody(run: Run) -> None:
+def test_weights_from_data_count_for_every_user(run: Run) -> None:
     result = run("run", rounds=2, **OPTIONS["published weights"]).result or {}
     epsilons = {value for name, value in result.items() if name.startswith("epsilon_user_entity")}
     assert len(epsilons) == 1
@@ -192,7 +192,7 @@ def test_a_target_finds_the_published_noise(run: Run) -> None:
         run("coded", privacy__target_epsilon=3.0, privacy__noise="as-coded", **PUBLISHED)
 
 
-def test_the_terms_are_in_the_ledger(run: Run) -> None:
+def test_the_settings_of_a_release_are_in_the_ledger(run: Run) -> None:
     folder = run("run", rounds=1, **OPTIONS["published weights"])
     line = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[0])
     assert line["published"]["entity_cap"] == 4.0

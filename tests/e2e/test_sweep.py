@@ -1,4 +1,4 @@
-"""Sweeps: what is tried is fixed, what is done is not done again, and all runs together are accounted for."""
+"""Sweeps: the points are fixed, finished runs are not repeated, and all runs are accounted for together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, corpus: Path, body: str) -> Path:
-    """A sweep's file: ``body`` and settings that make every run small."""
+    """Write a sweep's file with ``body`` and settings that make every run small; return its path."""
     fixed = {"corpus.path": str(corpus), "rounds": 2, **SMALL}
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in fixed.items()]
     path = folder / "sweep.toml"
@@ -42,7 +42,7 @@ GRID = 'seeds = [0, 1]\n[grid]\n"privacy.user_cap" = [1.0, 2.0]\n'
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """The folder of a sweep over :data:`GRID`, whose runs were made one after the other."""
+    """Return the folder of a sweep over :data:`GRID`, whose runs were done one after the other."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
@@ -123,7 +123,7 @@ def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
-def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, corpus: Path, finished: Path) -> None:
+def test_a_killed_sweep_continues(tmp_path: Path, corpus: Path, finished: Path) -> None:
     sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), shutil.copytree(finished, tmp_path / "out")
     whole = read_table(out)
 
@@ -134,7 +134,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, corpus: Path, finished:
     assert read_table(out)["rows"] == whole["rows"]
 
 
-def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path: Path, corpus: Path) -> None:
+def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Path) -> None:
     body = '[grid]\n"engine.nodes" = [999, 1]\n'
     sweep, out = Sweep.load(written(tmp_path, corpus, body)), tmp_path / "out"
     outcomes = run_sweep(sweep, out)
@@ -147,7 +147,7 @@ def test_a_run_that_fails_is_told_and_stops_no_other(tmp_path: Path, corpus: Pat
 def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here a run for each of two processes: most of their time goes to their imports."""
+    """Two processes do one run each, because their imports take most of the time."""
     monkeypatch.setattr("fl_sim.search.batch._one_thread", without_plots.start)
     sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
     run_sweep(sweep, tmp_path / "two", jobs=2)

@@ -1,4 +1,4 @@
-"""For processes that start anew: runs there draw nothing, nor load what draws. That takes longer than they do."""
+"""Start new processes whose runs neither draw nor load plots, which takes longer than the runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _start = batch._one_thread
 
 
 def start() -> None:
-    """What ``fl_sim.search.batch`` does at the start of a process, and no plots."""
+    """Do what ``fl_sim.search.batch`` does at the start of a process, and replace the plots."""
     _start()
     plots = types.ModuleType("fl_sim.reporting.plots")
     plots.__dict__["write_run_plots"] = lambda run: None

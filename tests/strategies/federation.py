@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig, IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
-from fl_sim.strategies.registry import build_strategy
+from fl_sim.strategies.registry import plan_from_record
 
 Answer = Callable[[TrainRequest, np.ndarray], TrainReply]
 
@@ -37,7 +38,8 @@ def plan(**changes: object) -> PrivacyPlan:
         "rounds": 1,
         "delta": 1e-5,
     }
-    return PrivacyPlan(**(values | changes))
+    given = {name: asdict(value) if is_dataclass(value) else value for name, value in (values | changes).items()}
+    return plan_from_record(given)
 
 
 def user_ids(request: TrainRequest) -> np.ndarray:
@@ -94,7 +96,7 @@ def run_rounds(
         before_release=before_release,
         secure_noise=secure_noise,
     )
-    strategy = build_strategy(parts)
+    strategy = BoundedSumStrategy(parts)
     done, start = 0, np.zeros(size, dtype=np.float32)
     if resume is not None:
         done, start, state = resume

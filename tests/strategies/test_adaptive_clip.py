@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.strategies.mechanism import AdaptiveClip, PrivacyPlan
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from tests.strategies.federation import plan, run_rounds, zeros
 
@@ -49,13 +50,13 @@ def test_a_round_of_zero_updates_has_the_noise_of_sum_and_count(kind: str, secur
     models, strategy = run_rounds(
         privacy, size=size, rounds=rounds, nodes=1, answer=zeros, secure_noise=secure, observe=lambda s: s.clip_norm
     )
-    clips = np.array([privacy.clip_norm, *strategy.observed])
+    clips = np.array([privacy.mechanism.clip_norm, *strategy.observed])
     sums = np.diff(np.vstack([np.zeros(size), models]), axis=0) * 10
-    betas = clips[:-1] * privacy.user_cap
+    betas = clips[:-1] * privacy.mechanism.user_cap
     scaled = (sums / betas[:, None]).ravel()
-    counts = -np.diff(np.log(clips)) / 1e-3 * privacy.items_per_user * 10
+    counts = -np.diff(np.log(clips)) / 1e-3 * privacy.mechanism.items_per_user * 10
     expected_sum = 1.0 / np.sqrt(1 - 1 / 4)
-    expected_count = 2.0 * 0.5 * privacy.items_per_user * 1.0
+    expected_count = 2.0 * 0.5 * privacy.mechanism.items_per_user * 1.0
     for found, std in ((scaled, expected_sum), (counts, expected_count)):
         assert is_gaussian_of(std, found)
         for wrong in (0.7, 1.45):
@@ -77,7 +78,7 @@ def test_the_clip_reaches_the_median_norm() -> None:
     norms = np.geomspace(0.1, 10, 10)
 
     def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
-        votes = float((norms[users] <= request.rule.user_clip).sum() - request.rule.quantile * len(users))
+        votes = float((norms[users] <= request.rule.user_clip).sum() - request.rule.vote.quantile * len(users))
         return replace(zeros(request, users), votes=votes)
 
     privacy = adapting(noise_multiplier=0.05, clip_norm=50.0, rounds=150)

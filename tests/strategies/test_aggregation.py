@@ -13,11 +13,11 @@ from scipy import stats
 
 from fl_sim.engines.engine import InlineGrid, _identity
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
-from fl_sim.strategies.messages import LocalRule, MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
+from fl_sim.strategies.client_rules import ClippedGradients
+from fl_sim.strategies.messages import MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
 from fl_sim.strategies.primitives import sampling
-from fl_sim.strategies.registry import build_strategy
 from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
 
 
@@ -51,7 +51,7 @@ def noise_of_zero_rounds(rounds: int, size: int = 2_000, **changes: float) -> np
     """The released sums of rounds in which nobody moves the model, (rounds, size)."""
     privacy = plan(population=10, **changes)
     models, _ = run_rounds(privacy, size=size, rounds=rounds, answer=zeros)
-    return np.diff(np.vstack([np.zeros(size), models]), axis=0) * privacy.expected_cohort
+    return np.diff(np.vstack([np.zeros(size), models]), axis=0) * privacy.mechanism.expected_cohort
 
 
 def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
@@ -136,7 +136,7 @@ def hostile_round(content: Callable[[TrainRequest, RecordDict], RecordDict]) -> 
     client, privacy = ClientApp(), plan(q_u=0.5)
     federation = Federation("{}", np.full(10, 3), 0)
     parts = RoundParts(privacy, federation, build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1))
-    strategy = build_strategy(parts)
+    strategy = BoundedSumStrategy(parts)
 
     @client.train("bounded_sum")
     def train(message: Message, context: Context) -> Message:
@@ -210,7 +210,7 @@ def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
     parts = RoundParts(
         privacy, Federation("{}", np.full(10, 3), 0), build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1)
     )
-    strategy, client = build_strategy(parts), ClientApp()
+    strategy, client = BoundedSumStrategy(parts), ClientApp()
 
     @client.train("bounded_sum")
     def train(message: Message, context: Context) -> Message:
@@ -267,7 +267,12 @@ def test_a_malformed_reply_is_refused() -> None:
     with _identity():
         grid = InlineGrid(client, 1)
         request = TrainRequest(
-            1, 5, np.array([[0, 1]]), LocalRule("gradients", 1.0, 1.0, 1.0, 1.0), "{}", np.zeros(3, np.float32)
+            1,
+            5,
+            np.array([[0, 1]]),
+            ClippedGradients(q_e=1.0, q_s=1.0, user_clip=1.0, sentence_clip=1.0),
+            "{}",
+            np.zeros(3, np.float32),
         )
         message = Message(request.to_record(), next(iter(grid.get_node_ids())), "train.bounded_sum")
         (reply,) = grid.send_and_receive([message])

@@ -1,4 +1,4 @@
-"""The ledger: written before a release, refused when touched, whole after a crash, and the source of ε."""
+"""Test the ledger: written before a release, refused if changed, complete after a crash, and the source of ε."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from fl_sim.strategies.ledger import (
 from tests.strategies.federation import plan, run_rounds
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
-SEEDED, SECURE = ReleaseRecord.of(PLAN, 0), ReleaseRecord.of(PLAN, None)
-NOISELESS = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 0)
+MECHANISM = PLAN.mechanism
+SEEDED, SECURE = ReleaseRecord.of(MECHANISM, 0), ReleaseRecord.of(MECHANISM, None)
+NOISELESS = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 0)
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(5, 2))
 
 
@@ -43,6 +44,10 @@ def written(folder: Path, count: int = 4, terms: ReleaseRecord = SEEDED) -> Ledg
     for number in range(1, count + 1):
         ledger.record_release(terms, number)
     return ledger
+
+
+def changed(stream: str = SEEDED.stream, **values: float) -> ReleaseRecord:
+    return replace(SEEDED, stream=stream, mechanism=replace(SEEDED.mechanism, **values))
 
 
 def lines_of(folder: Path) -> list[bytes]:
@@ -85,7 +90,9 @@ def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch
     assert drawn == []
 
 
-def test_line_then_head_are_synced_before_a_charge_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_then_head_are_synced_before_a_release_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger, synced = Ledger.create(tmp_path), []
     sync = os.fsync
 
@@ -116,13 +123,13 @@ def test_what_was_written_is_read(tmp_path: Path, terms: ReleaseRecord) -> None:
     assert again.entries == ledger.entries
     assert {entry.terms for entry in again.entries} == {terms}
     assert (again.run, again.last_round, again.head) == (ledger.run, 3, ledger.head)
-    assert ReleaseRecord.of(terms, None if terms.noise == "secure" else 0) == terms
+    assert ReleaseRecord.of(terms.mechanism, None if terms.noise == "secure" else 0) == terms
 
 
-# --- which rounds are charged ----------------------------------------------------------------------------------------
+# --- which rounds are recorded ---------------------------------------------------------------------------------------
 
 
-def test_the_same_seeded_round_is_charged_once(tmp_path: Path) -> None:
+def test_the_same_seeded_round_is_recorded_once(tmp_path: Path) -> None:
     written(tmp_path, 4)
     resumed = Ledger.open(tmp_path)
     for number in (3, 4, 5):
@@ -131,7 +138,7 @@ def test_the_same_seeded_round_is_charged_once(tmp_path: Path) -> None:
     assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 3, 5]
 
 
-def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> None:
+def test_the_same_round_with_fresh_noise_is_recorded_again(tmp_path: Path) -> None:
     written(tmp_path, 4, SECURE)
     resumed = Ledger.open(tmp_path)
     for number in (3, 4, 5):
@@ -143,10 +150,10 @@ def test_the_same_round_with_fresh_noise_is_charged_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "change", [{"q_s": 0.2}, {"noise_multiplier": 1.0}, {"clip_norm": 2.0}, {"population": 11}, {"stream": "other"}]
 )
-def test_other_terms_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
+def test_other_settings_for_a_released_round_are_refused(tmp_path: Path, change: dict) -> None:
     ledger = written(tmp_path, 2)
     with pytest.raises(LedgerError, match=rf"round 2 was released with other settings \({next(iter(change))} "):
-        ledger.record_release(replace(SEEDED, **change), 2)
+        ledger.record_release(changed(**change), 2)
     assert len(lines_of(tmp_path)) == 2
 
 
@@ -177,7 +184,7 @@ def rewrite(folder: Path, lines: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 3])
-@pytest.mark.parametrize("field", [*SEEDED.__slots__, "run", "round", "previous", "hash"])
+@pytest.mark.parametrize("field", [*SEEDED.record(), "run", "round", "previous", "hash"])
 def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> None:
     written(tmp_path)
     lines = lines_of(tmp_path)
@@ -190,7 +197,7 @@ def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> No
 
 def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
     written(tmp_path / "own")
-    other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(PLAN, noise_multiplier=9.0), 0))
+    other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(MECHANISM, noise_multiplier=9.0), 0))
     lines, foreign = lines_of(tmp_path / "own"), lines_of(other.folder)
     rewrite(tmp_path / "own", [*lines[:3], foreign[3]])
     refused(tmp_path / "own", r"line 4: does not follow the line before it")
@@ -202,7 +209,7 @@ def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
 def test_reordered_removed_or_repeated_lines_are_refused(tmp_path: Path, order: tuple[int, ...], line: int) -> None:
     written(tmp_path)
     lines = lines_of(tmp_path)
-    rewrite(tmp_path, [lines[place] for place in order])
+    rewrite(tmp_path, [lines[number] for number in order])
     refused(tmp_path, rf"ledger\.jsonl, line {line}: does not follow the line before it")
 
 
@@ -258,7 +265,7 @@ def test_a_head_with_another_last_hash_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "line 4: was changed")
 
 
-def test_a_consistent_forgery_does_not_meet_a_kept_seal(tmp_path: Path) -> None:
+def test_a_consistent_forgery_does_not_match_a_kept_head_hash(tmp_path: Path) -> None:
     ledger = written(tmp_path / "own", 4)
     head = ledger.head
     ledger.record_release(SEEDED, 5)
@@ -308,13 +315,13 @@ def test_reading_mends_nothing(tmp_path: Path) -> None:
 def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> None:
     entries = written(tmp_path, 6).entries
     for adjacency in (USER, BOTH):
-        assert epsilon_of(entries, adjacency, 1e-5) == epsilon(PLAN.event(), adjacency, 6, 1e-5)
+        assert epsilon_of(entries, adjacency, 1e-5) == epsilon(MECHANISM.event(), adjacency, 6, 1e-5)
     robust = epsilon_of(entries, BOTH, 1e-5, robust=True)
-    assert robust == epsilon(PLAN.event().robust(), BOTH, 6, 1e-5) > epsilon_of(entries, BOTH, 1e-5)
+    assert robust == epsilon(MECHANISM.event().robust(), BOTH, 6, 1e-5) > epsilon_of(entries, BOTH, 1e-5)
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
-def test_one_round_without_noise_leaves_no_promise(tmp_path: Path) -> None:
+def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
     private, bare = written(tmp_path / "a", 5), written(tmp_path / "b", 1, NOISELESS)
     assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
 
@@ -354,18 +361,20 @@ def gaussian_parts(z: float, *counts: int, weight: float = 1.0) -> list[composit
     return [composition.Part(distribution, z, count) for count in counts]
 
 
-def test_parts_charge_certain_losses_every_round() -> None:
-    found = [
+def test_parts_add_certain_losses_of_every_round() -> None:
+    epsilons = [
         composition.epsilon_of_parts([*gaussian_parts(2.0, 3, weight=1 - 1e-6), *gaussian_parts(3.0, 4)], delta)
         for delta in (2.9e-6, 3.1e-6)
     ]
-    assert found[0] == math.inf
+    assert epsilons[0] == math.inf
     assert (
-        composition.epsilon_of_parts([*gaussian_parts(2.0, 3), *gaussian_parts(3.0, 4)], 3.1e-6) < found[1] < math.inf
+        composition.epsilon_of_parts([*gaussian_parts(2.0, 3), *gaussian_parts(3.0, 4)], 3.1e-6)
+        < epsilons[1]
+        < math.inf
     )
 
 
-def test_parts_charge_at_least_the_transform_errors_of_equal_rounds() -> None:
+def test_parts_add_at_least_the_transform_errors_of_equal_rounds() -> None:
     """At this δ the errors are a third of it."""
     parts = gaussian_parts(20.0, 50, 50)
     together = composition.epsilon_curve(parts[0].mixtures, 20.0, np.array([100]), 1e-11)[0]
@@ -378,8 +387,8 @@ def test_plain_gaussians_of_several_scales_are_exact() -> None:
     mu = math.sqrt(sum(count / z**2 for z, count in counts.items()))
     events = {RoundEvent("user_level", z): count for z, count in counts.items()}
     for delta in (1e-3, 1e-6):
-        found = composed_epsilon(events, Adjacency(), delta)
-        exact = stats.norm.cdf(mu / 2 - found / mu) - math.exp(found) * stats.norm.cdf(-mu / 2 - found / mu)
+        composed = composed_epsilon(events, Adjacency(), delta)
+        exact = stats.norm.cdf(mu / 2 - composed / mu) - math.exp(composed) * stats.norm.cdf(-mu / 2 - composed / mu)
         assert delta * 0.99 < exact <= delta
 
 
@@ -412,14 +421,14 @@ def test_impossible_questions_are_refused() -> None:
             composed_epsilon(events, USER, delta)
 
 
-# --- several runs, and those who join later --------------------------------------------------------------------------
+# --- several runs, and joining later ---------------------------------------------------------------------------------
 
 
 def test_runs_compose(tmp_path: Path) -> None:
-    louder = replace(PLAN, noise_multiplier=1.0)
+    louder = replace(MECHANISM, noise_multiplier=1.0)
     one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, ReleaseRecord.of(louder, 1))
     entries = together([one, other])
-    expected = composed_epsilon({PLAN.event(): 4, louder.event(): 3}, BOTH, 1e-5)
+    expected = composed_epsilon({MECHANISM.event(): 4, louder.event(): 3}, BOTH, 1e-5)
     assert epsilon_of(entries, BOTH, 1e-5) == expected
     secure = [written(tmp_path / name, 2, SECURE) for name in ("c", "d")]
     assert len(together([one, *secure])) == 8
@@ -429,12 +438,12 @@ def test_runs_that_are_not_independent_do_not_compose(tmp_path: Path) -> None:
     one = written(tmp_path / "a")
     with pytest.raises(LedgerError, match="same run"):
         together([one, Ledger.read(one.folder)])
-    same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(PLAN, noise_multiplier=5.0), 0))
+    same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(MECHANISM, noise_multiplier=5.0), 0))
     with pytest.raises(LedgerError, match="same seed"):
         together([one, same_seed])
 
 
-def test_who_joins_later_is_charged_from_then_on(tmp_path: Path) -> None:
+def test_only_releases_from_the_joining_round_on_count(tmp_path: Path) -> None:
     entries = written(tmp_path / "a", 6).entries
     assert [entry.round for entry in since(entries, 4)] == [4, 5, 6]
     assert since(entries, 1) == list(entries)
@@ -443,7 +452,7 @@ def test_who_joins_later_is_charged_from_then_on(tmp_path: Path) -> None:
             since(entries, number)
 
 
-def test_a_repeated_earlier_round_counts_for_who_had_joined_by_then(tmp_path: Path) -> None:
+def test_a_repeated_earlier_round_counts_after_joining(tmp_path: Path) -> None:
     ledger = written(tmp_path, 4, SECURE)
     for number in (2, 3, 4):
         ledger.record_release(SECURE, number)
@@ -452,10 +461,10 @@ def test_a_repeated_earlier_round_counts_for_who_had_joined_by_then(tmp_path: Pa
 
 def test_another_version_of_the_mechanism_is_refused() -> None:
     with pytest.raises(PrivacyError, match="mechanism is 2; allowed: 1"):
-        replace(SEEDED, mechanism=2)
+        replace(SEEDED, version=2)
 
 
 def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:
-    """The accountant's grid cannot hold such an ε; without a finite one nothing is promised."""
-    ledger = written(tmp_path, 1, replace(SEEDED, noise_multiplier=1e-200))
+    """The accountant's grid cannot hold such an ε; without a finite one there is no guarantee."""
+    ledger = written(tmp_path, 1, changed(noise_multiplier=1e-200))
     assert epsilon_of(ledger.entries, Adjacency(3), 1e-5) == math.inf

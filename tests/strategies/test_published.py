@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.published import PublishedSettings, epsilon_as_published, log_moment, proven_event
+from fl_sim.strategies.accounting.paper_model import PublishedSettings, epsilon_as_published, log_moment, proven_event
 
 # Figures printed in the user-entity DP paper, section VI, with the settings they belong to.
 ROWS = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "published_epsilon.csv").open()))

@@ -42,7 +42,7 @@ def load_causal(name: str) -> nn.Module:
     config = _config_of(name)
     if _reads_both_ways(config):
         raise ModelError(
-            f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it has to tell; "
+            f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
             "allowed for next-word: a causal language model"
         )
     return _load(name, AutoModelForCausalLM)

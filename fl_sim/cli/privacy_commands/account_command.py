@@ -6,7 +6,8 @@ import argparse
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from fl_sim.cli.mechanism_flags import add_adjacency, add_mechanism, add_published
 
@@ -18,13 +19,7 @@ Report = dict[str, Any]
 
 _COMMON = {"rounds", "delta", "z", "reach_users", "reach_sentences", "users"}
 _SOLVING = {"target_epsilon", "target_unit", "solve_for", "q_u", "user_sentences", "reach_total"}
-_ALLOWED = {
-    "published": _COMMON | {"estimator", "users_per_round", "q_e", "sentences", "sensitive_sentences"},
-    "uedp": _COMMON | _SOLVING | {"q_e", "q_s", "user_cap", "clipping"},
-    "user_level": _COMMON | _SOLVING,
-}
 _OF_LEDGER = {"joined_at", "delta", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
-_FLAGS = sorted(set.union(_OF_LEDGER, *_ALLOWED.values()))
 _SOLVED_FLAGS = {
     "noise_multiplier": "z",
     "rounds": "rounds",
@@ -36,7 +31,7 @@ _SOLVED_FLAGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``fl-sim account``."""
-    parser.add_argument("--strategy", choices=sorted(_ALLOWED), help="what trains (or give --ledger)")
+    parser.add_argument("--strategy", choices=sorted(_MECHANISMS), help="what trains (or give --ledger)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_mechanism(parser)
     add_adjacency(parser).add_argument(
@@ -69,7 +64,7 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the accounts of one mechanism, or of what ran; exit code 0."""
     _refuse_foreign_flags(args)
-    of = _of_ledger if args.ledger else _published if args.strategy == "published" else _ours
+    of = _of_ledger if args.ledger else _MECHANISMS[args.strategy].report
     report = of(args)
     _warn(args, report)
     if args.json:
@@ -109,10 +104,10 @@ def _ours(args: argparse.Namespace) -> Report:
 
 def _published(args: argparse.Namespace) -> Report:
     from fl_sim.api.accounts import account_published
-    from fl_sim.strategies.published import PublishedSettings
+    from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
     estimator = _required(args, "estimator")
-    of_text = () if estimator == "user_level" else ("q_e", "sentences", "sensitive_sentences")
+    of_text = ("q_e", "sentences", "sensitive_sentences") if estimator in ("f_e", "f_e_plus") else ()
     settings = PublishedSettings(
         estimator=estimator,
         users=_required(args, "users"),
@@ -152,7 +147,7 @@ def _refuse_foreign_flags(args: argparse.Namespace) -> None:
     """Refuse flags that would be ignored: they are a misunderstanding about the guarantee."""
     if bool(args.strategy) == bool(args.ledger):
         _refuse("strategy", "given with --ledger" if args.ledger else "missing", "one of --strategy and --ledger")
-    allowed = _OF_LEDGER if args.ledger else _ALLOWED[args.strategy]
+    allowed = _OF_LEDGER if args.ledger else _MECHANISMS[args.strategy].flags
     for name in _FLAGS:
         if getattr(args, name) is not None and name not in allowed:
             flags = ", ".join("--" + flag.replace("_", "-") for flag in sorted(allowed))
@@ -171,7 +166,7 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
             file=sys.stderr,
         )
     if report.get("noiseless_releases"):
-        print(f"warning: {report['noiseless_releases']} releases had no noise: nothing is promised", file=sys.stderr)
+        print(f"warning: {report['noiseless_releases']} releases guarantee nothing: ε is infinite", file=sys.stderr)
         return
     unproven = [name for name, value in report.items() if name.startswith("epsilon") and value == math.inf]
     if unproven:
@@ -188,7 +183,7 @@ def _finite(report: Report) -> Report:
 
 def _text(report: Report) -> str:
     lines = [f"{name:<27}{_shown(value)}" for name, value in report.items()]
-    if report.get("strategy") == "published":
+    if "epsilon_as_published" in report:
         lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy.md.")
     return "\n".join(lines) + "\n"
 
@@ -197,3 +192,20 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+class _Account(NamedTuple):
+    """How the account of one kind of mechanism is made, and the flags that it reads."""
+
+    report: Callable[[argparse.Namespace], Report]
+    flags: set[str]
+
+
+_MECHANISMS = {
+    "published": _Account(
+        _published, _COMMON | {"estimator", "users_per_round", "q_e", "sentences", "sensitive_sentences"}
+    ),
+    "uedp": _Account(_ours, _COMMON | _SOLVING | {"q_e", "q_s", "user_cap", "clipping"}),
+    "user_level": _Account(_ours, _COMMON | _SOLVING),
+}
+_FLAGS = sorted(set.union(_OF_LEDGER, *(mechanism.flags for mechanism in _MECHANISMS.values())))

@@ -93,7 +93,7 @@ def _own(args: argparse.Namespace) -> list[Finding]:
 
 def _published(args: argparse.Namespace) -> list[Finding]:
     from fl_sim.api.audits import audit_published
-    from fl_sim.strategies.published import PublishedSettings
+    from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
     as_coded = args.strategy == "published-as-coded"
     settings = PublishedSettings(

@@ -87,7 +87,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     from fl_sim.experiments.run_record import Record
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
-    from fl_sim.strategies.mechanism import PrivacyPlan, from_record
+    from fl_sim.strategies.registry import plan_from_record
 
     for name in ("corpus", "split", *_MECHANISM):
         if getattr(args, name) is not None:
@@ -98,8 +98,13 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     config, corpus = record.config, record.open_corpus(folder)
     if not folder.last_round:
         raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")
-    plan, split = PrivacyPlan(**from_record(record.plan)), config.corpus.train_split
-    if plan.exposed(Adjacency()) != Adjacency():
+    plan, split = plan_from_record(record.plan), config.corpus.train_split
+    event = plan.mechanism.event()
+    if event is None:
+        raise ConfigError(
+            f"{folder.path}: {plan.mechanism.strategy} guarantees nothing; allowed: runs of a strategy with an ε"
+        )
+    if plan.mechanism.exposed(Adjacency()) != Adjacency():
         raise ConfigError(
             f"{folder.path}: its weights depend on other users' data, so that every entity reaches all users; allowed: "
             "runs without privacy.*_weight_cap"
@@ -108,7 +113,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     bound = user_sentence_bound(config.privacy.user_sentences, largest)
     # A round that was done again after a crash, with noise of its own, is another release: the ledger has them all.
     (ledger,) = read_ledgers([folder.path])
-    return corpus, split, Training(plan.event(), len(ledger.entries), plan.delta, bound)
+    return corpus, split, Training(event, len(ledger.entries), plan.delta, bound)
 
 
 def _settings(training: Training) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def _settings(training: Training) -> dict[str, Any]:
 
 def _text(report: dict[str, Any]) -> str:
     from fl_sim.experiments.entity_report import QUANTILES
-    from fl_sim.reporting.report import format_delta, format_epsilon
+    from fl_sim.formats import format_delta, format_epsilon
 
     detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
     lines = [
@@ -160,7 +165,7 @@ def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:
 
 
 def _worst_lines(worst: list[dict[str, Any]]) -> list[str]:
-    from fl_sim.reporting.report import format_epsilon
+    from fl_sim.formats import format_epsilon
 
     lines = [f"{'worst: users':>12}{'sentences':>11}{'most of one':>13}{'entities':>10}{'detected':>10}{'robust':>10}"]
     for row in worst:

@@ -144,7 +144,7 @@ def _command(args: argparse.Namespace, goal: Goal, best: Settings) -> str:
 
 
 def _text(report: dict[str, Any]) -> str:
-    from fl_sim.reporting.report import format_delta
+    from fl_sim.formats import format_delta
 
     best, worse = report["proposal"], report["user_sampling_worse_by"]
     lines = [
@@ -168,7 +168,7 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _row(label: str, settings: dict[str, Any]) -> str:
-    from fl_sim.reporting.report import format_epsilon
+    from fl_sim.formats import format_epsilon
 
     names = [
         "epsilon_user",

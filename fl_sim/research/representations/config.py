@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, merged, nested, read_toml
 from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
@@ -25,6 +25,7 @@ from fl_sim.research.representations.server.adversarial_training import NoiseInT
 from fl_sim.research.representations.server.heads import AdversaryStyle, Weighed
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
 from fl_sim.research.representations.server.schedules import ADAPTIVE, AdaptiveName
+from fl_sim.research.strict_model import StrictModel
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
 MethodName = Literal[
@@ -72,10 +73,6 @@ METHODS: dict[MethodName, Method] = {
 ``adversarial`` and ``li`` are the same (FEDERATE names the former after the latter)."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
 class EncoderSection(EncoderSpec):
     """The encoder: all keys of `fl_sim.research.representations.client.encoders.EncoderSpec`, and its run."""
 
@@ -84,7 +81,7 @@ class EncoderSection(EncoderSpec):
     )
 
 
-class ServerSection(_Section):
+class ServerSection(StrictModel):
     """Classifier and adversaries."""
 
     classifier: tuple[int, ...] = Field((), description="widths of its hidden layers; none: it is linear")
@@ -105,7 +102,7 @@ class ServerSection(_Section):
         return self.dropout if self.adversary_dropout is None else self.adversary_dropout
 
 
-class TrainingSection(_Section):
+class TrainingSection(StrictModel):
     """Length and steps of the training."""
 
     epochs: int = Field(20, ge=1, le=100_000, description="length of the schedule of λ")
@@ -115,7 +112,7 @@ class TrainingSection(_Section):
     inlp_rounds: int = Field(4, ge=1, le=10_000, description="inlp: number of classifiers whose directions are removed")
 
 
-class PrivacySection(_Section):
+class PrivacySection(StrictModel):
     """The privacy layer and the dropout of words."""
 
     layer: LayerName | None = Field(None, description="none, dpnr, l1 or l2; default: the method's")
@@ -129,14 +126,14 @@ class PrivacySection(_Section):
     secure_noise: bool = Field(False, description="noise of releases from the operating system: nobody can repeat it")
 
 
-class ReleaseSection(_Section):
+class ReleaseSection(StrictModel):
     """Another release of the test texts by the trained system, besides that of the privacy section."""
 
     epsilon: float = Field(gt=0, description="the layer's parameter ε")
     word_dropout: float = Field(0.0, ge=0, le=1, description="μ")
 
 
-class AttackSection(_Section):
+class AttackSection(StrictModel):
     """The attacks on the released vectors."""
 
     leakage: bool = Field(True, description="accuracy of scikit-learn's MLPClassifier, trained on validation")
@@ -145,7 +142,7 @@ class AttackSection(_Section):
     attacker_epochs: int = Field(20, ge=1, le=100_000, description="epochs of its training")
 
 
-class ExperimentConfig(_Section):
+class ExperimentConfig(StrictModel):
     """One system on one corpus with one seed: a grid point."""
 
     method: MethodName = Field("federate", description="the system (docs/representations.md)")

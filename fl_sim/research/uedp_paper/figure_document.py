@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fl_sim.config import ConfigError
+from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting import plots
-from fl_sim.reporting.report import format_delta, format_epsilon
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, draw, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
     CurveRecord,

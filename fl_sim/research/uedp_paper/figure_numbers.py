@@ -12,7 +12,12 @@ from fl_sim.research.uedp_paper.figures import EpsilonCurve, EpsilonFigure, Epsi
 from fl_sim.research.uedp_paper.table_two import table_of
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.published import PublishedSettings, curve_as_published, epsilon_as_published, proven_event
+from fl_sim.strategies.accounting.paper_model import (
+    PublishedSettings,
+    curve_as_published,
+    epsilon_as_published,
+    proven_event,
+)
 
 _STEPS = 25  # points of a curve
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from fl_sim.formats import format_epsilon
 from fl_sim.reporting.plots import GREY, styles
-from fl_sim.reporting.report import format_epsilon
 from fl_sim.research.uedp_paper.figure_records import (
     CurveRecord,
     EpsilonPanelRecord,

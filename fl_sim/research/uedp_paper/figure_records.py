@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fl_sim.research.project_roots import project_roots
+from fl_sim.research.strict_model import StrictModel
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
@@ -30,11 +31,7 @@ RESULTS = Path("results")
 _LEAST_SEEDS = 3
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class Epsilons(_Strict):
+class Epsilons(StrictModel):
     """ε at the end of a run.
 
     Attributes:
@@ -56,7 +53,7 @@ class Epsilons(_Strict):
     robust_p95: float | None
 
 
-class Spread(_Strict):
+class Spread(StrictModel):
     """Values over the seeds, their mean, and their standard deviation (None for one value)."""
 
     values: tuple[float, ...] = Field(min_length=1)
@@ -64,7 +61,7 @@ class Spread(_Strict):
     std: float | None
 
 
-class Trace(_Strict):
+class Trace(StrictModel):
     """A curve round by round: means and deviations over the seeds, and ε so far (None without a guarantee)."""
 
     rounds: tuple[int, ...]
@@ -74,7 +71,7 @@ class Trace(_Strict):
     proven: tuple[float, ...]
 
 
-class PointRecord(_Strict):
+class PointRecord(StrictModel):
     """The runs of one setting.
 
     Attributes:
@@ -100,14 +97,14 @@ class PointRecord(_Strict):
     seconds: float
 
 
-class CurveRecord(_Strict):
+class CurveRecord(StrictModel):
     name: Name
     label: str
     strategy: str
     points: tuple[PointRecord, ...] = Field(min_length=1)
 
 
-class CorpusRecord(_Strict):
+class CorpusRecord(StrictModel):
     """The training corpus; ``fingerprint`` is its checksum."""
 
     name: str
@@ -118,12 +115,12 @@ class CorpusRecord(_Strict):
     fingerprint: str
 
 
-class TargetRecord(_Strict):
+class TargetRecord(StrictModel):
     words: str
     value: float
 
 
-class PanelRecord(_Strict):
+class PanelRecord(StrictModel):
     """One picture of a training figure.
 
     Attributes:
@@ -145,7 +142,7 @@ class PanelRecord(_Strict):
     failed: dict[str, str]
 
 
-class _Record(_Strict):
+class _Record(StrictModel):
     """Common fields of all records.
 
     Attributes:
@@ -181,7 +178,7 @@ class TrainingRecord(_Record):
     published: tuple[PublishedNumber, ...]
 
 
-class EpsilonCurveRecord(_Strict):
+class EpsilonCurveRecord(StrictModel):
     """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
     Attributes:
@@ -209,7 +206,7 @@ class EpsilonCurveRecord(_Strict):
     section: str
 
 
-class EpsilonPanelRecord(_Strict):
+class EpsilonPanelRecord(StrictModel):
     name: Name
     title: str
     users: int
@@ -223,7 +220,7 @@ class EpsilonRecord(_Record):
     panels: tuple[EpsilonPanelRecord, ...]
 
 
-class TableCorpusRecord(_Strict):
+class TableCorpusRecord(StrictModel):
     """A corpus's row, ours and published, with the tagger of its entities and the reason of the difference."""
 
     title: str
@@ -242,7 +239,7 @@ class TableRecord(_Record):
 Record = Annotated[TrainingRecord | EpsilonRecord | TableRecord, Field(discriminator="kind")]
 
 
-class _Any(_Strict):
+class _Any(StrictModel):
     record: Record
 
 

@@ -33,8 +33,9 @@ from fl_sim.research.uedp_paper.figures import (
     TrainingFigure,
 )
 from fl_sim.search.batch import DONE, FAILED, Ending, run_batch
-from fl_sim.storage.run_folder import AS_PUBLISHED, RunFolder
+from fl_sim.storage.run_folder import RunFolder
 from fl_sim.storage.utility import utility_of
+from fl_sim.strategies.registry import load_strategy
 
 _WAYS_TO_NOISE = {"privacy.noise_multiplier", "privacy.target_epsilon"}
 
@@ -227,7 +228,7 @@ def _point_record(
     return PointRecord(
         x=first.point.x,
         settings=first.given,
-        noise_multiplier=plan["noise_multiplier"] if strategy != "noiseless" else None,
+        noise_multiplier=plan["noise_multiplier"] or None,
         utility=spread([float(result[figure.metric]) for result in results]),
         initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
         gap_closed=None,
@@ -238,7 +239,7 @@ def _point_record(
 
 
 def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Epsilons:
-    claimed = _claim_column(curve, strategy)
+    claimed = _claim_column(strategy)
     entities = curve.deidentified is None
     return Epsilons(
         claimed=None if claimed is None else float(row[claimed]),
@@ -250,13 +251,9 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Ep
     )
 
 
-def _claim_column(curve: CurveSettings, strategy: str) -> str | None:
-    """Return the metric of a strategy's own claim; None without one."""
-    if strategy == "noiseless":
-        return None
-    if strategy == "published":
-        return AS_PUBLISHED
-    return "epsilon_user" if strategy == "user_level" else "epsilon_user_entity_p95"
+def _claim_column(strategy: str) -> str | None:
+    """Return the metric by which a strategy states its ε; None for one that states none."""
+    return load_strategy(strategy).headline
 
 
 def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders: Sequence[RunFolder]) -> Trace:
@@ -264,7 +261,7 @@ def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders:
     first = tables[0]
     measured = [int(number) for number in first.index if first[figure.metric].notna()[number]]
     figures = [spread([float(table[figure.metric][number]) for table in tables]) for number in measured]
-    claimed = _claim_column(curve, strategy)
+    claimed = _claim_column(strategy)
     proven = "epsilon_user" if curve.deidentified else "epsilon_user_entity_p95"
     return Trace(
         rounds=tuple(measured),

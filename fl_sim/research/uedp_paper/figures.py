@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
 from fl_sim.research.project_roots import project_roots
+from fl_sim.research.strict_model import StrictModel
 
 FOLDER = Path("conf") / "figures"
 
@@ -24,11 +25,7 @@ Settings = dict[str, Any]
 _OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure decides these
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class CorpusSource(_Strict):
+class CorpusSource(StrictModel):
     """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare``, or the bundled corpus.
 
     Attributes:
@@ -40,7 +37,7 @@ class CorpusSource(_Strict):
 
     kind: Words
     source: str | None = None
-    flags: dict[str, str | int | bool] = {}
+    flags: dict[str, str | int | bool] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_source(self) -> CorpusSource:
@@ -49,14 +46,14 @@ class CorpusSource(_Strict):
         return self
 
 
-class PointSettings(_Strict):
+class PointSettings(StrictModel):
     """One point of a curve: its position if x is ``value``, and its settings."""
 
     x: float | None = None
-    set: Settings = {}
+    set: Settings = Field(default_factory=dict)
 
 
-class CurveSettings(_Strict):
+class CurveSettings(StrictModel):
     """One strategy with its settings, in every panel.
 
     Attributes:
@@ -73,7 +70,7 @@ class CurveSettings(_Strict):
 
     name: Name
     label: Words
-    set: Settings = {}
+    set: Settings = Field(default_factory=dict)
     full_only: bool = False
     deidentified: Literal["category", "remove", "surrogate"] | None = None
     entities: str | None = None
@@ -81,16 +78,16 @@ class CurveSettings(_Strict):
     panels: tuple[str, ...] = ()
 
 
-class PanelSettings(_Strict):
+class PanelSettings(StrictModel):
     """One picture of a figure: a corpus, and settings of all of its curves."""
 
     name: Name
     title: Words
     corpus: str
-    set: Settings = {}
+    set: Settings = Field(default_factory=dict)
 
 
-class PublishedNumber(_Strict):
+class PublishedNumber(StrictModel):
     """A number of the paper: ``value`` of ``curve``, at ``epsilon`` (by the paper's accountant) or at ``x``."""
 
     panel: str
@@ -101,7 +98,7 @@ class PublishedNumber(_Strict):
     section: Words
 
 
-class TargetLine(_Strict):
+class TargetLine(StrictModel):
     """A target, drawn as a horizontal line.
 
     It is a ``value``; or the end of the curve ``of`` plus ``above``; or the point at the share ``gap`` of the way from
@@ -123,15 +120,15 @@ class TargetLine(_Strict):
         return self
 
 
-class FullSize(_Strict):
+class FullSize(StrictModel):
     """Replacements of ``--full``."""
 
-    set: Settings = {}
+    set: Settings = Field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
-    corpora: dict[Name, CorpusSource] = {}
+    corpora: dict[Name, CorpusSource] = Field(default_factory=dict)
 
 
-class _Figure(_Strict):
+class _Figure(StrictModel):
     """Common fields of all figures.
 
     Attributes:
@@ -165,7 +162,7 @@ class TrainingFigure(_Figure):
     seeds: tuple[int, ...] = (0, 1, 2)
     metric: Literal["perplexity", "perplexity_per_word", "error"] = "perplexity"
     baseline: str | None = None
-    set: Settings = {}
+    set: Settings = Field(default_factory=dict)
     corpora: dict[Name, CorpusSource] = Field(min_length=1)
     panels: tuple[PanelSettings, ...] = Field(min_length=1)
     curves: tuple[CurveSettings, ...] = Field(min_length=1)
@@ -209,7 +206,7 @@ class TrainingFigure(_Figure):
         return self.model_copy(update=changes)
 
 
-class EpsilonCurve(_Strict):
+class EpsilonCurve(StrictModel):
     """A mechanism whose ε the paper states, by the inputs of its accountant.
 
     Attributes:
@@ -225,11 +222,11 @@ class EpsilonCurve(_Strict):
     label: Words
     estimator: Literal["f_e", "f_e_plus", "user_level"]
     sensitive_sentences: int | None = Field(default=None, ge=1)
-    published: dict[str, float] = {}
+    published: dict[str, float] = Field(default_factory=dict)
     section: str = ""
 
 
-class EpsilonPanel(_Strict):
+class EpsilonPanel(StrictModel):
     """A corpus, by the numbers that determine ε."""
 
     name: Name

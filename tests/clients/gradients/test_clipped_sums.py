@@ -1,4 +1,4 @@
-"""Clipped per-sentence sums: the fast path against the definition, the bound c, and what may not matter."""
+"""Test clipped per-sentence sums: the fast path against the definition, the bound c, and invariances."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def small() -> LanguageModel:
     return models_to_try.small_gpt2()
 
 
-def true_gradients(model: LanguageModel, given: Sequence[Example]) -> list[NDArray[np.float64]]:
+def true_gradients(model: LanguageModel, sentences: Sequence[Example]) -> list[NDArray[np.float64]]:
     """-∇ l(θ, s) of each sentence from the definition: alone, unpadded, in float64, by plain autograd."""
     module: Any = copy.deepcopy(model.module).double()
     parameters = dict(module.named_parameters())
-    wanted = [parameters[name] for name, _ in model.named_shapes()]
-    found = []
-    for example in given:
+    trainable = [parameters[name] for name, _ in model.named_shapes()]
+    gradients = []
+    for example in sentences:
         if model.task.size(example) == 0:
-            found.append(np.zeros(model.num_parameters))
+            gradients.append(np.zeros(model.num_parameters))
             continue
         loss = true_loss(model, module, example)
-        clipped_sums = torch.autograd.grad(loss, wanted, allow_unused=True)
-        filled = [torch.zeros_like(w) if g is None else g for g, w in zip(clipped_sums, wanted, strict=True)]
-        found.append(-np.concatenate([g.flatten().numpy() for g in filled]))
-    return found
+        per_parameter = torch.autograd.grad(loss, trainable, allow_unused=True)
+        filled = [torch.zeros_like(w) if g is None else g for g, w in zip(per_parameter, trainable, strict=True)]
+        gradients.append(-np.concatenate([g.flatten().numpy() for g in filled]))
+    return gradients
 
 
 def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tensor:
@@ -64,12 +64,12 @@ def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tens
     return functional.cross_entropy(module.head(pooled), torch.tensor(example.target))
 
 
-def true_states(model: LanguageModel, module: Any, example: Example, ids: torch.Tensor, wanted: str) -> torch.Tensor:
+def true_states(model: LanguageModel, module: Any, example: Example, ids: torch.Tensor, attribute: str) -> torch.Tensor:
     """What the module says of one sentence (T, …)."""
     if isinstance(module, AwdLstm | AwdLstmForNextWord):
         (alone,) = masks_in_double([model.batch([example], MASKS)])
         return module(alone)[0]
-    return getattr(module(input_ids=ids[None]), wanted)[0]
+    return getattr(module(input_ids=ids[None]), attribute)[0]
 
 
 def masks_in_double(batches: Sequence[Batch]) -> list[Batch]:
@@ -85,44 +85,46 @@ def clipped_total(true: list[NDArray[np.float64]], clip_norm: float) -> NDArray[
     return sum((g * min(1.0, clip_norm / n) for g, n in zip(true, norms, strict=True)), np.zeros_like(true[0]))
 
 
-def distance(found: NDArray[np.float32], expected: NDArray[np.float64]) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+def distance(computed: NDArray[np.float32], expected: NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(computed - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("build", [*COVERED.values(), *NOT_COVERED.values()], ids=[*COVERED, *NOT_COVERED])
 def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
     model = build()
-    given = examples(*LENGTHS, task=model.task)
-    true = true_gradients(model, given)
+    sentences = examples(*LENGTHS, task=model.task)
+    true = true_gradients(model, sentences)
     norms = np.array([np.linalg.norm(g) for g in true])
     for clip_norm in (norms[norms > 0].min() / 3, float(np.median(norms)), norms.max() * 3, math.inf):
-        found = clipped_gradient_sum(model, given, clip_norm, mask_seed=MASKS)
-        assert distance(found.vector, clipped_total(true, clip_norm)) < 2e-5
-        assert found.clipped == int((norms > clip_norm).sum())
-        assert found.sentences == len(given)
-        assert found.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
-        assert found.nonfinite == 0
-        check_users(model, given, true, clip_norm)
+        computed = clipped_gradient_sum(model, sentences, clip_norm, mask_seed=MASKS)
+        assert distance(computed.vector, clipped_total(true, clip_norm)) < 2e-5
+        assert computed.clipped == int((norms > clip_norm).sum())
+        assert computed.sentences == len(sentences)
+        assert computed.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
+        assert computed.nonfinite == 0
+        check_users(model, sentences, true, clip_norm)
 
 
-def check_users(model: LanguageModel, given: list[Example], true: list[NDArray[np.float64]], clip_norm: float) -> None:
+def check_users(
+    model: LanguageModel, sentences: list[Example], true: list[NDArray[np.float64]], clip_norm: float
+) -> None:
     """The sum of every user and its norm, those who share a pass and those who do not."""
-    ends = [0, 4, 5, 5, 8, len(given)]
+    ends = [0, 4, 5, 5, 8, len(sentences)]
     total = torch.zeros(model.num_parameters)
     seen = []
-    for found in user_sums(model, [given[i:j] for i, j in pairwise(ends)], clip_norm, MASKS):
-        shares = [0.5 + user for user in found.users]
+    for group in user_sums(model, [sentences[i:j] for i, j in pairwise(ends)], clip_norm, MASKS):
+        shares = [0.5 + user for user in group.users]
         before = total.clone()
-        found.add(shares, total)
+        group.add(shares, total)
         expected = np.zeros(model.num_parameters)
-        for user, share, length, tally in zip(found.users, shares, found.lengths, found.tallies, strict=True):
+        for user, share, length, tally in zip(group.users, shares, group.lengths, group.tallies, strict=True):
             own = true[ends[user] : ends[user + 1]]
             of_user = clipped_total(own, clip_norm) if own else np.zeros(model.num_parameters)
             assert length == pytest.approx(np.linalg.norm(of_user), rel=1e-4)
             assert (tally.sentences, tally.nonfinite) == (len(own), 0)
             assert tally.clipped == sum(np.linalg.norm(g) > clip_norm for g in own)
             expected += share * of_user
-        seen += found.users
+        seen += group.users
         assert np.linalg.norm((total - before).numpy() - expected) <= 2e-5 * np.linalg.norm(expected)
     assert sorted(seen) == [0, 1, 2, 3, 4]
 
@@ -149,19 +151,19 @@ def test_a_repeated_sentence_counts_each_time_it_is_given(small: LanguageModel) 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 25, 64, 4096])
 def test_a_contribution_does_not_depend_on_the_batch(small: LanguageModel, max_batch_tokens: int) -> None:
-    given = examples(*LENGTHS)
-    apart = sum(clipped_gradient_sum(small, [s], 3.0).vector.astype(np.float64) for s in given)
-    for order in (given, given[::-1]):
+    sentences = examples(*LENGTHS)
+    sum_of_singles = sum(clipped_gradient_sum(small, [s], 3.0).vector.astype(np.float64) for s in sentences)
+    for order in (sentences, sentences[::-1]):
         together = clipped_gradient_sum(small, order, 3.0, max_batch_tokens=max_batch_tokens)
-        assert distance(together.vector, apart) < 1e-5
+        assert distance(together.vector, sum_of_singles) < 1e-5
 
 
 def test_the_accumulator_adds_up_and_starts_again(small: LanguageModel) -> None:
-    given = examples(*LENGTHS)
+    sentences = examples(*LENGTHS)
     total = GradientSum(small)
-    total.add(given[:4], 2.0)
-    total.add(given[4:], 2.0)
-    at_once = clipped_gradient_sum(small, given, 2.0)
+    total.add(sentences[:4], 2.0)
+    total.add(sentences[4:], 2.0)
+    at_once = clipped_gradient_sum(small, sentences, 2.0)
     assert distance(total.result().vector, at_once.vector.astype(np.float64)) < 1e-6
     assert total.result().sentences == at_once.sentences
     assert total.result().loss_sum == pytest.approx(at_once.loss_sum, rel=1e-6)
@@ -170,11 +172,11 @@ def test_the_accumulator_adds_up_and_starts_again(small: LanguageModel) -> None:
     assert not total.result().vector.any()
 
 
-@pytest.mark.parametrize("given", [[], examples(1, 1)], ids=["none", "nothing to predict"])
-def test_nothing_to_predict_contributes_nothing(small: LanguageModel, given: list[Example]) -> None:
-    found = clipped_gradient_sum(small, given, 1.0)
-    assert not found.vector.any()
-    assert (found.sentences, found.predictions, found.loss_sum) == (len(given), 0, 0.0)
+@pytest.mark.parametrize("sentences", [[], examples(1, 1)], ids=["none", "nothing to predict"])
+def test_nothing_to_predict_contributes_nothing(small: LanguageModel, sentences: list[Example]) -> None:
+    computed = clipped_gradient_sum(small, sentences, 1.0)
+    assert not computed.vector.any()
+    assert (computed.sentences, computed.predictions, computed.loss_sum) == (len(sentences), 0, 0.0)
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, math.inf])
@@ -188,13 +190,13 @@ def test_a_sentence_that_is_not_finite_counts_as_zero(clip_norm: float, wrong: f
     embedding: Any = model.module.get_input_embeddings()
     with torch.no_grad():
         embedding.weight[token] = wrong
-    found = clipped_gradient_sum(model, [bad, *good], clip_norm)
-    assert found.nonfinite == 1
-    assert found.sentences == 4
+    computed = clipped_gradient_sum(model, [bad, *good], clip_norm)
+    assert computed.nonfinite == 1
+    assert computed.sentences == 4
     expected = clipped_gradient_sum(model, good, clip_norm)
     assert expected.nonfinite == 0
-    assert distance(found.vector, expected.vector.astype(np.float64)) < 1e-6
-    assert found.loss_sum == pytest.approx(expected.loss_sum, rel=1e-6)
+    assert distance(computed.vector, expected.vector.astype(np.float64)) < 1e-6
+    assert computed.loss_sum == pytest.approx(expected.loss_sum, rel=1e-6)
 
 
 def test_the_padding_of_a_longer_neighbour_cannot_spoil_a_sentence() -> None:
@@ -205,9 +207,9 @@ def test_the_padding_of_a_longer_neighbour_cannot_spoil_a_sentence() -> None:
     embedding: Any = model.module.get_input_embeddings()
     with torch.no_grad():
         embedding.weight[0] = math.nan
-    found = clipped_gradient_sum(model, [short, long], 0.5)
-    assert found.nonfinite == 0
-    assert distance(found.vector, clipped_total(true_gradients(model, [short, long]), 0.5)) < 2e-5
+    computed = clipped_gradient_sum(model, [short, long], 0.5)
+    assert computed.nonfinite == 0
+    assert distance(computed.vector, clipped_total(true_gradients(model, [short, long]), 0.5)) < 2e-5
 
 
 def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,12 +221,12 @@ def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         assert covered_layers(model) is None
     assert "c_fc.weight" in caplog.text
-    given = examples(9, 14)
+    sentences = examples(9, 14)
     one_by_one = GradientSum(model)
-    for sentence in given:
+    for sentence in sentences:
         clipped_sums.add_one(model, sentence, 1.0, one_by_one.views, one_by_one.tally)
-    found = clipped_gradient_sum(model, given, 1.0)
-    assert distance(found.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
+    computed = clipped_gradient_sum(model, sentences, 1.0)
+    assert distance(computed.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
 
 
 def test_a_layer_called_twice_goes_the_slow_way() -> None:
@@ -233,9 +235,9 @@ def test_a_layer_called_twice_goes_the_slow_way() -> None:
     blocks[1].mlp = blocks[0].mlp
     model = LanguageModel(model.module, model.tokenizer, model.spec, seed=0)
     assert covered_layers(model) is None
-    given = examples(9, 14)
-    found = clipped_gradient_sum(model, given, 1.0)
-    assert distance(found.vector, clipped_total(true_gradients(model, given), 1.0)) < 2e-5
+    sentences = examples(9, 14)
+    computed = clipped_gradient_sum(model, sentences, 1.0)
+    assert distance(computed.vector, clipped_total(true_gradients(model, sentences), 1.0)) < 2e-5
 
 
 def test_a_pass_leaves_the_model_as_it_was(small: LanguageModel) -> None:

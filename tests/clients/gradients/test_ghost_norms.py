@@ -1,4 +1,4 @@
-"""Norms and weighted sums of single layers against explicit per-sentence gradients in float64."""
+"""Test norms and weighted sums of single layers against explicit per-sentence gradients in float64."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_a_tied_table_of_users(tokens: int) -> None:
     layer = TiedLayer(EmbeddingLayer(embedding, names), LinearLayer(linear, names, transposed=False))
     records = [Record(ids, looked_up, looked_up, {}), Record(inputs, scores, scores, {})]
     factors = torch.tensor([0.5, -1.0, 2.0, 0.0])
-    (found,) = layer.contributions([record.of_users(2, factors) for record in records])
-    assert isinstance(found, PerSentence) == (tokens == 30)
+    (contribution,) = layer.contributions([record.of_users(2, factors) for record in records])
+    assert isinstance(contribution, PerSentence) == (tokens == 30)
     each = factors.double().view(-1, 1, 1) * (rows(ids, looked_up, 9) + outer(inputs, scores))
     expected = each.unflatten(0, (2, 2)).sum(dim=1)
-    torch.testing.assert_close(found.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    torch.testing.assert_close(contribution.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
     total = torch.zeros(9, 5)
-    found.add(torch.tensor([3.0, -1.0]), total)
+    contribution.add(torch.tensor([3.0, -1.0]), total)
     torch.testing.assert_close(total.double(), 3 * expected[0] - expected[1], rtol=1e-4, atol=1e-4)
 
 
@@ -147,8 +147,8 @@ def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
     with Tape([module]) as tape:
         output = module(inputs)
         tape.outputs()
-    found = layer.contributions([tape.records([grad])[module]])
-    for contribution in found:
+    contributions = layer.contributions([tape.records([grad])[module]])
+    for contribution in contributions:
         parameter = dict(module.named_parameters())[contribution.name]
         for sentence in range(2):
             weights = (grad * torch.eye(2)[sentence].view(2, 1, 1),)

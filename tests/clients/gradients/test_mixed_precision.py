@@ -1,4 +1,4 @@
-"""Matrix products in bfloat16: the sum moves, the promise does not."""
+"""Test matrix products in bfloat16: the sum changes within rounding, the clip still holds."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def full() -> LanguageModel:
 
 
 def test_a_sentence_stays_within_its_clip_and_a_user_within_its_norm(mixed: LanguageModel) -> None:
-    given = examples(5, 9, 17, 30)
-    for sentence in given:
+    sentences = examples(5, 9, 17, 30)
+    for sentence in sentences:
         alone = clipped_gradient_sum(mixed, [sentence], CLIP).vector
         assert np.linalg.norm(alone.astype(np.float64)) == pytest.approx(CLIP, rel=1e-2)
         assert np.linalg.norm(alone.astype(np.float64)) <= CLIP * (1 + 1e-5)
-    for found in user_sums(mixed, [given[:2], given[2:]], math.inf):
-        for row, length in enumerate(found.lengths):
+    for group in user_sums(mixed, [sentences[:2], sentences[2:]], math.inf):
+        for row, length in enumerate(group.lengths):
             total = torch.zeros(mixed.num_parameters)
-            found.add([float(row == other) for other in range(len(found.users))], total)
+            group.add([float(row == other) for other in range(len(group.users))], total)
             assert float(total.double().norm()) <= length * (1 + 1e-5)
 
 
 def test_the_sum_is_that_of_float32_but_for_rounding(mixed: LanguageModel, full: LanguageModel) -> None:
-    given = examples(5, 9, 17, 30)
-    rounded, exact = (clipped_gradient_sum(model, given, CLIP).vector for model in (mixed, full))
+    sentences = examples(5, 9, 17, 30)
+    rounded, exact = (clipped_gradient_sum(model, sentences, CLIP).vector for model in (mixed, full))
     cosine = rounded @ exact / np.linalg.norm(rounded) / np.linalg.norm(exact)
     assert 0.999 < cosine < 1 - 1e-9
 
 
 def test_utility_is_measured_in_float32(mixed: LanguageModel, full: LanguageModel) -> None:
-    given = examples(5, 9)
-    assert np.array_equal(held_out(mixed, given).losses, held_out(full, given).losses)
+    sentences = examples(5, 9)
+    assert np.array_equal(held_out(mixed, sentences).losses, held_out(full, sentences).losses)
 
 
 def test_an_lstm_is_refused() -> None:

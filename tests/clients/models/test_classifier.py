@@ -118,7 +118,7 @@ def test_a_damaged_head_is_refused(bert_folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_encoder_cannot_tell_the_next_word(bert_folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"\(bert\) reads both ways, so that it sees the word it has to tell"):
+    with pytest.raises(ModelError, match=r"\(bert\) reads both ways, so that it sees the word it predicts"):
         load_model(ModelSpec(name=str(bert_folder)), 0)
 
 

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of two machines (two raylets of one CPU each), one of which is lost."""
+"""Runs on a Ray cluster of two machines (two raylets with one CPU each), one of which is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = {
     "rounds": ROUNDS, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "privacy__q_s": 0.8,
     "privacy__user_cap": 2.0, **QUICK_TO_LOAD,
 }  # fmt: skip
-WORKER_BACK_SECONDS = 600.0  # of the whole run; a test that has to wait for so long fails
+WORKER_BACK_SECONDS = 600.0  # the test fails if it has to wait for longer
 MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
@@ -43,7 +43,7 @@ class Machines(NamedTuple):
     Attributes:
         address: where runs join it.
         place: the working folder of all its processes.
-        raylets: the process of each machine; the server joins by way of the first.
+        raylets: the process of each machine; the server joins through the first.
     """
 
     address: str
@@ -58,10 +58,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Two raylets on this machine.
+    """Yield a cluster of two raylets on this machine.
 
-    Ray's files lie in a folder of its own, with a short name because names of sockets must be, and no note of the
-    address is left in the usual one: it would mislead every Ray started meanwhile.
+    Ray's files are in a separate folder with a short name, because socket names must be short. The cluster's address is
+    not written to the usual file, where every other Ray would find it.
     """
     from ray.cluster_utils import Cluster
 
@@ -83,19 +83,19 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 class Undisturbed(NamedTuple):
-    """A run on both machines: its folder, the notes of its nodes, and what was said meanwhile."""
+    """A run on both machines: its folder, the notes of its nodes, and its stderr."""
 
     run: RunFolder
     notes: Path
-    said: str
+    errors: str
 
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
         run = _run_on(machines, corpus, folder / "run", folder / "notes")
-    return Undisturbed(run, folder / "notes", said.getvalue())
+    return Undisturbed(run, folder / "notes", errors.getvalue())
 
 
 def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
@@ -105,7 +105,7 @@ def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     assert apart(alone, undisturbed.run, LEARNING_RATE) < SAME_MODEL
     assert (undisturbed.run.metrics()["failed_nodes"].dropna() == 0).all()
     assert {raylet for _, _, raylet in _read(undisturbed.notes)} == set(machines.raylets)
-    assert undisturbed.said == ""
+    assert undisturbed.errors == ""
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -117,8 +117,7 @@ def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) 
 def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
-    """Round 2 loses a worker that has done its work and not sent it; round 3, in which it works again, a machine, for
-    the rest of the run."""
+    """Round 2 loses a worker after its work and before its reply; round 3 loses a machine for the rest of the run."""
     whole = undisturbed.run
     run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)
     assert measured(whole) == measured(run)
@@ -134,7 +133,7 @@ def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
 def _run_on(
     machines: Machines, corpus: Path, out: Path, notes: Path, *, worker_lost: int = 0, machine_lost: int = 0
 ) -> RunFolder:
-    """A run whose nodes note what they do, and in which what the arguments say is lost in these rounds."""
+    """Do a run whose nodes write notes, and which loses a worker or a machine in the given rounds (0: never)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "fl_sim.engines.engine.client_app", _noting(notes, worker_lost, machine_lost, machines.raylets[1])
@@ -145,20 +144,20 @@ def _run_on(
 
 
 def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int) -> ClientApp:
-    """Our ClientApp, which first notes round, node and raylet; what is lost, is lost when the work is done.
+    """Return our ClientApp, which also notes round, node and raylet; a loss happens when the work is done.
 
-    The round that loses a machine waits until both machines are at work, which needs the worker that was lost before.
+    The round that loses a machine waits until both machines are at work; for that, the worker lost before must be back.
     """
     client = ClientApp()
-    patience = time.monotonic() + WORKER_BACK_SECONDS
+    deadline = time.monotonic() + WORKER_BACK_SECONDS
 
     def both_at_work(number: int) -> bool:
         raylets = {line.split()[2] for line in notes.read_text().splitlines() if line.startswith(f"{number} ")}
-        return len(raylets) == 2 or time.monotonic() > patience
+        return len(raylets) == 2 or time.monotonic() > deadline
 
     @client.train(TRAIN_ACTION)
     def train(message: Message, context: Context) -> Message:
-        from fl_sim.clients.client_app import app  # here, because all this is sent to the workers as it stands
+        from fl_sim.clients.client_app import app  # here, because this function is pickled and sent to the workers
 
         number, node, raylet = (
             message.content["config"]["server_round"],
@@ -182,7 +181,7 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
 
 
 def _read(notes: Path) -> list[tuple[int, ...]]:
-    """Round, node and raylet of every piece of work."""
+    """Return round, node and raylet of every request."""
     return [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
 
 

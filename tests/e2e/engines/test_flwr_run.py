@@ -1,4 +1,4 @@
-"""``flwr run . --stream`` for real: its own SuperLink, on this machine alone, with the model of the inline engine."""
+"""``flwr run . --stream`` with a real SuperLink on this machine gives the model of the inline engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ON_THIS_MACHINE = {
 
 
 class Flower:
-    """The ``flwr`` command with a home and a SuperLink of its own, at work in ``place``."""
+    """The ``flwr`` command with its own home and SuperLink, run in ``place``."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -51,7 +51,7 @@ class Flower:
         self.environment = os.environ | ON_THIS_MACHINE | own | {"PATH": path}
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The command done; again where its SuperLink was not up within Flower's 15 seconds, as on a busy machine."""
+        """Run the command; repeat it if the SuperLink was not up within Flower's 15 seconds, as on a busy machine."""
         command = [str(Path(sys.executable).with_name("flwr")), *words]
         for _ in range(5):
             done = subprocess.run(
@@ -62,16 +62,16 @@ class Flower:
         return done
 
     def run(self, run_config: str) -> subprocess.CompletedProcess[str]:
-        """``flwr run . --stream`` on two nodes and one worker."""
+        """Run ``flwr run . --stream`` with two nodes and one worker."""
         federation = "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1"
         return self("run", str(REPOSITORY), "--stream", "--run-config", run_config, "--federation-config", federation)
 
     def statuses(self) -> list[str]:
-        """What ``flwr list`` says of all runs, the latest first."""
+        """Return the status of all runs in ``flwr list``, the latest first."""
         return [str(run["status"]) for run in json.loads(self("list", "--format", "json").stdout)["runs"]]
 
     def superlink(self) -> list[int]:
-        """The ids of its processes."""
+        """Return the ids of the SuperLink's processes."""
         return [process for process, command in processes_in(self.place).items() if "flower-superlink" in command]
 
     def stop_superlink(self) -> None:
@@ -93,7 +93,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Done(NamedTuple):
-    """Two runs, the first of which can be, and what ``flwr list`` says of them then."""
+    """A run that succeeds, one that is refused, and their statuses in ``flwr list``."""
 
     trained: subprocess.CompletedProcess[str]
     refused: subprocess.CompletedProcess[str]
@@ -115,19 +115,19 @@ def test_flwr_run_trains_the_model_of_the_inline_engine(
 ) -> None:
     assert done.trained.returncode == 0, done.trained.stderr
     folder = flower.home / "fl-sim-runs" / "tonight"
-    said = done.trained.stdout + done.trained.stderr
-    assert f"fl-sim DONE: results are in {folder}" in said
-    assert "fl-sim: round 2/2, perplexity" in said
+    output = done.trained.stdout + done.trained.stderr
+    assert f"fl-sim DONE: results are in {folder}" in output
+    assert "fl-sim: round 2/2, perplexity" in output
     assert done.statuses[1:] == ["finished:completed"]
     inline = simulation.run(configuration(corpus, tmp_path / "inline", engine__nodes=2, **CHANGES))
     assert apart(inline, RunFolder.open(folder), LEARNING_RATE) < SAME_MODEL
 
 
-def test_a_run_that_cannot_be_says_so_although_flower_exits_with_0(done: Done) -> None:
-    assert done.refused.returncode == 0  # Flower's own; the day it tells, docs/flower.md can be shorter
-    said = [line for line in (done.refused.stdout + done.refused.stderr).splitlines() if "fl-sim FAILED: " in line]
-    assert len(said) == 1
-    assert "/nowhere/at/all: no such folder" in said[0]
+def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:
+    assert done.refused.returncode == 0  # Flower's exit code; once it reports failures, docs/flower.md can be shorter
+    failures = [line for line in (done.refused.stdout + done.refused.stderr).splitlines() if "fl-sim FAILED: " in line]
+    assert len(failures) == 1
+    assert "/nowhere/at/all: no such folder" in failures[0]
     assert done.statuses[0] == "finished:failed"
 
 
@@ -138,7 +138,7 @@ def test_flower_itself_refuses_a_key_that_no_run_has(flower: Flower) -> None:
 
 
 def test_nothing_lives_on_once_the_superlink_is_stopped(flower: Flower) -> None:
-    """Stopped as docs/flower.md says; it runs alone, too."""
+    """It is stopped as docs/flower.md says. This test can also run alone."""
     if not flower.superlink():
         flower("list")
     assert flower.superlink()

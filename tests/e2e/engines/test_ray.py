@@ -1,4 +1,4 @@
-"""Runs on a Ray of their own: the same model, stopped by Ctrl-C, and with nodes that fail."""
+"""Runs that start Ray: the same model, stopped by Ctrl-C, and with failing nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SETTINGS = {
     "privacy__q_s": 0.8, "privacy__user_cap": 2.0, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE,
 }  # fmt: skip
 
-# fl-sim, less the plots: to load what draws, and to draw, takes longer than these runs do.
+# fl-sim without plots, which take longer than these runs.
 _FL_SIM = """
 import sys, types
 plots = sys.modules["fl_sim.reporting.plots"] = types.ModuleType("fl_sim.reporting.plots")
@@ -50,7 +50,7 @@ from fl_sim.cli.main import main
 sys.exit(main())
 """
 
-# The same, with nodes that are at work on a round for minutes.
+# The same, with nodes that work on a round for minutes.
 _FL_SIM_AT_WORK = (
     """
 from flwr.clientapp import ClientApp
@@ -74,12 +74,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     corpus: Path, tmp_path: Path, place: Path
 ) -> None:
-    """The command as it is: its plots, the folder that it chooses, and a terminal that knows ASCII alone."""
+    """Run the real command: with plots, in the folder that it chooses, and on an ASCII terminal."""
     command = [sys.executable, "-m", "fl_sim.cli.main", "run", "--json", *_on_ray(corpus, None, workers=2, **SETTINGS)]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)  # one object and nothing else
+    result = json.loads(done.stdout)  # exactly one object
     assert result["stopped"] == "rounds"
     errors = done.stderr.decode("ascii")
     assert "note: N is" in errors
@@ -95,10 +95,10 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
 
 
 def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_path: Path, place: Path) -> None:
-    endless = {"rounds": 5000, "privacy__strategy": "noiseless"}  # so that no ε of 5,000 rounds is computed
+    endless = {"rounds": 5000, "privacy__strategy": "noiseless"}  # avoids computing ε for 5,000 rounds
     with _started(place, _FL_SIM, "run", *_on_ray(corpus, tmp_path / "run", **endless)) as process:
         _wait_for_round(tmp_path / "run", 1, process)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group, Ray's processes included
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group, including Ray's processes
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"go on with: fl-sim resume {tmp_path / 'run'}" in errors
@@ -111,18 +111,20 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_pa
 
 
 def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path) -> None:
-    """The nodes are at work for minutes on a round; the server waits for them in a thread of Flower's."""
+    """The nodes work on a round for minutes, and the server waits for them in one of Flower's threads."""
     with _started(place, _FL_SIM_AT_WORK, "run", *_on_ray(corpus, tmp_path / "run")) as process:
         _wait_for_round(tmp_path / "run", 0, process)
         _wait_for(lambda: any("ClientAppActor.run" in name for name in processes_in(place).values()), process)
         os.killpg(process.pid, signal.SIGINT)
         assert process.stderr is not None
-        assert any("Ctrl-C again stops at once" in line for line in process.stderr)  # two signals at once would be one
+        assert any(
+            "Ctrl-C again stops at once" in line for line in process.stderr
+        )  # two signals at once would count as one
         os.killpg(process.pid, signal.SIGINT)
-        asked = time.monotonic()
+        interrupted = time.monotonic()
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert time.monotonic() - asked < 60
+    assert time.monotonic() - interrupted < 60
     assert "Traceback" not in errors
     assert wait_until_none_in(place) == {}
     assert RunFolder.open(tmp_path / "run").last_round == 0
@@ -153,12 +155,12 @@ def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatc
         engine.run(server, client)
     engine.close()
     assert done == [2]
-    assert signal.getsignal(signal.SIGTERM) == on_sigterm  # Ray would print a stack and abort
+    assert signal.getsignal(signal.SIGTERM) == on_sigterm  # Ray's handler would print a stack trace and abort
     assert wait_until_none_in(place) == {}
 
 
 def _on_ray(corpus: Path, out: Path | None, workers: int = 1, **changes: object) -> list[str]:
-    """The flags of a run; without ``out`` it chooses its folder."""
+    """Return the flags of a run on Ray; without ``out`` the run chooses its folder."""
     engine = {"engine__name": "ray", "engine__nodes": 2, "engine__num_cpus": workers}
     values = settings(corpus, out or Path(), **{**engine, **QUICK_TO_LOAD, **changes})
     return command_line(values if out else {key: value for key, value in values.items() if key != "out"})
@@ -170,7 +172,7 @@ def _command(program: str, *words: str) -> list[str]:
 
 @contextmanager
 def _started(place: Path, program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """``fl-sim`` at work in a process group of its own, as a shell would start it."""
+    """Run ``fl-sim`` in a new process group, as a shell would start it."""
     with subprocess.Popen(
         _command(program, *words),
         cwd=place,
@@ -200,6 +202,6 @@ def _wait_for_round(folder: Path, number: int, process: subprocess.Popen[str]) -
 
 
 def _unexpected(errors: str) -> list[str]:
-    """The lines of stderr that are neither a note on the run's promise nor the progress bar, ε being no ASCII."""
+    """Return the lines of stderr that are neither a note on the guarantee nor the progress bar (whose ε is escaped)."""
     lines = [line for line in errors.splitlines() if line.strip()]
     return [line for line in lines if not line.startswith("note: ") and r"\u03b5 user" not in line]

@@ -1,4 +1,4 @@
-"""One run on different engines, cut into different nodes, interrupted and killed: the result is the same."""
+"""One run on different engines, with different nodes, interrupted and killed: the result is the same."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(corpus: Path, tmp_path: Path) -> Run:
-    """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
+    """``run("name", rounds=3)`` does an inline run in this process and returns the run folder."""
     return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
 
 
@@ -68,10 +68,10 @@ def test_the_model_does_not_depend_on_the_number_of_nodes(run: Run, strategy: st
 
 
 def test_some_users_have_more_eligible_sentences_than_their_cap_and_some_fewer(corpus: Path) -> None:
-    """Else the test above would not see one of the two ways to a user's sum."""
-    everybody = np.array([[0, USERS]])
+    """Check that the test above covers both ways to compute a user's sum."""
+    all_users = np.array([[0, USERS]])
     ownership = Corpus.open(corpus).ownership("train")
-    eligible = select(ownership, everybody, sampling.round_seed(0, 1), q_e=0.5, q_s=0.8).counts
+    eligible = select(ownership, all_users, sampling.round_seed(0, 1), q_e=0.5, q_s=0.8).counts
     cap = STRATEGIES["uedp"]["privacy__user_cap"]
     assert (eligible > cap).any()
     assert ((eligible > 0) & (eligible <= cap)).any()
@@ -80,8 +80,8 @@ def test_some_users_have_more_eligible_sentences_than_their_cap_and_some_fewer(c
 def test_the_tolerance_is_narrow_enough_to_miss_no_user(run: Run) -> None:
     changes = {"privacy__strategy": "noiseless", **PLAIN, **STRATEGIES["noiseless"]}
     assert apart(run("one"), run("other", seed=1), LEARNING_RATE) > 1000 * SAME_MODEL
-    all_of_them, all_but_some = run("all", **changes), run("some", privacy__q_u=0.5, **changes)
-    assert apart(all_of_them, all_but_some, LEARNING_RATE) > 1000 * SAME_MODEL
+    all_users, some_users = run("all", **changes), run("some", privacy__q_u=0.5, **changes)
+    assert apart(all_users, some_users, LEARNING_RATE) > 1000 * SAME_MODEL
 
 
 def test_with_adam_and_noise_the_model_does_not_depend_on_the_number_of_nodes(run: Run) -> None:
@@ -89,17 +89,17 @@ def test_with_adam_and_noise_the_model_does_not_depend_on_the_number_of_nodes(ru
     assert apart(one, six, LEARNING_RATE) < SAME_MODEL
 
 
-def test_under_adam_without_noise_only_numbers_that_have_no_gradient_wander(run: Run) -> None:
-    """Adam divides by the gradient's own size, so it makes steps of what is only rounding.
+def test_under_adam_without_noise_only_parameters_without_gradient_differ(run: Run) -> None:
+    """Adam divides by the size of the gradient, so it turns rounding errors into steps.
 
-    That is so for the biases of the attention's keys (16 of this model's numbers): a softmax does not feel them, so
+    This affects the biases of the attention's keys (16 parameters of this model). The softmax is invariant to them, so
     they change no prediction.
     """
     one, six = (
         run(f"{nodes}", engine__nodes=nodes, privacy__strategy="noiseless", privacy__q_s=1.0) for nodes in (1, USERS)
     )
-    wandered = np.abs(model_of(one) - model_of(six)) > 1e-6
-    assert 0 < wandered.sum() < 0.001 * wandered.size
+    differs = np.abs(model_of(one) - model_of(six)) > 1e-6
+    assert 0 < differs.sum() < 0.001 * differs.size
     losses = [folder.metrics()["loss"].iloc[-1] for folder in (one, six)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
@@ -133,12 +133,12 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, t
     assert _but_for_time(whole) == _but_for_time(resumed)
 
 
-def test_a_finished_run_refuses_to_go_on(run: Run) -> None:
+def test_a_finished_run_is_not_resumed(run: Run) -> None:
     with pytest.raises(ResultsError, match="finished"):
         simulation.resume(run("done", rounds=1).path)
 
 
-def test_a_run_refuses_to_go_on_with_another_corpus(tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_with_another_corpus(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     config = configuration(corpus, tmp_path / "run", rounds=3)
     simulation.run(config, on_row=lambda row: row["round"] == 0 and signal.raise_signal(signal.SIGINT))
@@ -151,7 +151,7 @@ def test_a_run_refuses_to_go_on_with_another_corpus(tmp_path: Path) -> None:
 def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
     run: Run, corpus: Path, tmp_path: Path
 ) -> None:
-    """While the second of two nodes is at work in round 2, which is the fourth piece of work."""
+    """It is killed while the second of two nodes works in round 2, on the fourth request."""
     changes = {"rounds": 3, "engine__nodes": 2, **STRATEGIES["uedp"]}
 
     def run_and_die() -> int:
@@ -167,8 +167,8 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
         run("killed", **changes)
         return 0
 
-    code, said = forked(run_and_die, tmp_path / "said")
-    assert code == -signal.SIGKILL, said
+    code, errors = forked(run_and_die, tmp_path / "errors")
+    assert code == -signal.SIGKILL, errors
     assert RunFolder.open(tmp_path / "killed").last_round == 1
     resumed, whole = simulation.resume(tmp_path / "killed"), run("whole", **changes)
     assert np.array_equal(model_of(whole), model_of(resumed))
@@ -176,6 +176,6 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(
 
 
 def _but_for_time(run: RunFolder) -> dict[str, object]:
-    """The result without durations, and without the identity of the run, which its ledger has at random."""
+    """Return the result without durations and without the ledger, which has the run's random id."""
     result = dict(run.result or {})
     return {key: value for key, value in result.items() if "seconds" not in key and key != "ledger"}

@@ -1,6 +1,6 @@
-"""Whatever is wrong with what somebody asks for: one clear line, exit code 2, and nothing left behind.
+"""Any bad input gives one clear line and exit code 2, and leaves nothing behind.
 
-Every row of a table is an argument list (or a broken folder) and the words that its one line must have.
+A row of a table is an argument list (or a broken folder) and the words that the line must contain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True, scope="module")
 def without_plots() -> Iterator[None]:
-    """Drawing takes longer than a tiny run."""
+    """Skip the plots, which take longer than a tiny run."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         yield
@@ -37,13 +37,13 @@ def without_plots() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared corpus that is sound."""
+    """Return a valid prepared corpus."""
     return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @pytest.fixture(scope="module")
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder after its last round."""
+    """Return the folder of a finished run."""
     out = tmp_path_factory.mktemp("runs") / "finished"
     sizes = tiny.command_line(dict(tiny.MODEL))
     arguments = ["--engine", "inline", "--corpus", str(corpus), "--rounds", "2", "--out", str(out), *sizes]
@@ -53,7 +53,7 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def unfinished(finished: Path, tmp_path: Path) -> Path:
-    """A run folder as a killed run leaves it."""
+    """Return a run folder as a killed run leaves it."""
     folder = tmp_path / "unfinished"
     shutil.copytree(finished, folder)
     (folder / "result.json").unlink()
@@ -61,23 +61,23 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
 
 
 def refused(arguments: list[str], capsys: Capture) -> str:
-    """The one line that ``fl-sim`` says about ``arguments`` before it exits with 2."""
+    """Return the one line with which ``fl-sim`` refuses ``arguments`` (exit code 2)."""
     capsys.readouterr()
     try:
         code = main(arguments)
-    except SystemExit as left:  # argparse's way out
-        code = int(str(left.code))
-    said = capsys.readouterr()
-    assert code == 2, said
-    assert said.out == ""
-    assert said.err.endswith("\n")
-    assert said.err.count("\n") == 1, said.err
-    assert "Traceback" not in said.err
-    return said.err
+    except SystemExit as stop:  # raised by argparse
+        code = int(str(stop.code))
+    output = capsys.readouterr()
+    assert code == 2, output
+    assert output.out == ""
+    assert output.err.endswith("\n")
+    assert output.err.count("\n") == 1, output.err
+    assert "Traceback" not in output.err
+    return output.err
 
 
 def says(line: str, words: str) -> None:
-    """Whether ``line`` has all of ``words``, which a bar separates."""
+    """Check that ``line`` contains all of ``words``, separated by ``|``."""
     for word in words.split("|"):
         assert word in line, line
 
@@ -272,7 +272,7 @@ def test_damaged_run_folders_cannot_be_resumed(
     assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.is_file()} == before
 
 
-def test_resuming_what_is_no_unfinished_run(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_resuming_something_other_than_an_unfinished_run(finished: Path, tmp_path: Path, capsys: Capture) -> None:
     says(refused(["resume", str(finished)], capsys), f"{finished}|is finished")
     says(refused(["resume", str(tmp_path)], capsys), f"{tmp_path}|not a run folder")
     says(refused(["resume", str(tmp_path / "nothing")], capsys), "there is no such folder")
@@ -292,7 +292,7 @@ def test_a_checkpoint_of_another_model(unfinished: Path, capsys: Capture) -> Non
     says(refused(["resume", str(unfinished)], capsys), "does not fit")
 
 
-def test_settings_and_rows_that_were_changed_behind_the_checkpoint(unfinished: Path, capsys: Capture) -> None:
+def test_settings_and_rows_changed_after_the_checkpoint(unfinished: Path, capsys: Capture) -> None:
     config = (unfinished / "config.json").read_text()
     faster = json.loads(config)
     faster["run"]["server"]["learning_rate"] *= 10
@@ -305,7 +305,7 @@ def test_settings_and_rows_that_were_changed_behind_the_checkpoint(unfinished: P
     says(refused(["resume", str(unfinished)], capsys), "metrics.jsonl|was changed after the run's last checkpoint")
 
 
-def test_rounds_that_no_metrics_record(unfinished: Path, capsys: Capture) -> None:
+def test_rounds_missing_from_the_metrics(unfinished: Path, capsys: Capture) -> None:
     first = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
     (unfinished / "metrics.jsonl").write_text(first)
     says(refused(["resume", str(unfinished)], capsys), "checkpoint is of round 2|0 to 0")
@@ -340,7 +340,7 @@ def test_empty_folder_given_as_output_stays(corpus: Path, tmp_path: Path, capsys
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, out: Path, rows: int) -> None:
-    """Let every write fail once the run in ``out`` has recorded so many rows."""
+    """Make every write fail once the run in ``out`` has recorded ``rows`` rows."""
 
     def fsync(descriptor: int) -> None:
         metrics = out / "metrics.jsonl"
@@ -379,15 +379,15 @@ def test_disk_full_on_the_way(
 
 
 def state_of(run: Path) -> dict[str, object]:
-    """The checkpoint of a run, but for the ledger, whose identity is drawn at random."""
-    found = Checkpoint.read(run / "checkpoint")
-    assert found is not None
-    state = {name: value.tobytes() for name, value in found.optimizer.items()}
-    return {"round": found.server_round, "model": found.vector.tobytes(), **state}
+    """Return the checkpoint of a run without the ledger, whose id is random."""
+    checkpoint = Checkpoint.read(run / "checkpoint")
+    assert checkpoint is not None
+    state = {name: value.tobytes() for name, value in checkpoint.optimizer.items()}
+    return {"round": checkpoint.server_round, "model": checkpoint.vector.tobytes(), **state}
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``fl-sim`` in a process of its own."""
+    """Run ``fl-sim`` in a separate process."""
     words = [sys.executable, "-m", "fl_sim.cli.main", *arguments]
     return subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False)
 

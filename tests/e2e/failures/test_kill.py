@@ -1,5 +1,7 @@
-"""Killed at random moments, out of disk, without the right to write: nothing is lost that was there, and one line says
-what is wrong. (``benchmarks/kill_runs.py`` kills more often.)"""
+"""Runs that are killed, run out of disk or may not write: nothing is lost, and one line says what is wrong.
+
+``benchmarks/kill_runs.py`` kills more often.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.e2e.small_runs import command_line, configuration, measured, model_of
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 SMALL_FILES = 100_000
-"""Bytes: every file of a small run but its checkpoints and its model stays below."""
+"""Bytes: every file of a small run stays below, except its checkpoints and its model."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
 
 
 def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
-    """A run of four rounds that was killed after round ``after``: it has no result."""
+    """Return a run of four rounds that ended without a result after round ``after``."""
 
     def die(row: simulation.Row) -> None:
         if row["round"] == after:
@@ -49,14 +51,14 @@ def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
     return RunFolder.open(out)
 
 
-def limited(words: list[str], folder: Path, take: Callable[[], None]) -> tuple[int, str]:
-    """Exit code and stderr of ``fl-sim`` in a process that ``take`` has taken something from."""
+def limited(words: list[str], folder: Path, restrict: Callable[[], None]) -> tuple[int, str]:
+    """Run ``fl-sim`` in a forked process after ``restrict``; return its exit code and stderr."""
 
     def work() -> int:
-        take()
+        restrict()
         return main(words)
 
-    return forked(work, folder / "said")
+    return forked(work, folder / "errors")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -70,9 +72,9 @@ def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path
     state = (run / "checkpoint" / "latest.safetensors").read_bytes()
     assert len(state) > SMALL_FILES
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, SMALL_FILES))  # noqa: E731
-    code, said = limited(["resume", str(run), "--quiet"], tmp_path, limit)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "File too large" in said
+    code, errors = limited(["resume", str(run), "--quiet"], tmp_path, limit)
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert "File too large" in errors
     assert (run / "checkpoint" / "latest.safetensors").read_bytes() == state
     assert not list(run.rglob(".*.tmp"))
     resumed = simulation.resume(run)
@@ -84,26 +86,26 @@ def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> None:
     words = ["run", "--quiet", *command_line(settings(corpus, tmp_path / "run"))]
-    code, said = limited(words, tmp_path, lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1) and None)
-    assert (code, said) == (2, "fl-sim run: No space left on device\n")
+    code, errors = limited(words, tmp_path, lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1) and None)
+    assert (code, errors) == (2, "fl-sim run: No space left on device\n")
     assert RunFolder.open(tmp_path / "run").result is not None
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become somebody who may not write")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become a user who may not write")
 def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     run = stopped(corpus, tmp_path / "run").path
     (run / "checkpoint").chmod(0o755)
     before = contents(run)
-    (tmp_path / "said").touch(0o666)
+    (tmp_path / "errors").touch(0o666)
 
     def become_nobody() -> None:
         os.chdir(run)
         os.setresuid(65534, 65534, 65534)
 
-    code, said = limited(["resume", ".", "--quiet"], tmp_path, become_nobody)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "Permission denied" in said
+    code, errors = limited(["resume", ".", "--quiet"], tmp_path, become_nobody)
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert "Permission denied" in errors
     assert contents(run) == before
 
 
@@ -113,7 +115,7 @@ def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
     Checkpoint(1, np.linspace(-1, 1, 50, dtype=np.float32), {"first": np.ones(50)}, head, {}).write(folder)
     (file,) = folder.iterdir()
     sound = file.read_bytes()
-    for place in range(0, len(sound) * 8, 7):  # 7: every bit of a byte gets its turn
+    for place in range(0, len(sound) * 8, 7):  # step 7 covers every bit position of a byte
         changed = bytearray(sound)
         changed[place // 8] ^= 1 << place % 8
         file.write_bytes(changed)
@@ -122,7 +124,7 @@ def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
-    """Whole and consistent in itself, but it says less than was released."""
+    """The ledger is complete and consistent, but lacks a release."""
     run = tmp_path / "run"
     older: dict[str, bytes] = {}
 
@@ -145,7 +147,7 @@ def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp
 def test_a_run_killed_while_it_finished_can_finish(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result comes last: with it the run is finished, and all else is there."""
+    """The result is written last, so that a run with a result is complete."""
 
     def die(run: RunFolder) -> None:
         raise KeyboardInterrupt
@@ -160,7 +162,7 @@ def test_a_run_killed_while_it_finished_can_finish(
     assert (simulation.resume(run).result or {})["stopped"] == "rounds"
 
 
-def test_what_a_killed_write_left_is_swept_away(corpus: Path, tmp_path: Path) -> None:
+def test_files_left_by_a_killed_write_are_removed(corpus: Path, tmp_path: Path) -> None:
     run = stopped(corpus, tmp_path / "run").path
     left = [run / ".metrics.jsonl.12345678.tmp", run / "checkpoint" / ".latest.safetensors.12345678.tmp"]
     for path in left:

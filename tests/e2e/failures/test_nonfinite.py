@@ -1,4 +1,4 @@
-"""Gradients and losses that are no numbers: they count as zero, the round says how many, and the promise holds."""
+"""Non-finite gradients and losses count as zero, the round reports their number, and the guarantee holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.e2e.small_runs import configuration, model_of, small_corpus
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 ILL = 5
-"""Every so manieth sentence makes the model overflow."""
+"""Every fifth sentence makes the model overflow."""
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +41,16 @@ def is_ill(examples: Sequence[Example]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [math.nan, -math.inf])
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
-def test_what_is_not_finite_counts_as_zero_and_is_reported(
+def test_non_finite_gradients_count_as_zero_and_are_reported(
     strategy: str, wrong: float, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gradients(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> Any:
-        loss, found = loss_gradients(model, examples, mask_seed)
-        return (wrong, {name: g * wrong for name, g in found.items()}) if is_ill(examples) else (loss, found)
+        loss, gradient = loss_gradients(model, examples, mask_seed)
+        return (wrong, {name: g * wrong for name, g in gradient.items()}) if is_ill(examples) else (loss, gradient)
 
     def losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
-        found = sentence_losses(model, examples, mask_seed)
-        return found * wrong if is_ill(examples) else found
+        values = sentence_losses(model, examples, mask_seed)
+        return values * wrong if is_ill(examples) else values
 
     run: Callable[[str], RunFolder] = lambda name: simulation.run(  # noqa: E731
         configuration(corpus, tmp_path / name, privacy__strategy=strategy, privacy__q_u=1.0, **RATES[strategy])

@@ -1,4 +1,4 @@
-"""The real rounds on many copies of a small world: exactly the mechanism, and never more leaky than its ε."""
+"""Test the real rounds on many copies of a small federation: exactly the mechanism, and within its ε."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, Scenari
 from fl_sim.clients.selection import select
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.messages import LocalRule
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.primitives import clipping
-from fl_sim.strategies.registry import build_strategy
 
 DELTA = 1e-5
-COINS = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.4, q_s=0.5, user_cap=3)
+SAMPLED = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.4, q_s=0.5, user_cap=3)
 
 
 def quiet_sums(event: RoundEvent, scenario: Scenario, present: bool, copies: int, rounds: int = 1) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_copies_share_no_user_and_no_entity() -> None:
         (RoundEvent("user_level", 1.0), Adjacency(5, ContributionBound(3, 1)), -3.0, 4.0),
     ],
 )
-def test_without_coins_the_protected_data_move_the_sum_as_far_as_proven(
+def test_without_sampling_the_protected_data_move_the_sum_as_far_as_proven(
     event: RoundEvent, adjacency: Adjacency, without: float, present: float
 ) -> None:
     scenario = worst_case(event, adjacency)
@@ -68,21 +68,25 @@ def test_without_coins_the_protected_data_move_the_sum_as_far_as_proven(
     assert quiet_sums(event, scenario, True, copies=3) == pytest.approx(np.full((1, 3), present), abs=1e-5)
 
 
-def test_the_shift_has_the_law_of_the_theorem() -> None:
+def test_the_shift_has_the_distribution_of_the_theorem() -> None:
     """( min(B·K', ŵ) + A·K ) / ŵ, with M ~ Binomial(F, q_u) sampled users."""
     n_user, entity_bound, copies = 5, ContributionBound(2, 1), 40_000
-    found = quiet_sums(COINS, worst_case(COINS, Adjacency(n_user, entity_bound)), True, copies)[0] * COINS.user_cap
+    shifts = (
+        quiet_sums(SAMPLED, worst_case(SAMPLED, Adjacency(n_user, entity_bound)), True, copies)[0] * SAMPLED.user_cap
+    )
     rng = np.random.default_rng(0)
-    user = np.minimum((rng.random(copies) < COINS.q_u) * rng.binomial(n_user, COINS.q_s, copies), 3)
-    knowers = rng.binomial(entity_bound.users, COINS.q_u, copies)
-    entity = (rng.random(copies) < COINS.q_e) * rng.binomial(knowers, COINS.q_s)
+    user = np.minimum((rng.random(copies) < SAMPLED.q_u) * rng.binomial(n_user, SAMPLED.q_s, copies), 3)
+    affected = rng.binomial(entity_bound.users, SAMPLED.q_u, copies)
+    entity = (rng.random(copies) < SAMPLED.q_e) * rng.binomial(affected, SAMPLED.q_s)
     expected = np.bincount(user + entity, minlength=6)
-    observed = np.bincount(found.round().astype(int), minlength=6)
+    observed = np.bincount(shifts.round().astype(int), minlength=6)
     assert stats.chi2_contingency(np.stack([expected, observed])).pvalue > 1e-4
 
 
 def test_copies_and_rounds_are_independent() -> None:
-    sums = quiet_sums(COINS, worst_case(COINS, Adjacency(5, ContributionBound(2, 1))), True, copies=20_000, rounds=2)
+    sums = quiet_sums(
+        SAMPLED, worst_case(SAMPLED, Adjacency(5, ContributionBound(2, 1))), True, copies=20_000, rounds=2
+    )
     neighbours = np.corrcoef(sums[0, ::2], sums[0, 1::2])[0, 1]
     rounds = np.corrcoef(sums[0], sums[1])[0, 1]
     assert abs(neighbours) < 4 / math.sqrt(10_000)
@@ -99,10 +103,10 @@ def test_the_noise_is_that_of_the_plan() -> None:
 def test_the_fast_sum_is_the_sum_by_definition() -> None:
     """Projecting different values once equals projecting every sentence and every user."""
     corpus = build(Scenario(reach_users=3, reach_sentences=4, user_sentences=6, background=2), True, copies=7)
-    seam = seam_of(COINS, 1, DELTA)
+    seam = seam_of(SAMPLED, 1, DELTA)
     runs = np.array([[0, 5], [8, 21]])
     chosen = select(corpus.ownership, runs, 123, 0.7, 0.6)
-    rule = LocalRule("gradients", 0.7, 0.6, sentence_clip=1.0, user_clip=3.0)
+    rule = ClippedGradients(q_e=0.7, q_s=0.6, sentence_clip=1.0, user_clip=3.0)
     expected = np.zeros(7)
     start = 0
     for user, count in zip(chosen.users, chosen.counts, strict=True):
@@ -160,7 +164,7 @@ def test_the_audit_comes_close_where_theory_is_exact() -> None:
     assert 0.75 * finding.epsilon_proven < finding.audit.gaussian.epsilon < finding.epsilon_proven
 
 
-def test_a_gaussian_bound_is_given_only_where_no_coin_decides() -> None:
+def test_a_gaussian_bound_is_given_only_without_sampling() -> None:
     for event, adjacency, rounds in AUDITED:
         target = OwnMechanism(seam_of(event, rounds, DELTA), worst_case(event, adjacency))
         certain = event.q_u == event.q_s == 1 and (event.q_e == 1 or adjacency.entity_bound.total == 0)
@@ -168,7 +172,7 @@ def test_a_gaussian_bound_is_given_only_where_no_coin_decides() -> None:
 
 
 def test_the_same_seed_gives_the_same_scores() -> None:
-    target = OwnMechanism(seam_of(COINS, 2, DELTA), worst_case(COINS, Adjacency(2)))
+    target = OwnMechanism(seam_of(SAMPLED, 2, DELTA), worst_case(SAMPLED, Adjacency(2)))
     first, again, other = (attack(target, rounds=2, trials=100, seed=seed) for seed in (0, 0, 1))
     assert np.array_equal(first.present, again.present)
     assert np.array_equal(first.without, again.without)
@@ -191,13 +195,13 @@ def test_a_scenario_without_anyone_is_refused() -> None:
         Scenario(background=3)
     with pytest.raises(PrivacyError, match="companions is -1"):
         Scenario(user_sentences=1, companions=-1)
-    case = own_case("user", COINS, Adjacency(2), 1, DELTA)
+    case = own_case("user", SAMPLED, Adjacency(2), 1, DELTA)
     with pytest.raises(PrivacyError, match="trials is 7"):
         examine(case, trials=7, seed=0, confidence=0.95)
 
 
 def test_the_seam_defaults_to_the_product() -> None:
-    seam = Seam(seam_of(COINS, 1, DELTA).plan)
+    seam = Seam(seam_of(SAMPLED, 1, DELTA).plan)
     assert seam.select is None
-    assert seam.build is build_strategy
+    assert seam.build is BoundedSumStrategy
     assert seam.project_sentence is seam.project_user is clipping.project

@@ -1,4 +1,4 @@
-"""One-run auditing: canaries are planted by fair coins, and a training that keeps them secret hides them."""
+"""Test one-run auditing: canaries are included with probability ½, and sufficient noise hides them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_exactly_the_included_canaries_are_users_of_the_corpus(base: Corpus, tmp
     planted = plant(base, 30, 7, tmp_path / "corpus")
     corpus = Corpus.open(planted.path)
     users = corpus.users("train")
-    found = {name for name in users["user"] if name.startswith("canary-")}
-    assert found == {f"canary-{i}" for i in np.flatnonzero(planted.included)}
+    names = {name for name in users["user"] if name.startswith("canary-")}
+    assert names == {f"canary-{i}" for i in np.flatnonzero(planted.included)}
     texts = set(corpus.texts("train").to_pylist())
     assert [text in texts for text in planted.texts] == planted.included.tolist()
     assert (users["sentences"][users["user"].str.startswith("canary-")] == 1).all()
     assert corpus.held_out_split == "validation"
 
 
-def test_the_coins_are_fair_and_seeded(base: Corpus, tmp_path: Path) -> None:
+def test_inclusion_is_fair_and_seeded(base: Corpus, tmp_path: Path) -> None:
     first, again, other = (plant(base, 400, seed, tmp_path / name) for seed, name in ((0, "a"), (0, "b"), (1, "c")))
     assert np.array_equal(first.included, again.included)
     assert first.texts == again.texts

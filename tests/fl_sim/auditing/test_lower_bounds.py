@@ -1,4 +1,4 @@
-"""Bounds from scores: exact where theory is exact, never above the truth more often than the confidence allows."""
+"""Test bounds from scores: exact where theory is exact, above the truth no more often than the confidence allows."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ def test_no_leak_costs_nothing() -> None:
 
 def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
     epsilon, seeds = 1.0, 400
-    found = np.array(
+    bounds = np.array(
         [epsilon_lower_bound(randomized_response(epsilon, 2_000, s), 0.0, CONFIDENCE).epsilon for s in range(seeds)]
     )
-    assert (found > epsilon).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
-    assert np.median(found) > 0.75 * epsilon
+    assert (bounds > epsilon).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+    assert np.median(bounds) > 0.75 * epsilon
 
 
 def test_the_gaussian_bound_is_valid_and_nearly_tight() -> None:
     mu, delta, seeds = 1.0, 1e-5, 200
     truth = gaussian_epsilon(mu, delta)
-    found = np.array(
+    bounds = np.array(
         [gaussian_lower_bound(gaussian_scores(mu, 4_000, s), delta, CONFIDENCE).epsilon for s in range(seeds)]
     )
-    assert (found > truth).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
-    assert np.median(found) > 0.7 * truth
+    assert (bounds > truth).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+    assert np.median(bounds) > 0.7 * truth
 
 
 def test_a_claim_is_refuted_where_it_is_wrong() -> None:
@@ -112,8 +112,8 @@ def test_the_noise_is_found_within_a_tenth() -> None:
         deltas = (1e-5, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.3)
         return [(delta, gaussian_epsilon(1 / noise_multiplier, delta)) for delta in deltas]
 
-    found = noise_at_most(gaussian_scores(1.0, 20_000, 0), claims_at, 1.0, CONFIDENCE)
-    assert 1.0 < found < 1.15
+    noise = noise_at_most(gaussian_scores(1.0, 20_000, 0), claims_at, 1.0, CONFIDENCE)
+    assert 1.0 < noise < 1.15
     assert noise_at_most(gaussian_scores(0.0, 2_000, 0), claims_at, 1.0, CONFIDENCE) == math.inf
 
 
@@ -136,8 +136,8 @@ def test_one_run_agrees_with_an_independent_implementation(
     scores = np.arange(canaries, dtype=float)
     share = guesses / canaries
     assert one_run_p_value(canaries, guesses, correct, 1.0, delta) == pytest.approx(p_value, rel=1e-6)
-    found = one_run_lower_bound(included, scores, delta, 1 - failure, (share,))
-    assert found == pytest.approx(epsilon, abs=2e-6)
+    bound = one_run_lower_bound(included, scores, delta, 1 - failure, (share,))
+    assert bound == pytest.approx(epsilon, abs=2e-6)
 
 
 def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,17 +148,17 @@ def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatc
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         included = rng.random(canaries) < 0.5
-        told = rng.random(canaries) < 1 / (1 + math.exp(-epsilon))
-        scores = np.where(included == told, 1.0, -1.0) + 0.1 * rng.random(canaries)
+        guessed_right = rng.random(canaries) < 1 / (1 + math.exp(-epsilon))
+        scores = np.where(included == guessed_right, 1.0, -1.0) + 0.1 * rng.random(canaries)
         exceeded += one_run_lower_bound(included, scores, 0.0, CONFIDENCE, (0.5, 1.0)) > epsilon
     assert exceeded <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
 
 
 def test_one_run_with_perfect_scores() -> None:
     included = np.arange(200) % 2 == 0
-    found = one_run_lower_bound(included, included.astype(float), 0.0, CONFIDENCE, (1.0,))
+    bound = one_run_lower_bound(included, included.astype(float), 0.0, CONFIDENCE, (1.0,))
     truth = 0.05 ** (1 / 200)  # the accuracy at which 200 right guesses have probability 0.05
-    assert found == pytest.approx(math.log(truth / (1 - truth)), rel=1e-4)
+    assert bound == pytest.approx(math.log(truth / (1 - truth)), rel=1e-4)
     assert one_run_lower_bound(included, 1.0 - included, 0.0, CONFIDENCE, (1.0,)) == 0
 
 

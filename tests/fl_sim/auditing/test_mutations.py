@@ -1,8 +1,6 @@
-"""Every mechanism that is broken on purpose is caught, by an audit that the whole mechanism passes."""
+"""Test that an audit refutes every mechanism broken on purpose, and passes the intact one."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,8 +48,10 @@ def test_half_the_noise_in_the_product_is_caught(monkeypatch: pytest.MonkeyPatch
     assert not examined("noise_halved", None).holds
 
 
-def test_entity_coins_that_never_fall_in_the_product_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "active_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_))
+def test_entities_always_included_in_the_product_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sampling, "sampled_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_)
+    )
     assert not examined("any_entity_active", None).holds
 
 
@@ -68,7 +68,7 @@ def test_a_mutation_changes_the_seam_and_nothing_else() -> None:
     for name in MUTATIONS:
         mutated = mutate(seam, name)
         assert mutated != seam
-        assert replace(mutated.plan, noise_multiplier=1.0) == seam.plan
+        assert mutated.plan.with_noise(1.0) == seam.plan
 
 
 def test_an_unknown_mutation_is_refused() -> None:

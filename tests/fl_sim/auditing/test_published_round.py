@@ -1,4 +1,4 @@
-"""The published algorithm under attack: its ε does not survive full reach, nor anything its code did."""
+"""Test attacks on the published algorithm: its ε fails for an entity of all users, and for its code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fl_sim.auditing.own_targets import OwnMechanism, published_target
 from fl_sim.auditing.published_round import AS_CODED, AS_STATED, Defects, PublishedMechanism, adamw_update_norm
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import PrivacyError
-from fl_sim.strategies.published import PublishedSettings
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 USERS, ENTITIES, DELTA = 946, 7610, 1e-5
 SETTINGS = PublishedSettings(
@@ -39,13 +39,13 @@ def test_the_noise_is_that_of_the_paper_and_of_its_code() -> None:
 
 
 def test_without_noise_the_round_is_the_algorithm() -> None:
-    """All knowers pull −β without e' and +β with it; the cohort is random as stated, fixed as coded."""
-    whole = replace(STATED, reach_users=USERS, user=False)
-    stated = {p: whole.outputs(p, 1, 4_000, seed=0, noise=False)[0] for p in (False, True)}
+    """All users who mention e' pull −β without it and +β with it; the cohort is random as stated, fixed as coded."""
+    mechanism = replace(STATED, reach_users=USERS, user=False)
+    stated = {p: mechanism.outputs(p, 1, 4_000, seed=0, noise=False)[0] for p in (False, True)}
     assert stated[False].max() < 0 < stated[True].min()
     assert np.abs(stated[True]).mean() == pytest.approx(50, abs=0.5)
     assert np.abs(stated[True]).std() == pytest.approx((50 * (1 - 50 / USERS)) ** 0.5, rel=0.1)
-    fixed = replace(whole, defects=Defects(fixed_cohort=True))
+    fixed = replace(mechanism, defects=Defects(fixed_cohort=True))
     assert set(fixed.outputs(False, 1, 100, seed=0, noise=False)[0]) == {-50.0}
     assert set(fixed.outputs(True, 1, 100, seed=0, noise=False)[0]) == {50.0}
 
@@ -66,7 +66,7 @@ def test_a_fixed_cohort_puts_the_user_in_the_place_of_another() -> None:
 
 @pytest.mark.parametrize("present", [False, True])
 def test_the_product_runs_what_the_model_says(present: bool) -> None:
-    """Three knowers and u', half the users sampled: the same law of the sum, and the same noise."""
+    """Three affected users and u', half the users sampled: equal distributions of the sum, and equal noise."""
     settings = replace(SETTINGS, users=40, users_per_round=20)
     real = published_target(settings, ENTITIES, 0.1, reach_users=3, user=True)
     model = replace(STATED, users=40, users_per_round=20, reach_users=3, companions=16)
@@ -89,7 +89,7 @@ def test_as_stated_the_attack_is_on_the_product(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(case_of(15, AS_CODED, rounds=1).target, PublishedMechanism)
 
 
-def test_as_stated_the_claim_fails_at_full_reach_and_ours_holds() -> None:
+def test_as_stated_the_claim_fails_for_an_entity_of_all_users_and_ours_holds() -> None:
     finding = examine(case_of(USERS), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.case.as_published == pytest.approx(0.52, abs=0.01)
     assert finding.epsilon_lower > 5
@@ -98,7 +98,7 @@ def test_as_stated_the_claim_fails_at_full_reach_and_ours_holds() -> None:
 
 
 @pytest.mark.parametrize("entity_bound", [0, 1, 15])
-def test_as_stated_nothing_is_refuted_at_small_reach(entity_bound: int) -> None:
+def test_as_stated_nothing_is_refuted_for_an_entity_of_few_users(entity_bound: int) -> None:
     finding = examine(case_of(entity_bound), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.holds
     assert finding.as_published_holds

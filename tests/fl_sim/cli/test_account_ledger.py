@@ -21,8 +21,8 @@ from tests.strategies.federation import plan
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500)
-LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0)
+PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500).mechanism
+LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0).mechanism
 ASKED = "--delta 1e-5 --user-sentences 15 --reach-users 15 --reach-sentences 2 --reach-total 20 --json"
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(15, 2, 20))
 
@@ -78,14 +78,14 @@ def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0), 1)
+    bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 1)
     folders = f"{ledger_of('a', ReleaseRecord.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
     assert main(["account", "--ledger", *folders.split(), *ASKED.split()]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
     assert report["noiseless_releases"] == 2
     assert {value for name, value in report.items() if name.startswith("epsilon")} == {"inf"}
-    assert "2 releases had no noise: nothing is promised" in output.err
+    assert "2 releases guarantee nothing: ε is infinite" in output.err
 
 
 def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_run_keeps_a_ledger_that_gives_its_result(corpus: Path, tmp_path: Path
     run = simulation.run(configuration(corpus, tmp_path / "run", rounds=3, privacy__strategy=strategy))
     assert_result_says_what_the_ledger_says(run, releases=3)
     terms = {entry.terms for entry in Ledger.read(run.path).entries}
-    assert [terms.strategy for terms in terms] == [strategy]
+    assert [terms.mechanism.strategy for terms in terms] == [strategy]
     assert [terms.noise for terms in terms] == ["seeded"]
 
 

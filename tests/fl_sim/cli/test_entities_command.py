@@ -162,7 +162,7 @@ def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0) 
     opened = Corpus.open(corpus)
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
-    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan, None)
+    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None)
     for number in range(rounds_done + 1):
         folder.append_metrics({"round": number})
     for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:

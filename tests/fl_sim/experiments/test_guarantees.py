@@ -13,12 +13,11 @@ from fl_sim.experiments.guarantees import Guarantees, Protected, epsilon_name
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.uedp import UserEntityDP
 from tests.fl_sim.ownerships import ownership, village
 
-PLAN = PrivacyPlan(
-    strategy="uedp", population=50, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0,
-    rounds=30, delta=1e-5,
-)  # fmt: skip
+MECHANISM = UserEntityDP(population=50, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
+PLAN = PrivacyPlan(mechanism=MECHANISM, rounds=30, delta=1e-5)
 
 
 def protected() -> Protected:
@@ -45,7 +44,7 @@ def test_each_quantile_is_taken_on_its_own() -> None:
 def test_the_figures_are_the_accountants(rounds: int) -> None:
     parties = protected()
     after = Guarantees.of(PLAN, parties).after(rounds)
-    event, n = PLAN.event(), parties.user_sentences
+    event, n = MECHANISM.event(), parties.user_sentences
     for name, (what, adjacency) in {
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
@@ -77,7 +76,7 @@ def test_the_order_of_the_promises() -> None:
 
 
 def test_without_entity_coins_nothing_relies_on_detection() -> None:
-    after = Guarantees.of(replace(PLAN, q_e=1.0), protected()).after(30)
+    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=1.0)), protected()).after(30)
     for entity_bound in ("median", "p95", "max"):
         assert after[f"epsilon_user_entity_{entity_bound}"] == after[f"epsilon_user_entity_robust_{entity_bound}"]
 

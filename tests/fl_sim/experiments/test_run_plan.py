@@ -9,8 +9,9 @@ import pytest
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.run_plan import DEFAULTS, Planned, mechanism_of, plan_run
+from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.registry import STRATEGIES, load_strategy
 from tests.fl_sim.ownerships import ownership, village
 
 
@@ -22,26 +23,27 @@ def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
 # Defaults
 
 
-@pytest.mark.parametrize("strategy", list(DEFAULTS))
+@pytest.mark.parametrize("strategy", list(STRATEGIES.built_in))
 def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
     plan = planned(strategy=strategy).plan
-    for name, value in DEFAULTS[strategy].items():
-        assert getattr(plan, name) == value
-    assert (plan.strategy, plan.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
+    for name, value in load_strategy(strategy).defaults.items():
+        assert getattr(plan.mechanism, name) == value
+    assert (plan.mechanism.strategy, plan.mechanism.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
 
 
 def test_what_is_given_is_taken() -> None:
     given = {"q_u": 0.5, "q_e": 0.75, "q_s": 0.25, "clip_norm": 0.125, "user_cap": 3.0, "noise_multiplier": 2.0}
     result = planned(**given, population=1000, delta=1e-6)
-    for name, value in (given | {"population": 1000, "delta": 1e-6}).items():
-        assert getattr(result.plan, name) == value
+    for name, value in (given | {"population": 1000}).items():
+        assert getattr(result.plan.mechanism, name) == value
+    assert result.plan.delta == 1e-6
     config = RunConfig.from_mapping({f"privacy.{name}": value for name, value in given.items()})
-    assert mechanism_of(config.privacy) == given
+    assert load_strategy("uedp").numbers(dict(config.privacy)) == given
 
 
 def test_population_scales_the_denominator_and_not_epsilon() -> None:
     here, larger = planned(), planned(population=2000)
-    assert larger.plan.expected_cohort == 100 * here.plan.expected_cohort
+    assert larger.plan.mechanism.expected_cohort == 100 * here.plan.mechanism.expected_cohort
     assert larger.guarantees.after(10) == here.guarantees.after(10)
 
 
@@ -65,7 +67,7 @@ def test_a_target_is_met_and_not_by_more_than_half_a_percent(
     result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates)
     reached = result.guarantees.after(10)["epsilon_user" if unit == "user" else "epsilon_user_entity_p95"]
     assert target * 0.995 <= reached <= target
-    again = accountant.epsilon(result.plan.event(), result.protected.target(unit), 10, 1e-5)
+    again = accountant.epsilon(result.plan.mechanism.event(), result.protected.target(unit), 10, 1e-5)
     assert again <= target
 
 
@@ -83,9 +85,9 @@ def test_a_target_out_of_reach() -> None:
 
 def test_the_noise_that_a_run_found_is_kept() -> None:
     config = RunConfig.from_mapping({"rounds": 10, "privacy.target_epsilon": 2.0})
-    assert plan_run(config, village(), noise_multiplier=7.0).plan.noise_multiplier == 7.0
+    assert plan_run(config, village(), noise_multiplier=7.0).plan.mechanism.noise_multiplier == 7.0
     fixed = RunConfig.from_mapping({"rounds": 10, "privacy.noise_multiplier": 2.0})
-    assert plan_run(fixed, village(), noise_multiplier=7.0).plan.noise_multiplier == 2.0
+    assert plan_run(fixed, village(), noise_multiplier=7.0).plan.mechanism.noise_multiplier == 2.0
 
 
 # Budgets
@@ -143,7 +145,7 @@ def test_refusals(incidence: Ownership, settings: dict[str, Any], words: str) ->
 
 
 def test_limits_themselves_are_allowed() -> None:
-    assert planned(population=20, **{"engine.nodes": 20}).plan.population == 20
+    assert planned(population=20, **{"engine.nodes": 20}).plan.mechanism.population == 20
 
 
 def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:

@@ -11,7 +11,9 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.unused_settings import idle_settings
-from fl_sim.strategies.mechanism import AdaptiveClip
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.published import Published
+from fl_sim.strategies.registry import STRATEGIES
 from tests import tiny
 
 
@@ -72,7 +74,7 @@ def test_impossible_values_are_refused(key: str, value: object) -> None:
 
 
 def test_a_record_with_the_defaults_of_other_strategies_is_read_again() -> None:
-    for strategy in ("uedp", "user_level", "published", "noiseless"):
+    for strategy in STRATEGIES.built_in:
         config = RunConfig.from_mapping({"privacy.strategy": strategy})
         assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
 
@@ -99,10 +101,10 @@ def test_settings_without_effect_are_named(settings: dict, idle: list[str]) -> N
 
 
 def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(ownership: Ownership) -> None:
-    plan = planned(ownership, strategy="published").plan
+    plan = planned(ownership, strategy="published").plan.mechanism
     assert (plan.q_u, plan.q_e, plan.q_s, plan.clip_norm, plan.noise_multiplier) == (0.05, 0.5, 1.0, 0.1, 2.0)
-    terms = plan.published
-    assert terms is not None
+    assert isinstance(plan, Published)
+    terms = plan.terms
     plain = tiny.USERS * tiny.SENTENCES_EACH // 2
     assert (terms.estimator, terms.noise) == ("f_e_plus", "as-stated")
     assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, len(tiny.NAMES), plain)
@@ -113,13 +115,13 @@ def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     plan = planned(
         ownership, strategy="published", population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
         extended_weight_cap=24.0, entity_weights=50.0,
-    ).plan  # fmt: skip
-    terms = plan.published
-    assert terms is not None
+    ).plan.mechanism  # fmt: skip
+    assert isinstance(plan, Published)
+    terms = plan.terms
     assert terms.user_weights == tiny.USERS  # every user reaches the cap
     assert terms.entity_weights == 50.0
     assert terms.extended_weights == pytest.approx(12 * 12 / 24)
-    assert planned(ownership, strategy="published", population=100).plan.denominator == pytest.approx(
+    assert planned(ownership, strategy="published", population=100).plan.mechanism.denominator == pytest.approx(
         0.05 * 100 * (0.5 * len(tiny.NAMES) + 12)
     )
     with pytest.raises(ConfigError, match=r"privacy\.user_weight_cap is 5; allowed: at most 4"):
@@ -135,17 +137,17 @@ def test_public_sums_silence_their_warning(ownership: Ownership) -> None:
 
 
 def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
-    plan = planned(ownership, clip_quantile=0.4, target_epsilon=2.0).plan
+    plan = planned(ownership, clip_quantile=0.4, target_epsilon=2.0).plan.mechanism
     assert plan.adaptive == AdaptiveClip(quantile=0.4, learning_rate=0.2, count_noise=5.0)
-    fixed = planned(ownership, target_epsilon=2.0).plan
+    fixed = planned(ownership, target_epsilon=2.0).plan.mechanism
     assert plan.noise_multiplier == fixed.noise_multiplier  # the same ε, and 2 % more noise on the sum
-    assert plan.noise_std == pytest.approx(fixed.noise_std / (1 - 1 / 25) ** 0.5)
+    assert plan.noise_std(1.0) == pytest.approx(fixed.noise_std(1.0) / (1 - 1 / 25) ** 0.5)
 
 
 def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
-    plan = planned(ownership, clipping="user").plan
+    plan = planned(ownership, clipping="user").plan.mechanism
     assert plan.event().clipping == "user"
-    assert plan.sentence_clip == float("inf")
+    assert plan.client_rule(1.0).sentence_clip == float("inf")
 
 
 @pytest.mark.parametrize("name", ["fe", "feplus", "as_coded"])

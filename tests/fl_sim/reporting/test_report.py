@@ -13,9 +13,11 @@ import pandas as pd
 import pytest
 
 from fl_sim.cli.main import main
+from fl_sim.formats import format_epsilon
 from fl_sim.reporting import report
 from fl_sim.reporting.presentation import present
 from fl_sim.storage.run_folder import RunFolder
+from tests.strategies.federation import plan
 
 MakeRun = Callable[..., RunFolder]
 
@@ -62,9 +64,11 @@ def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
 
 
 def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
-    assert not report.has_guarantee("uedp", {"epsilon_user": math.inf, "loss": 1.0})
-    assert report.has_guarantee("uedp", {"epsilon_user": math.inf, "epsilon_user_entity_median": 3.0})
-    assert not report.has_guarantee("noiseless", {"epsilon_user": 0.0})
+    private = plan().mechanism
+    assert not report.has_guarantee(private, {"epsilon_user": math.inf, "loss": 1.0})
+    assert report.has_guarantee(private, {"epsilon_user": math.inf, "epsilon_user_entity_median": 3.0})
+    noiseless = plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism
+    assert not report.has_guarantee(noiseless, {"epsilon_user": 0.0})
 
 
 def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
@@ -130,7 +134,7 @@ def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> N
     ],
 )  # fmt: skip
 def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
-    assert report.format_epsilon(value) == text
+    assert format_epsilon(value) == text
 
 
 @pytest.mark.parametrize(
@@ -182,5 +186,5 @@ CLAIM = {"epsilon_as_published": 0.46}
 
 def test_a_claim_is_no_guarantee() -> None:
     proven = {"epsilon_user": math.inf, "epsilon_user_entity_p95": math.inf}
-    assert not report.has_guarantee("published", proven | CLAIM)
-    assert report.has_guarantee("published", proven | {"epsilon_user": 0.007} | CLAIM)
+    assert not report.has_guarantee(None, proven | CLAIM)
+    assert report.has_guarantee(None, proven | {"epsilon_user": 0.007} | CLAIM)

@@ -192,4 +192,4 @@ def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.Ca
         {"corpus.path": str(corpus), "rounds": proposal["rounds"], "privacy.target_epsilon": 8.0} | settings
     )
     planned = plan_run(config, Corpus.open(corpus).ownership("train"))
-    assert planned.plan.noise_multiplier == pytest.approx(proposal["noise_multiplier"], rel=0.01)
+    assert planned.plan.mechanism.noise_multiplier == pytest.approx(proposal["noise_multiplier"], rel=0.01)

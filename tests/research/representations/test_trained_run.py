@@ -115,7 +115,7 @@ def test_weights_that_the_run_did_not_leave_are_refused(trained: Path, small_per
         del result["model_files"]
         (folder / "result.json").write_text(json.dumps(result))
 
-    assert refusal("flipped", flip).endswith("is not the file that the run left; no ε of the run covers this model")
+    assert refusal("flipped", flip).endswith("is not the file that the run wrote; no ε of the run covers this model")
     assert "spec.json: is not" in refusal("removed", lambda folder: (folder / "model" / "spec.json").unlink())
     assert "adapter: is not" in refusal("added", lambda folder: (folder / "model" / "adapter").write_text("x"))
     assert "has no model_files" in refusal("older", forget)

@@ -41,7 +41,7 @@ from fl_sim.research.uedp_paper.figures import (
     load_figure,
 )
 from fl_sim.storage.run_folder import ResultsError
-from fl_sim.strategies.published import epsilon_as_published
+from fl_sim.strategies.accounting.paper_model import epsilon_as_published
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"

@@ -1,4 +1,4 @@
-"""Slow, plain computations of the same quantities, sharing no code with the accountant."""
+"""Compute the same quantities slowly and plainly, without the accountant's code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 
-def shift_law(
+def shift_distribution(
     event_rates: tuple[float, float, float], user_sentences: float, sampled: int, per_user: int, cap: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values and probabilities of (min(B·K', ŵ) + A·K)/ŵ for M sampled users, by enumeration."""
@@ -74,7 +74,7 @@ def revealed_delta(
     """δ(ε) of one round, the larger direction, averaged over the revealed number of sampled users."""
     both = np.zeros(2)
     for sampled in range(users + 1):
-        distribution = shift_law(rates, user_sentences, sampled, per_user, cap)
+        distribution = shift_distribution(rates, user_sentences, sampled, per_user, cap)
         pair = ScalarPair(distribution, (np.zeros(1), np.ones(1)), z)
         both += stats.binom.pmf(sampled, users, rates[0]) * np.array(pair.delta(epsilon))
     return float(both.max())

@@ -1,4 +1,4 @@
-"""ε and δ of the accountant against brute force, another library's values, and what must hold for any accountant."""
+"""Test ε and δ against brute force, the figures of another library, and properties of every accountant."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fl_sim.strategies.accounting.accountant import (
     epsilon_curve,
 )
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.composition import epsilon_curve as law_epsilon_curve
+from fl_sim.strategies.accounting.composition import epsilon_curve as pair_epsilon_curve
 from fl_sim.strategies.accounting.composition import tail_share
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
-from tests.strategies.accounting.oracles import ScalarPair, revealed_delta, shift_law
+from tests.strategies.accounting.oracles import ScalarPair, revealed_delta, shift_distribution
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 USERS = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, q_s=1.0, user_cap=15)
@@ -46,7 +46,7 @@ def test_epsilon_agrees_with_dp_accounting(case: dict) -> None:
     )
     revealed = dominating_pairs_for(event, adjacency, 1e-12)[0]
     counts = np.array([case["rounds"]])
-    computed = law_epsilon_curve(revealed, event.noise_multiplier, counts, case["delta"])[0]
+    computed = pair_epsilon_curve(revealed, event.noise_multiplier, counts, case["delta"])[0]
     assert computed == pytest.approx(case["epsilon"], rel=2e-3)
     assert epsilon(event, adjacency, case["rounds"], case["delta"]) <= computed * (1 + 1e-3)
 
@@ -94,7 +94,7 @@ def test_one_round_agrees_with_integration(
 @pytest.mark.parametrize(("event", "sentences"), [(USERS, math.inf), (SENTENCES, 15.0)])
 @pytest.mark.parametrize("at", [0.2, 1.0])
 def test_two_rounds_agree_with_integration(event: RoundEvent, sentences: float, at: float) -> None:
-    distribution = shift_law((event.q_u, event.q_e, event.q_s), sentences, 0, 1, event.user_cap)
+    distribution = shift_distribution((event.q_u, event.q_e, event.q_s), sentences, 0, 1, event.user_cap)
     exact = max(ScalarPair(distribution, (np.zeros(1), np.ones(1)), 1.0).delta_two_rounds(at))
     computed = delta(event, Adjacency(sentences), 2, at)
     assert exact - 1e-7 <= computed <= exact * 1.005 + 1e-7
@@ -131,7 +131,7 @@ def test_a_bound_that_hardly_bounds_never_costs_more(
     event = RoundEvent("uedp", z, q_u=q_u, q_s=q_s, user_cap=cap)
     tail = tail_share(1e-5, rounds)
     own_grid = min(
-        law_epsilon_curve(distribution, z, np.array([rounds]), 1e-5)[0]
+        pair_epsilon_curve(distribution, z, np.array([rounds]), 1e-5)[0]
         for distribution in dominating_pairs_for(event, Adjacency(user_sentences), tail)
     )
     unbounded = epsilon(event, Adjacency(), rounds, 1e-5)
@@ -144,11 +144,11 @@ def test_a_bound_that_hardly_bounds_never_costs_more(
     assert epsilon(event, few, rounds, 1e-5) < 0.999 * unbounded
 
 
-def test_hiding_who_was_sampled_buys_what_the_docs_say() -> None:
+def test_hiding_the_sampled_users_gains_as_much_as_documented() -> None:
     event = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, clipping="user")
     adjacency = Adjacency(math.inf, one_each(1))
     revealed, hidden = (
-        law_epsilon_curve(distribution, 1.0, np.array([50]), 1e-5)[0]
+        pair_epsilon_curve(distribution, 1.0, np.array([50]), 1e-5)[0]
         for distribution in dominating_pairs_for(event, adjacency, 1e-12)
     )
     assert revealed == pytest.approx(22.82, rel=1e-3)
@@ -162,14 +162,14 @@ def test_no_proof_could_gain_much_with_a_sentence_clip(users: int, attained: flo
     distribution: dict[float, float] = {}
     for sampled in range(users + 1):
         chance = float(stats.binom.pmf(sampled, users, USERS.q_u))
-        for value, weight in zip(*shift_law((0.05, 0.5, 1.0), math.inf, sampled, 1, 15), strict=True):
+        for value, weight in zip(*shift_distribution((0.05, 0.5, 1.0), math.inf, sampled, 1, 15), strict=True):
             distribution[value] = distribution.get(value, 0.0) + chance * weight
     values = np.array(sorted(distribution))
     weights = np.array([distribution[value] for value in values])
     attack = (GaussianMixturePair(1.0, float(weights[0]), values[1:], weights[1:]),)
-    found = law_epsilon_curve(attack, 1.0, np.array([50]), 1e-5)[0]
-    assert found == pytest.approx(attained, rel=1e-3)
-    assert found < epsilon(USERS, Adjacency(math.inf, one_each(users)), 50, 1e-5) < found * (1 + gap)
+    of_attack = pair_epsilon_curve(attack, 1.0, np.array([50]), 1e-5)[0]
+    assert of_attack == pytest.approx(attained, rel=1e-3)
+    assert of_attack < epsilon(USERS, Adjacency(math.inf, one_each(users)), 50, 1e-5) < of_attack * (1 + gap)
 
 
 @pytest.mark.parametrize("q_u", [0.01, 0.2, 1.0])
@@ -225,7 +225,7 @@ def test_the_plain_gaussian_is_exact() -> None:
     sentences=st.integers(0, 40),
     user_clip=st.booleans(),
 )
-def test_a_weaker_promise_never_costs_more(
+def test_epsilon_is_monotone_in_every_setting(
     q_u: float, q_e: float, q_s: float, z: float, users: int, sentences: int, user_clip: bool
 ) -> None:
     """Less noise, higher rates, more sentences, a wider reach, more rounds: none of them makes ε smaller."""
@@ -249,10 +249,10 @@ def test_delta_and_epsilon_are_inverse(event: RoundEvent) -> None:
     assert delta(event, adjacency, 40, at) == pytest.approx(1e-5, rel=5e-3)
 
 
-def test_nobody_protected_costs_nothing() -> None:
-    nobody = Adjacency(0, NO_ENTITY)
-    assert list(epsilon_curve(SENTENCES, nobody, [1, 10, 100], 1e-5)) == [0.0, 0.0, 0.0]
-    assert delta(USERS, nobody, 10, 0.0) == 0.0
+def test_epsilon_is_zero_without_a_protected_user_or_entity() -> None:
+    unprotected = Adjacency(0, NO_ENTITY)
+    assert list(epsilon_curve(SENTENCES, unprotected, [1, 10, 100], 1e-5)) == [0.0, 0.0, 0.0]
+    assert delta(USERS, unprotected, 10, 0.0) == 0.0
 
 
 def test_the_curve_keeps_the_order_that_was_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""Solving for a setting: it meets the target, hardly undercuts it, is quick, and says when it cannot be done."""
+"""Test solving for a setting: the result just meets the target, quickly; an impossible target is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_a_rate_that_may_be_one_is_one() -> None:
         ("rounds", SENTENCES, 0.01, r"0.01 is out of reach: ε is 4.3\d+ after 1 round"),
     ],
 )
-def test_out_of_reach_is_said_with_figures(unknown: str, event: RoundEvent, target: float, message: str) -> None:
+def test_an_unreachable_target_is_refused_with_figures(
+    unknown: str, event: RoundEvent, target: float, message: str
+) -> None:
     with pytest.raises(PrivacyError, match=message):
         solve(unknown, event, [Adjacency(math.inf)], 50, 1e-5, target)
 
@@ -69,6 +71,6 @@ def test_impossible_targets_are_refused(target: float) -> None:
         calibrate_noise_multiplier(USERS, PAIR, 50, 1e-5, target)
 
 
-def test_a_target_for_nobody_is_refused() -> None:
+def test_a_target_without_a_protected_unit_is_refused() -> None:
     with pytest.raises(PrivacyError, match="without a protected user or entity"):
         calibrate_noise_multiplier(USERS, [Adjacency(0, NO_ENTITY)], 50, 1e-5, 1.0)

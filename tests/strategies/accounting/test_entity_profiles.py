@@ -1,4 +1,4 @@
-"""ε of an entity's own profile: against reaches, brute force and one-by-one computation."""
+"""Test ε of an entity's own profile against contribution bounds, brute force and one-by-one computation."""
 
 from __future__ import annotations
 
@@ -43,34 +43,36 @@ def profile(*counts: int) -> entity_profiles.Profile:
     return np.array(sorted(counts, reverse=True), dtype=np.int64)
 
 
-def own_epsilon(event: RoundEvent, some: entity_profiles.Profile, user_sentences: float = 20) -> float:
-    return ProfileAccountant(event, user_sentences, ROUNDS, DELTA).epsilon(some)
+def own_epsilon(event: RoundEvent, entity_profile: entity_profiles.Profile, user_sentences: float = 20) -> float:
+    return ProfileAccountant(event, user_sentences, ROUNDS, DELTA).epsilon(entity_profile)
 
 
-def revealed(accountant: ProfileAccountant, some: entity_profiles.Profile) -> _Round:
-    cases, reduced = accountant._cases, entity_profiles.reduced(accountant.event, some)
+def revealed(accountant: ProfileAccountant, entity_profile: entity_profiles.Profile) -> _Round:
+    cases, reduced = accountant._cases, entity_profiles.reduced(accountant.event, entity_profile)
     return (cases.alone if accountant.event.q_u == 1 else cases.together)(reduced, accountant.event.q_e)
 
 
-def by_revealing(accountant: ProfileAccountant, some: entity_profiles.Profile) -> float:
+def by_revealing(accountant: ProfileAccountant, entity_profile: entity_profiles.Profile) -> float:
     """ε by Theorem 1 alone."""
-    return float(accountant._composed([revealed(accountant, some)])[0])
+    return float(accountant._composed([revealed(accountant, entity_profile)])[0])
 
 
-def brute_force(event: RoundEvent, user_sentences: int, some: entity_profiles.Profile) -> float:
-    """Theorem 1 without a shortcut: every set of sampled users is revealed and has its own law."""
-    kept = tuple(mixture for mixture in every_set(event, user_sentences, some) if mixture.probability > 0)
+def brute_force(event: RoundEvent, user_sentences: int, entity_profile: entity_profiles.Profile) -> float:
+    """Theorem 1 without a shortcut: every set of sampled users is revealed and has a distribution of its own."""
+    kept = tuple(mixture for mixture in every_set(event, user_sentences, entity_profile) if mixture.probability > 0)
     return float(composition.epsilon_curve(kept, event.noise_multiplier, np.array([ROUNDS]), DELTA)[0])
 
 
-def every_set(event: RoundEvent, user_sentences: int, some: entity_profiles.Profile) -> list[GaussianMixturePair]:
+def every_set(
+    event: RoundEvent, user_sentences: int, entity_profile: entity_profiles.Profile
+) -> list[GaussianMixturePair]:
     cap = event.user_cap
     user = dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, cap, 1e-14)
     mixtures: list[GaussianMixturePair] = []
-    for sampled in itertools.product((0, 1), repeat=len(some)):
+    for sampled in itertools.product((0, 1), repeat=len(entity_profile)):
         probability = math.prod(event.q_u if b else 1 - event.q_u for b in sampled)
         distribution = {0.0: 1.0}
-        for count in some[np.array(sampled, dtype=bool)]:
+        for count in entity_profile[np.array(sampled, dtype=bool)]:
             taken = [(min(k, 2 * cap), stats.binom.pmf(k, count, event.q_s)) for k in range(count + 1)]
             distribution = convolved(distribution, taken)
         active = [(value, event.q_e * mass) for value, mass in distribution.items()] + [(0.0, 1 - event.q_e)]
@@ -111,12 +113,12 @@ def test_user_sampling_reveals_the_sentences_of_those_sampled() -> None:
 @pytest.mark.parametrize("counts", [(1,), (3, 1), (12, 5, 1)])
 def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[int, ...]) -> None:
     """δ at our ε, by numerical integration over every revealed set of users, stays within what was allowed."""
-    event, some = EVENTS[name], profile(*counts)
-    epsilon = by_revealing(ProfileAccountant(event, 20, 1, DELTA), some)
+    event, counted = EVENTS[name], profile(*counts)
+    epsilon = by_revealing(ProfileAccountant(event, 20, 1, DELTA), counted)
 
     def delta(epsilon: float) -> float:
         total = np.zeros(2)
-        for mixture in every_set(event, 20, some):
+        for mixture in every_set(event, 20, counted):
             centres = np.concatenate([[0.0], mixture.shifts])
             weights = np.concatenate([[mixture.common], mixture.weights])
             pair = ScalarPair((centres, weights), (np.zeros(1), np.ones(1)), event.noise_multiplier)
@@ -130,7 +132,7 @@ def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[
 
 @every_event
 @pytest.mark.parametrize("counts", [(1,), (2, 2, 2), (1,) * 40, (4, 4)])
-def test_an_even_profile_has_the_epsilon_of_its_reach(event: RoundEvent, counts: tuple[int, ...]) -> None:
+def test_an_even_profile_has_the_epsilon_of_its_bound(event: RoundEvent, counts: tuple[int, ...]) -> None:
     own, bound = (
         own_epsilon(event, profile(*counts)),
         reach_epsilon(event, Adjacency(20, ContributionBound(len(counts), counts[0])), ROUNDS, DELTA),
@@ -142,10 +144,12 @@ def test_an_even_profile_has_the_epsilon_of_its_reach(event: RoundEvent, counts:
 
 @settings(max_examples=15, deadline=None)
 @given(PROFILES, st.sampled_from(sorted(EVENTS)))
-def test_a_profile_never_costs_more_than_its_reach(some: entity_profiles.Profile, name: str) -> None:
-    entity_bound = ContributionBound(len(some), int(some.max(initial=0)), int(some.sum()))
+def test_a_profile_never_has_a_larger_epsilon_than_its_bound(
+    entity_profile: entity_profiles.Profile, name: str
+) -> None:
+    entity_bound = ContributionBound(len(entity_profile), int(entity_profile.max(initial=0)), int(entity_profile.sum()))
     bound = reach_epsilon(EVENTS[name], Adjacency(20, entity_bound), ROUNDS, DELTA)
-    assert own_epsilon(EVENTS[name], some) <= bound * (1 + GRIDS)
+    assert own_epsilon(EVENTS[name], entity_profile) <= bound * (1 + GRIDS)
 
 
 @settings(max_examples=15, deadline=None)
@@ -161,9 +165,9 @@ def test_more_users_or_sentences_never_cost_less(
 
 @every_event
 def test_equal_reduced_profiles_have_equal_epsilon(event: RoundEvent) -> None:
-    some = profile(7, 3, 2, 1)
-    assert own_epsilon(event, entity_profiles.reduced(event, some)) == pytest.approx(
-        own_epsilon(event, some), rel=GRIDS
+    unreduced = profile(7, 3, 2, 1)
+    assert own_epsilon(event, entity_profiles.reduced(event, unreduced)) == pytest.approx(
+        own_epsilon(event, unreduced), rel=GRIDS
     )
 
 
@@ -187,36 +191,36 @@ def test_a_large_profile_has_an_epsilon_too() -> None:
 
 @every_event
 def test_many_profiles_together_have_the_epsilon_of_each_alone(event: RoundEvent) -> None:
-    some = [*random_profiles(4), profile(), profile(40, 7, 7, 1)]
+    profiles = [*random_profiles(4), profile(), profile(40, 7, 7, 1)]
     together = ProfileAccountant(event, 20, ROUNDS, DELTA)
-    alone = [own_epsilon(event, one) for one in some]
-    assert together.epsilons(some) == pytest.approx(alone, rel=1e-12)
-    assert together.epsilons(some[::-1]) == pytest.approx(alone[::-1], rel=1e-12)
-    missed = [own_epsilon(event.robust(), one) for one in some]
-    assert together.robust().epsilons(some) == pytest.approx(missed, rel=1e-12)
+    alone = [own_epsilon(event, one) for one in profiles]
+    assert together.epsilons(profiles) == pytest.approx(alone, rel=1e-12)
+    assert together.epsilons(profiles[::-1]) == pytest.approx(alone[::-1], rel=1e-12)
+    missed = [own_epsilon(event.robust(), one) for one in profiles]
+    assert together.robust().epsilons(profiles) == pytest.approx(missed, rel=1e-12)
 
 
 @pytest.mark.parametrize(("rounds", "counts"), [(1, (3, 1)), (30, (2,) * 20 + (1,) * 30), (1000, (3, 1))])
 @pytest.mark.parametrize("name", ["sentence sampling", "user sampling", "both", "user level"])
 def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int, counts: tuple[int, ...]) -> None:
     """Against the same revealed cases, each discretised on one grid for this profile alone."""
-    some, tail = profile(*counts), composition.tail_share(DELTA, rounds)
+    counted, tail = profile(*counts), composition.tail_share(DELTA, rounds)
     for event in (EVENTS[name], EVENTS[name].robust()):
-        exposure = entity_profiles.exposure(event, entity_profiles.reduced(event, some), tail)
+        exposure = entity_profiles.exposure(event, entity_profiles.reduced(event, counted), tail)
         mixtures = dominating_pairs_of(event, 20, exposure, tail)
         own_grid = composition.epsilon_curve(mixtures, event.noise_multiplier, np.array([rounds]), DELTA)[0]
-        shared = by_revealing(ProfileAccountant(event, 20, rounds, DELTA), some)
+        shared = by_revealing(ProfileAccountant(event, 20, rounds, DELTA), counted)
         assert shared == pytest.approx(own_grid, rel=GRIDS)
 
 
-def test_the_law_of_the_sampled_sentences_is_exact() -> None:
-    event, some = EVENTS["user sampling"], profile(5, 3, 3, 1)
-    found = entity_profiles.exposure(event, some, 1e-12)
+def test_the_distribution_of_the_sampled_sentences_is_exact() -> None:
+    event, counted = EVENTS["user sampling"], profile(5, 3, 3, 1)
+    exposure = entity_profiles.exposure(event, counted, 1e-12)
     distribution = {0: 1.0}
-    for count in some.tolist():
+    for count in counted.tolist():
         distribution = {k: distribution.get(k, 0.0) * 0.9 + distribution.get(k - count, 0.0) * 0.1 for k in range(13)}
     expected = {k: mass for k, mass in distribution.items() if mass > 1e-9}
-    assert dict(zip(found.sentences.tolist(), found.probabilities, strict=True)) == pytest.approx(expected)
+    assert dict(zip(exposure.sentences.tolist(), exposure.probabilities, strict=True)) == pytest.approx(expected)
 
 
 def test_joined_cases_are_joined_to_the_larger() -> None:
@@ -245,11 +249,11 @@ def test_what_cases_leave_out_counts_as_a_certain_loss() -> None:
     assert (together.first, together.round_off) == (0, 1e-15)
 
 
-def test_unlisted_cases_are_charged() -> None:
+def test_unlisted_cases_are_added_to_delta() -> None:
     accountant = ProfileAccountant(EVENTS["user sampling"], 20, ROUNDS, DELTA)
-    whole = revealed(accountant, profile(1))
-    without: Floats = whole.probabilities * 0.999
-    assert accountant._composed([_Round(whole.cases, without)])[0] == math.inf
+    complete = revealed(accountant, profile(1))
+    without: Floats = complete.probabilities * 0.999
+    assert accountant._composed([_Round(complete.cases, without)])[0] == math.inf
 
 
 def test_the_larger_direction_counts() -> None:
@@ -272,7 +276,7 @@ def test_no_entity_is_the_user_alone() -> None:
         )
 
 
-def test_nobody_protected_costs_nothing() -> None:
+def test_epsilon_is_zero_without_a_protected_user_or_entity() -> None:
     for event in (OURS, EVENTS["user sampling"]):
         assert own_epsilon(event, profile(), user_sentences=0) == 0
 
@@ -296,25 +300,25 @@ def random_profiles(number: int) -> list[entity_profiles.Profile]:
     return [profile(*counts) for counts in sorted(distinct)]
 
 
-def sizes(some: Sequence[entity_profiles.Profile]) -> Floats:
+def sizes(entity_profile: Sequence[entity_profiles.Profile]) -> Floats:
     """A cheap stand-in for ε: it never falls when a profile grows."""
-    return np.array([np.log1p(one).sum() for one in some], dtype=np.float64)
+    return np.array([np.log1p(one).sum() for one in entity_profile], dtype=np.float64)
 
 
 def test_few_profiles_are_computed_one_by_one() -> None:
-    some = random_profiles(30)
-    bounds = bound_all(some, [1] * len(some), sizes, most=len(some))
-    assert bounds.upper.tolist() == bounds.lower.tolist() == sizes(some).tolist()
-    assert bounds.evaluations == len(some)
+    profiles = random_profiles(30)
+    bounds = bound_all(profiles, [1] * len(profiles), sizes, most=len(profiles))
+    assert bounds.upper.tolist() == bounds.lower.tolist() == sizes(profiles).tolist()
+    assert bounds.evaluations == len(profiles)
 
 
 @pytest.mark.parametrize("most", [4, 10, 50, 100])
 def test_many_profiles_are_bounded_from_both_sides(most: int) -> None:
-    some = random_profiles(400)
+    profiles = random_profiles(400)
     common = 7
-    multiplicities = [1000 if index == common else 1 for index in range(len(some))]
-    bounds = bound_all(some, multiplicities, sizes, most)
-    exact = sizes(some)
+    multiplicities = [1000 if index == common else 1 for index in range(len(profiles))]
+    bounds = bound_all(profiles, multiplicities, sizes, most)
+    exact = sizes(profiles)
     assert (bounds.lower <= exact).all()
     assert (exact <= bounds.upper).all()
     assert bounds.upper[common] == bounds.lower[common] == exact[common]
@@ -322,10 +326,10 @@ def test_many_profiles_are_bounded_from_both_sides(most: int) -> None:
 
 
 def test_more_evaluations_bound_more_closely() -> None:
-    some = random_profiles(400)
+    profiles = random_profiles(400)
     worst = []
     for most in (10, 40, 160):
-        bounds = bound_all(some, [1] * len(some), sizes, most)
+        bounds = bound_all(profiles, [1] * len(profiles), sizes, most)
         worst.append((bounds.upper / bounds.lower).max())
     assert worst[0] > worst[1] > worst[2]
 

@@ -1,4 +1,4 @@
-"""Atoms of a case's loss: they dominate both ways, lose no mass, and say the same as the grid of a case alone."""
+"""Test that the atoms of a case's loss dominate in both directions, keep all mass, and agree with one case's grid."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_atoms_dominate_both_ways_and_closely(active: GaussianMixturePair, rate:
     for epsilon in (-1.0, 0.0, 0.3, 1.0, 3.0, 10.0):
         true = pair.delta(epsilon)
         for loss, expected in zip((forward, reverse), true, strict=True):
-            found = hockey_stick(loss, epsilon)
-            assert found >= expected * (1 - 1e-6) - 1e-12
-            assert found <= expected + 1e-3
+            divergence = hockey_stick(loss, epsilon)
+            assert divergence >= expected * (1 - 1e-6) - 1e-12
+            assert divergence <= expected + 1e-3
             for width in (0.01, 0.5):
-                assert hockey_stick(loss.on_grid(width), epsilon) >= found * (1 - 1e-9)
+                assert hockey_stick(loss.on_grid(width), epsilon) >= divergence * (1 - 1e-9)
 
 
 @every_active
@@ -82,19 +82,19 @@ def test_no_mass_is_lost(active: GaussianMixturePair) -> None:
 
 @every_active
 @pytest.mark.parametrize("z", [0.5, 1.0, 4.0])
-def test_they_cost_what_a_grid_of_the_case_alone_costs(active: GaussianMixturePair, z: float) -> None:
+def test_atoms_agree_with_a_grid_of_the_case_alone(active: GaussianMixturePair, z: float) -> None:
     ((forward, reverse),) = both_directions(active, STILL, (1.0,), z, 0.2, TAIL)
     width = 2.0**-8 * max(1.0, active.shifts.max() / z)
     counts = np.array([5])
     for atoms, grid in zip((forward, reverse), discretize((active,), z, width, TAIL), strict=True):
         window = composition.chernoff_window(grid, 5, 1e-9)
         size = 1 << math.ceil(math.log2((window.high - window.low) / width + 2))
-        found = composition.epsilons(atoms.on_grid(width), counts, 1e-5, window, size)[0]
-        assert found == pytest.approx(composition.epsilons(grid, counts, 1e-5, window, size)[0], rel=2e-3)
+        from_atoms = composition.epsilons(atoms.on_grid(width), counts, 1e-5, window, size)[0]
+        assert from_atoms == pytest.approx(composition.epsilons(grid, counts, 1e-5, window, size)[0], rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["lattice", "coarse lattice", "two lattices"])
-def test_convolutions_say_what_the_terms_say(name: str) -> None:
+def test_convolutions_agree_with_the_sum_of_terms(name: str) -> None:
     active = ACTIVE[name]
     part = loss_atoms._Part(active, 1.0)
     pieces = loss_atoms._pieces([part], TAIL)
@@ -132,11 +132,11 @@ def test_moments_are_bounds_from_above() -> None:
     """Against extended precision; small losses with large masses, large losses with tiny masses."""
     losses = np.linspace(-30.0, 90.0, 1001)
     for masses in (np.exp(-np.abs(losses)), np.exp(-(losses**2) / 20)):
-        found = composition.log_moments(losses, masses)
+        moments = composition.log_moments(losses, masses)
         present = masses > 0
         exponents = np.multiply.outer(composition.ORDERS.astype(np.longdouble), losses[present])
         exponents += np.log(masses[present].astype(np.longdouble))
         top = exponents.max(axis=1)
         exact = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-        assert (found >= exact).all()
-        assert found == pytest.approx(exact.astype(np.float64), rel=1e-7, abs=1e-9)
+        assert (moments >= exact).all()
+        assert moments == pytest.approx(exact.astype(np.float64), rel=1e-7, abs=1e-9)

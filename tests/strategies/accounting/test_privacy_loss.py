@@ -1,4 +1,4 @@
-"""One round on the grid dominates the pair it stands for, in both directions, and every loose end is charged."""
+"""Test that a round on the grid dominates its pair in both directions, and that every error is added to δ."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_grid_dominates_both_ways(name: str, z: float, width: float, tail: f
                 assert bound == pytest.approx(true, rel=1e-3, abs=1e-6)
 
 
-def test_what_the_law_leaves_out_is_charged() -> None:
+def test_what_the_distribution_leaves_out_is_added_to_delta() -> None:
     short = GaussianMixturePair(0.9, 0.5, np.array([1.0]), np.array([0.48]))
     forward, backward = discretize((short,), 1.0, 1e-2, 1e-12)
     assert forward.infinite == pytest.approx(0.1 + 0.9 * 0.02, rel=1e-6)
@@ -59,9 +59,9 @@ def test_what_the_law_leaves_out_is_charged() -> None:
 
 
 @pytest.mark.parametrize("name", ["infinite", "round_off"])
-def test_composition_charges_every_round(name: str) -> None:
-    charges = {"infinite": 0.0, "round_off": 0.0} | {name: 1e-6}
-    loss = GridLoss(0.1, -1, np.array([0.5, 0.0, 0.5]), **charges)
+def test_composition_adds_every_round_to_delta(name: str) -> None:
+    errors = {"infinite": 0.0, "round_off": 0.0} | {name: 1e-6}
+    loss = GridLoss(0.1, -1, np.array([0.5, 0.0, 0.5]), **errors)
     window = composition.Window(-3.0, 3.0)
     enough, short = (composition.epsilons(loss, np.array([20]), d, window, 64)[0] for d in (2.1e-5, 1.9e-5))
     assert enough < math.inf
@@ -69,7 +69,7 @@ def test_composition_charges_every_round(name: str) -> None:
     assert composition.delta_of_loss(loss, 20, 5.0, window, 64) >= 2e-5 * (1 - 1e-9)
 
 
-def test_mass_beyond_the_window_is_charged() -> None:
+def test_mass_beyond_the_window_is_added_to_delta() -> None:
     """On a circle that is far too small the bound must be useless, never wrong."""
     (loss, _) = discretize((PAIRS["one-sided"],), 0.5, 0.05, 1e-12)
     wide = composition.delta_of_loss(loss, 30, 10.0, composition.Window(-60.0, 60.0), 4096)
@@ -104,5 +104,5 @@ def test_one_corpus_with_the_user_and_one_with_the_entity(q_e: float, z: float, 
     crossed = GaussianMixturePair(
         1.0, 0.0, entity.values / 10, entity.probabilities, user.values / 10, user.probabilities
     )
-    found = composition.epsilon_curve((crossed,), z, np.array([20]), 1e-5)[0]
-    assert found <= epsilon(event, Adjacency(12, ContributionBound(users, 1)), 20, 1e-5) * (1 + 1e-3)
+    of_crossed = composition.epsilon_curve((crossed,), z, np.array([20]), 1e-5)[0]
+    assert of_crossed <= epsilon(event, Adjacency(12, ContributionBound(users, 1)), 20, 1e-5) * (1 + 1e-3)

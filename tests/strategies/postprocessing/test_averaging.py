@@ -1,4 +1,4 @@
-"""Averages of the iterates: what is evaluated, not what training goes on from; resumable to the last bit."""
+"""Test averages of the iterates: evaluated, but not trained from; resumable to the last bit."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_before_the_tail_the_model_is_the_last_one() -> None:
 
 @pytest.mark.parametrize("config", [EXPONENTIAL, TAIL])
 def test_a_restored_average_goes_on_the_same(config: AveragingConfig) -> None:
-    whole, resumed = average_of(config, MODELS), IterateAverage(config, 3, 10)
+    uninterrupted, resumed = average_of(config, MODELS), IterateAverage(config, 3, 10)
     resumed.restore(average_of(config, MODELS[:8]).state())
     for number in (9, 10):
         resumed.add(number, MODELS[number - 1])
-    np.testing.assert_array_equal(whole.value(MODELS[0]), resumed.value(MODELS[0]))
+    np.testing.assert_array_equal(uninterrupted.value(MODELS[0]), resumed.value(MODELS[0]))
 
 
 @pytest.mark.parametrize("config", [EXPONENTIAL, TAIL])

@@ -1,4 +1,4 @@
-"""The server's step: against torch's optimizers, and exactly resumable."""
+"""Test the server's step against torch's optimizers, and that it resumes exactly."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Π_r: exact on the sphere, 1-Lipschitz, zero for what is not finite."""
+"""Test Π_r: exact on the sphere, 1-Lipschitz, zero for vectors that are not finite."""
 
 import math
 

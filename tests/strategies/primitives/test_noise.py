@@ -1,4 +1,4 @@
-"""Secure noise: the stated scale and no other, independent, never the same twice, on the public grid."""
+"""Test secure noise: the stated scale and no other, independent, never repeated, on the public grid."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def test_the_grid_is_a_power_of_two_and_fine(std: float) -> None:
 
 
 def released(**changes: float) -> np.ndarray:
-    """The noisy sums of rounds to which nobody contributes, (rounds, size); sizes at which float32 is exact."""
+    """Return the noisy sums of rounds without contributions, (rounds, size), at sizes for which float32 is exact."""
     privacy = plan(population=1, q_u=1.0, **changes)
     models, _ = run_rounds(privacy, size=SIZE, rounds=1, answer=zeros, secure_noise=True)
-    return models[0].astype(np.float64) * privacy.expected_cohort
+    return models[0].astype(np.float64) * privacy.mechanism.expected_cohort
 
 
 def test_a_secure_round_releases_noise_of_the_stated_scale_on_the_grid() -> None:
@@ -103,7 +103,7 @@ def test_a_secure_round_releases_noise_of_the_stated_scale_on_the_grid() -> None
     np.testing.assert_array_equal(steps, np.round(steps))
 
 
-def test_a_secure_round_done_again_releases_other_noise() -> None:
+def test_a_repeated_secure_round_releases_other_noise() -> None:
     assert not np.array_equal(released(noise_multiplier=1.0), released(noise_multiplier=1.0))
 
 

@@ -1,4 +1,4 @@
-"""The round's coins: right rates (and wrong ones noticed), shared entities, independence between rounds."""
+"""Test the sampling of a round: right rates (wrong ones are noticed), shared entities, independent rounds."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_a_user_is_sampled_independently_of_the_others_and_of_other_rounds() -> 
     assert abs(following) < 5 / np.sqrt(masks[1:].size)
 
 
-def test_rate_one_takes_everybody() -> None:
+def test_rate_one_includes_every_user() -> None:
     np.testing.assert_array_equal(sampling.sample_users(0, 1, 7, 1.0), np.arange(7))
 
 
@@ -51,7 +51,7 @@ def test_impossible_rates_are_refused(rate: float) -> None:
         sampling.sample_users(0, 1, 10, rate)
 
 
-def test_entities_and_sentences_toss_different_coins() -> None:
+def test_entities_and_sentences_are_sampled_from_different_streams() -> None:
     seed = sampling.round_seed(0, 1)
     entities = sampling.sampled_entities(seed, np.arange(10_000), 0.5)
     sentences = sampling.sampled_sentences(seed, np.arange(10_000), 0.5)

@@ -1,4 +1,4 @@
-"""Named streams: reproducible, independent of each other, and readable at any position."""
+"""Test named streams: reproducible, independent of each other, and readable at any position."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ GOLDEN = [
     2_478_816_726_712_946_805,
     17_858_166_472_935_837_663,
 ]
-"""The coins of the entities 0 to 4 and 10^12 for seed 0, by numpy's Philox."""
+"""The uniforms of the entities 0 to 4 and 10^12 for seed 0, by numpy's Philox."""
 
 
 def test_a_stream_is_a_function_of_seed_purpose_and_indices() -> None:
@@ -31,12 +31,12 @@ def test_a_stream_is_a_function_of_seed_purpose_and_indices() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 4, 5, 17, 1000])
-def test_coins_can_be_read_from_any_position(start: int) -> None:
-    whole = streams.uniforms(7, "sentence", 0, 1100)
-    np.testing.assert_array_equal(streams.uniforms(7, "sentence", start, 1100), whole[start:])
+def test_uniforms_can_be_read_from_any_position(start: int) -> None:
+    stream = streams.uniforms(7, "sentence", 0, 1100)
+    np.testing.assert_array_equal(streams.uniforms(7, "sentence", start, 1100), stream[start:])
 
 
-def test_coins_never_change() -> None:
+def test_uniforms_never_change() -> None:
     """A run is repeated from its seed: these words are part of what a run folder means."""
     assert streams.uniforms(0, "entity", 0, 5).tolist() == GOLDEN[:5]
     assert streams.uniforms_of(0, "entity", np.array([10**12, 0, 10**12])).tolist() == [GOLDEN[5], GOLDEN[0], GOLDEN[5]]
@@ -44,26 +44,26 @@ def test_coins_never_change() -> None:
 
 @given(st.lists(st.integers(0, 2**40), max_size=40), st.integers(0, 2**130))
 @settings(max_examples=50)
-def test_scattered_coins_are_those_of_the_stream(items: list[int], seed: int) -> None:
+def test_scattered_uniforms_are_those_of_the_stream(items: list[int], seed: int) -> None:
     one_by_one = [streams.uniforms(seed, "sentence", item, item + 1)[0] for item in items]
-    found = streams.uniforms_of(seed, "sentence", np.array(items, dtype=np.int64))
-    np.testing.assert_array_equal(found, np.array(one_by_one, dtype=np.uint64))
+    scattered = streams.uniforms_of(seed, "sentence", np.array(items, dtype=np.int64))
+    np.testing.assert_array_equal(scattered, np.array(one_by_one, dtype=np.uint64))
 
 
-def test_coins_of_neighbours_and_of_many_blocks_are_those_of_the_stream() -> None:
-    whole = streams.uniforms(3, "entity", 0, 2_000_000)
+def test_uniforms_of_neighbours_and_of_many_blocks_are_those_of_the_stream() -> None:
+    stream = streams.uniforms(3, "entity", 0, 2_000_000)
     for step in (1, 2, 7, 31, 33, 100):
-        items = np.arange(5, len(whole), step, dtype=np.int32)
-        np.testing.assert_array_equal(streams.uniforms_of(3, "entity", items), whole[items])
+        items = np.arange(5, len(stream), step, dtype=np.int32)
+        np.testing.assert_array_equal(streams.uniforms_of(3, "entity", items), stream[items])
     few = np.array([1_999_999, 4, 5, 6, 7, 4])
-    np.testing.assert_array_equal(streams.uniforms_of(3, "entity", few), whole[few])
+    np.testing.assert_array_equal(streams.uniforms_of(3, "entity", few), stream[few])
 
 
-def test_coins_of_an_empty_range() -> None:
+def test_uniforms_of_an_empty_range() -> None:
     assert len(streams.uniforms(7, "sentence", 5, 5)) == 0
 
 
-def test_coins_are_uniform_and_uncorrelated() -> None:
+def test_uniforms_are_uniform_and_uncorrelated() -> None:
     uniform = streams.uniforms(0, "sentence", 0, 200_000) / 2.0**64
     # Means of independent uniforms: 5 standard errors.
     assert abs(uniform.mean() - 0.5) < 5 * np.sqrt(1 / 12 / len(uniform))

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import source_of
@@ -41,6 +41,7 @@ from fl_sim.research.representations.corpora.adult_reader import AdultColumns, A
 from fl_sim.research.representations.corpora.entity_words import entity_words
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
 from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, read_dpnr_ag
+from fl_sim.research.strict_model import StrictModel
 from fl_sim.strategies.primitives import streams
 
 DataName = Literal["adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity"]
@@ -49,11 +50,7 @@ _ROWS_AT_ONCE = 2048
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class DataSpec(_Spec):
+class DataSpec(StrictModel):
     """A labelled corpus and its splits.
 
     Attributes:
@@ -71,7 +68,7 @@ class DataSpec(_Spec):
     split: AdultSplit = "paper"
 
 
-class ClientSpec(_Spec):
+class ClientSpec(StrictModel):
     """Everything that the client's side depends on.
 
     Attributes:

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 from fl_sim.clients.batches import Batch
@@ -33,11 +33,12 @@ from fl_sim.clients.tasks import Classification
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Ragged
 from fl_sim.research.representations.client.feed_forward import FeedForward
+from fl_sim.research.strict_model import StrictModel
 
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 
 
-class EncoderSpec(BaseModel):
+class EncoderSpec(StrictModel):
     """Kind and shape of an encoder.
 
     Attributes:
@@ -51,8 +52,6 @@ class EncoderSpec(BaseModel):
         max_tokens: longest input of that model.
         pooling: of that model's states; default: the mean.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     kind: EncoderKind = "mlp"
     width: int = Field(default=64, ge=1, le=65536)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from fl_sim.research.strict_model import StrictModel
 
 
-class OptimizerSpec(BaseModel):
+class OptimizerSpec(StrictModel):
     """Name and step size of an optimizer; FEDERATE has Adam at 0.001."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["adam", "sgd"] = Field("adam", description="Adam (Kingma and Ba 2015), or plain SGD")
     learning_rate: float = Field(0.001, gt=0, le=100, description="its step size")

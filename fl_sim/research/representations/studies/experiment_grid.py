@@ -10,14 +10,6 @@ from typing import Any
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import run
 
-# No telemetry, no GPU, plain workers of one thread each.
-_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
 Observer = Callable[[int, dict[str, Any]], None]
 
 
@@ -49,9 +41,11 @@ def _run_serially(configs: Sequence[ExperimentConfig]) -> Iterator[tuple[int, di
 def _run_on_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
     import ray
 
+    from fl_sim.engines.ray_engine import PLAIN_WORKERS
+
     started = not ray.is_initialized()
     if started:
-        for name, value in _ENVIRONMENT.items():
+        for name, value in PLAIN_WORKERS.items():
             os.environ.setdefault(name, value)
         ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:

@@ -1,0 +1,35 @@
+"""Figures as text, for every screen, message and document: an ε is rounded up, so that none is ever understated.
+
+>>> format_epsilon(2.6701), format_epsilon(float("inf")), format_delta(1e-05), format_number(14041)
+('2.68', '∞', '1e-5', '14,041')
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+
+def format_epsilon(value: float | None) -> str:
+    """Return ε rounded up: three decimals below 1, two below 100, none above; "∞", or "–" if there is no figure."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    digits = "0.001" if value < 1 else "0.01" if value < 100 else "1"
+    return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=ROUND_CEILING))
+
+
+def format_delta(value: float | None) -> str:
+    """Return δ as people write it: 1e-5."""
+    return "?" if value is None else f"{value:g}".replace("e-0", "e-")
+
+
+def format_number(value: Any) -> str:
+    """Return a count with thousands separators, another number with four digits, and "?" for None."""
+    if value is None:
+        return "?"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    return "∞" if value == math.inf else f"{int(value):,}"

@@ -1,0 +1,69 @@
+"""``noiseless``: the upper bound of utility, the same rounds without clip and noise. It protects nobody."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from fl_sim.strategies.client_rules import ClientRule
+from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig, gradients_or_steps
+from fl_sim.strategies.mechanism import Description, Mechanism, Settings, UnreadSettings
+from fl_sim.strategies.primitives.limits import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noiseless(Mechanism):
+    """Rounds that release the plain average.
+
+    Attributes:
+        local: how users train.
+    """
+
+    defaults: ClassVar = {
+        "q_u": 1.0,
+        "q_e": 1.0,
+        "q_s": 0.1,
+        "clip_norm": math.inf,
+        "user_cap": 1.0,
+        "noise_multiplier": 0.0,
+    }
+    protects = "nobody: nothing is clipped and no noise is added"
+    headline = None
+
+    strategy: str = "noiseless"
+    local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig, compare=False)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        for name in ("clip_norm", "user_cap", "noise_multiplier"):
+            value = settings.privacy[name]
+            require(value is None, name, value, f"nothing under {settings.strategy}")
+        return super().from_settings(settings)
+
+    @classmethod
+    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+        return {"local": settings.local}
+
+    @classmethod
+    def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
+        if local.update != "steps":
+            yield "local", LOCAL_STEPS, "users take no local steps, they send gradients"
+        yield "privacy", ("secure_noise",), f"{strategy} draws no noise"
+
+    def check(self) -> None:
+        """Nothing: clips and noise are not used."""
+
+    def client_rule(self, clip_norm: float) -> ClientRule:
+        return gradients_or_steps(self.local.update or "gradients", self.local, self.bounds(clip_norm))
+
+    def user_clip(self, clip_norm: float) -> float:
+        return math.inf
+
+    def noise_std(self, clip_norm: float) -> float:
+        return 0.0
+
+    def describe(self) -> Description:
+        words = replace(super().describe(), settings=self.rates_in_words())
+        return replace(words, warnings=(f"{self.strategy} protects nobody: its ε is infinite.",))
