@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "tests" / "third_party" / "fl_sim_example"
 PARTS = {
+    "example-strategy": "fl_sim_example.margin_strategy:NoiseWithMargin",
     "example-model": "fl_sim_example.bag_model:BagOfWords",
     "example-tagger": "fl_sim_example.capital_tagger:CapitalTagger",
     "example-reader": "fl_sim_example.chat_reader:ChatReader",
@@ -61,15 +64,20 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert all(PARTS[name] in manifest for name in ("example-reader", "example-tagger"))
 
     settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
+    settings += ["privacy.strategy=example-strategy", "privacy.options.margin=1.5"]
     words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
     words += [word for setting in settings for word in ("--set", setting)]
     result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
-    assert 0 < result["epsilon_user"] < result["epsilon_user_entity_max"]
+    event = RoundEvent("uedp", 1.5 * 2.0, q_e=0.5, q_s=0.2, user_cap=2.0)
+    sentences = len(CHAT.splitlines()) // len(PEOPLE)
+    assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(sentences), 2, 1e-5), rel=1e-3)
+    assert result["epsilon_user"] < result["epsilon_user_entity_max"] < float("inf")
     run = RunFolder.open(tmp_path / "run")
     trail = [line.split() for line in (tmp_path / "run" / "trail.txt").read_text().splitlines()]
     assert [(int(number), float(epsilon)) for number, epsilon in trail] == list(
         zip(run.metrics()["round"], run.metrics()["epsilon_user"], strict=True)
     )
     assert run.config["run"]["model"]["name"] == "example-model"
-    spent = fl_sim(installed, tmp_path, "account", "--ledger", "run", "--delta", "1e-5")
-    assert spent["releases"] == 2
+    bounds = ["--delta", "1e-5", "--user-sentences", str(sentences)]
+    spent = fl_sim(installed, tmp_path, "account", "--ledger", "run", *bounds)
+    assert spent["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-3)
