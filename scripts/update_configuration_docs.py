@@ -30,7 +30,7 @@ def updated(document: str) -> str:
 
 
 def key_tables() -> str:
-    """A table of keys per section."""
+    """Return one table of keys per section."""
     flags = {key: flag for flag, key, _, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
     parts = []
     for section, keys in groupby(run_keys().values(), key=lambda key: key.name.rpartition(".")[0]):
