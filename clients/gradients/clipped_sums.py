@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import batch_tokens, micro_batches
+from fl_sim.clients.batches import Batch, batch_tokens, micro_batches
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
@@ -131,13 +131,14 @@ class GradientSum:
 
     def _add_group(self, examples: Sequence[Example], clip_norm: float) -> None:
         model, seed = self._model, self._mask_seed
+        batch = model.batch(examples, seed)
         if math.isinf(clip_norm):
-            added = add_unclipped(model, examples, self.views, self.tally, seed)
+            added = add_unclipped(model, batch, self.views, self.tally)
         else:
-            added = add_clipped(model, examples, clip_norm, self.views, self.tally, seed)
+            added = add_clipped(model, batch, clip_norm, self.views, self.tally)
         if not added:
             for example in examples:
-                add_one(model, example, clip_norm, self.views, self.tally, seed)
+                add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally)
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""
@@ -205,23 +206,21 @@ def full_precision() -> Iterator[None]:
 
 def add_one(
     model: LanguageModel,
-    example: Example,
+    batch: Batch,
     clip_norm: float,
     views: Mapping[str, torch.Tensor],
     tally: Tally,
-    mask_seed: int | None = None,
 ) -> None:
     """Add Π_c(g_s) of one sentence by definition: plain autograd, norm in float64, scale, add.
 
     Args:
         model: the model whose gradient is taken.
-        example: the sentence.
+        batch: the sentence on its own.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         views: the sum by parameter name, float32 in the parameters' shapes; changed in place.
         tally: the counts of the sum; changed in place.
-        mask_seed: seed of the dropout masks; None switches dropout off.
     """
-    loss, gradients = loss_gradients(model, [example], mask_seed)
+    loss, gradients = loss_gradients(model, batch)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
     if not (math.isfinite(loss) and math.isfinite(norm)):
         tally.nonfinite += 1
@@ -233,13 +232,7 @@ def add_one(
         views[name].add_(gradient, alpha=-factor)
 
 
-def add_unclipped(
-    model: LanguageModel,
-    examples: Sequence[Example],
-    views: Mapping[str, torch.Tensor],
-    tally: Tally,
-    mask_seed: int | None = None,
-) -> bool:
+def add_unclipped(model: LanguageModel, batch: Batch, views: Mapping[str, torch.Tensor], tally: Tally) -> bool:
     """Add Σ_s g_s by one ordinary backward pass.
 
     The arguments are those of :func:`add_one`, for several sentences.
@@ -247,7 +240,7 @@ def add_unclipped(
     Returns:
         False, with nothing added, if the loss or a gradient is not finite.
     """
-    loss, gradients = loss_gradients(model, examples, mask_seed)
+    loss, gradients = loss_gradients(model, batch)
     if not math.isfinite(loss) or not all(bool(g.isfinite().all()) for g in gradients.values()):
         return False
     tally.loss_sum += loss
@@ -258,11 +251,10 @@ def add_unclipped(
 
 def add_clipped(
     model: LanguageModel,
-    examples: Sequence[Example],
+    batch: Batch,
     clip_norm: float,
     views: Mapping[str, torch.Tensor],
     tally: Tally,
-    mask_seed: int | None = None,
 ) -> bool:
     """Add Σ_s Π_c(g_s) by ghost norms.
 
@@ -275,7 +267,7 @@ def add_clipped(
     if layers is None:
         return False
     try:
-        traced = ghost_pass(model, layers, model.batch(examples, mask_seed))
+        traced = ghost_pass(model, layers, batch)
         contributions = traced.of_sentences()
         norms = sure_norms(contributions, clip_norm)
     except NotCovered:

@@ -259,7 +259,7 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[E
     difference = {name: torch.zeros_like(p) for name, p in model.parameters.tensors.items()}
     expected = {name: torch.zeros(len(examples), dtype=torch.float64) for name in difference}
     for index, example in enumerate(examples):
-        for name, gradient in loss_gradients(model, [example], _CHECK_MASKS)[1].items():
+        for name, gradient in loss_gradients(model, model.batch([example], _CHECK_MASKS))[1].items():
             expected[name][index] = gradient.double().square().sum()
             difference[name].sub_(gradient, alpha=float(factors[index]))
     traced = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))

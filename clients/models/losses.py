@@ -75,18 +75,10 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
     return measured
 
 
-def loss_gradients(
-    model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """Return Σ_s l(θ, s) and its gradient by parameter name, by plain autograd.
-
-    Args:
-        model: the model.
-        examples: sentences with at least one prediction target.
-        mask_seed: of the dropout masks, if the model has dropout; ``None`` switches dropout off.
-    """
+def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return Σ_s l(θ, s) over the sentences of a batch and its gradient by parameter name, by plain autograd."""
     parameters = model.parameters.tensors
-    loss = batch_losses(model, model.batch(examples, mask_seed)).sum()
+    loss = batch_losses(model, batch).sum()
     of_parameters = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     gradients = {name: g for name, g in zip(parameters, of_parameters, strict=True) if g is not None}
     return float(loss.detach()), gradients

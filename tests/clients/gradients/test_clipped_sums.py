@@ -224,7 +224,7 @@ def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFix
     sentences = examples(9, 14)
     one_by_one = GradientSum(model)
     for sentence in sentences:
-        clipped_sums.add_one(model, sentence, 1.0, one_by_one.views, one_by_one.tally)
+        clipped_sums.add_one(model, model.batch([sentence]), 1.0, one_by_one.views, one_by_one.tally)
     computed = clipped_gradient_sum(model, sentences, 1.0)
     assert distance(computed.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
 

@@ -109,7 +109,7 @@ def test_every_sentence_is_clipped_exactly(here: Path, task: Task, tune: str) ->
     for example in given:
         if not task.size(example):
             continue
-        gradients = loss_gradients(model, [example])[1]
+        gradients = loss_gradients(model, model.batch([example]))[1]
         vector = np.concatenate([gradients[name].double().numpy().ravel() for name, _ in model.named_shapes()])
         expected -= vector * min(1.0, clip_norm / np.linalg.norm(vector))
     summed = clipped_gradient_sum(model, given, clip_norm)
@@ -129,7 +129,10 @@ def test_another_kind_of_layer_goes_one_sentence_at_a_time(here: Path) -> None:
     (here / "gru_model.py").write_text(recurrent, encoding="utf-8")
     model = load_model(ModelSpec(name="gru_model:AverageOfWords", hidden=8, max_tokens=CONTEXT), 0)
     given = examples(9, 14)
-    norms = [math.sqrt(sum(float(g.square().sum()) for g in loss_gradients(model, [e])[1].values())) for e in given]
+    norms = [
+        math.sqrt(sum(float(g.square().sum()) for g in loss_gradients(model, model.batch([e]))[1].values()))
+        for e in given
+    ]
     summed = clipped_gradient_sum(model, given, min(norms) / 2)
     assert covered_layers(model) is None
     assert summed.clipped == 2

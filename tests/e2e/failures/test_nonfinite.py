@@ -13,6 +13,7 @@ import torch
 
 import fl_sim.clients.gradients.clipped_sums
 import fl_sim.clients.local_steps
+from fl_sim.clients.batches import Batch
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients, sentence_losses
@@ -44,9 +45,19 @@ def is_ill(examples: Sequence[Example]) -> bool:
 def test_non_finite_gradients_count_as_zero_and_are_reported(
     strategy: str, wrong: float, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gradients(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> Any:
-        loss, gradient = loss_gradients(model, examples, mask_seed)
-        return (wrong, {name: g * wrong for name, g in gradient.items()}) if is_ill(examples) else (loss, gradient)
+    make_batch = LanguageModel.batch
+    ill_batches = []
+
+    def batch(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
+        made = make_batch(model, examples, mask_seed)
+        if is_ill(examples):
+            ill_batches.append(made)
+        return made
+
+    def gradients(model: LanguageModel, batch: Batch) -> Any:
+        loss, gradient = loss_gradients(model, batch)
+        is_in = any(batch is ill for ill in ill_batches)
+        return (wrong, {name: g * wrong for name, g in gradient.items()}) if is_in else (loss, gradient)
 
     def losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
         values = sentence_losses(model, examples, mask_seed)
@@ -57,6 +68,7 @@ def test_non_finite_gradients_count_as_zero_and_are_reported(
     )
     monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "covered_layers", lambda model: None)
     healthy = run("healthy")
+    monkeypatch.setattr(LanguageModel, "batch", batch)
     monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "loss_gradients", gradients)
     monkeypatch.setattr(fl_sim.clients.local_steps, "sentence_losses", losses)
     ill = run("ill")
