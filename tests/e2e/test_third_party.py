@@ -17,6 +17,7 @@ from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "tests" / "third_party" / "fl_sim_example"
 PARTS = {
+    "example-strategy": "fl_sim_example.loud_strategy:LoudUserLevel",
     "example-model": "fl_sim_example.bag_model:BagOfWords",
     "example-tagger": "fl_sim_example.capital_tagger:CapitalTagger",
     "example-reader": "fl_sim_example.chat_reader:ChatReader",
@@ -61,6 +62,7 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert all(PARTS[name] in manifest for name in ("example-reader", "example-tagger"))
 
     settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
+    settings += ["privacy.strategy=example-strategy"]
     words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
     words += [word for setting in settings for word in ("--set", setting)]
     result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
@@ -71,5 +73,7 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
         zip(run.metrics()["round"], run.metrics()["epsilon_user"], strict=True)
     )
     assert run.config["run"]["model"]["name"] == "example-model"
+    assert run.config["strategy_origin"]["path"] == PARTS["example-strategy"]
+    assert run.metrics()["noise_norm"].iloc[1] > 0
     spent = fl_sim(installed, tmp_path, "account", "--ledger", "run", "--delta", "1e-5")
     assert spent["releases"] == 2
