@@ -30,7 +30,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.weighted_selection import WeightedSelection
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
-from fl_sim.strategies.messages import TrainReply
+from fl_sim.strategies.messages import MessageError, TrainReply, rule_from_json, rule_to_json
 from fl_sim.strategies.primitives import streams
 
 Mask = npt.NDArray[np.bool_]
@@ -150,6 +150,26 @@ def add_client_updates(rule: ClientRule, total: BoundedSum, cohort: Cohort) -> N
         TypeError: none is registered.
     """
     raise TypeError(f"client rule is a {type(rule).__name__}; allowed: one that is registered with add_client_updates")
+
+
+def check_client_rule(rule: ClientRule) -> None:
+    """Refuse a client rule that nodes could not rebuild or compute.
+
+    Raises:
+        MessageError: its class cannot be imported by its path, a field is no JSON, or no function is registered for it.
+    """
+    try:
+        text = rule_to_json(rule)
+    except TypeError as error:
+        raise MessageError(
+            f"client rule {type(rule).__name__} cannot be sent ({error}); allowed: plain fields"
+        ) from error
+    if rule_from_json(text) != rule:
+        raise MessageError(
+            f"client rule {type(rule).__name__} is not the same after it was sent; allowed: plain fields"
+        )
+    if add_client_updates.dispatch(type(rule)) is add_client_updates.dispatch(object):
+        raise MessageError(f"client rule is a {type(rule).__name__}; allowed: one registered with add_client_updates")
 
 
 @add_client_updates.register

@@ -29,7 +29,14 @@ from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
-from fl_sim.experiments.run_inputs import build_model, held_out_split, open_corpus, task_of, with_absolute_paths
+from fl_sim.experiments.run_inputs import (
+    build_model,
+    check_rule_of,
+    held_out_split,
+    open_corpus,
+    task_of,
+    with_absolute_paths,
+)
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
 from fl_sim.storage import environment, model_files
@@ -154,6 +161,7 @@ class Experiment:
     ) -> Experiment:
         corpus = open_corpus(config)
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
+        check_rule_of(planned.plan.mechanism)
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)

@@ -9,8 +9,23 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.clients.tasks import Task, make_task
+from fl_sim.clients.training import check_client_rule
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.messages import MessageError
+
+
+def check_rule_of(mechanism: Mechanism) -> None:
+    """Check that nodes can rebuild and compute the client rule of a strategy.
+
+    Raises:
+        ConfigError: they cannot, so that every node would fail in every round.
+    """
+    try:
+        check_client_rule(mechanism.client_rule(mechanism.clip_norm))
+    except MessageError as error:
+        raise ConfigError(f"privacy.strategy is {mechanism.strategy}, but its {error}") from error
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:

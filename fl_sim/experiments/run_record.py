@@ -10,9 +10,11 @@ from typing import Any
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.experiments.run_inputs import open_corpus
 from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.registry import STRATEGIES
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +29,13 @@ class Record:
         config: what was asked for.
         plan: the fields of the plan that followed, the noise found for a target among them.
         fingerprint: the checksum of the corpus.
+        strategy_origin: where the code of the strategy came from; empty for one that ships.
     """
 
     config: RunConfig
     plan: dict[str, Any]
     fingerprint: str
+    strategy_origin: dict[str, Any]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Record:
@@ -40,7 +44,8 @@ class Record:
         if not (isinstance(run, dict) and isinstance(plan, dict) and isinstance(corpus, dict)):
             raise ResultsError(f"{folder.config_file}: is corrupt ('run', 'plan' and 'corpus' are expected)")
         try:
-            return cls(RunConfig.from_mapping(run), plan, str(corpus.get("fingerprint")))
+            config = RunConfig.from_mapping(run)
+            return cls(config, plan, str(corpus.get("fingerprint")), folder.config.get("strategy_origin") or {})
         except ConfigError as error:
             raise ResultsError(f"{folder.config_file}: {error}") from error
 
@@ -66,11 +71,17 @@ class Record:
         return corpus
 
     def check(self, folder: RunFolder, planned: Planned) -> None:
-        """See that plan and ε are still those of the record.
+        """See that plan, ε and the strategy's code are still those of the record.
 
         Raises:
             ResultsError: one of them is not, so that the rounds to come would not belong to the same run.
         """
+        strategy = self.config.privacy.strategy
+        if _strategy_origin(strategy) != self.strategy_origin:
+            raise ResultsError(
+                f"{folder.path}: the code of privacy.strategy {strategy} has changed since the run began; "
+                "resume it with the version that began it"
+            )
         if planned.plan.record() != self.plan:
             raise ResultsError(
                 f"{folder.path}: the plan of the run can no longer be reproduced; "
@@ -81,11 +92,17 @@ class Record:
 
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
     """The record of a run that begins, as :meth:`Record.read` expects it."""
+    origin = _strategy_origin(config.privacy.strategy)
     return {
         "run": config.model_dump(mode="json"),
         "plan": planned.plan.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
-    }
+    } | ({"strategy_origin": origin} if origin else {})
+
+
+def _strategy_origin(strategy: str) -> dict[str, str]:
+    """Return where the code of a strategy comes from, with its checksum; nothing for one that ships."""
+    return {} if strategy in STRATEGIES.built_in else plugin_record(STRATEGIES, strategy)
 
 
 def _check_epsilon(folder: RunFolder, planned: Planned) -> None:

@@ -1,0 +1,316 @@
+"""The code of docs/extending/add_a_strategy.md, run as the page says, and strategies that are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim import plugins
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.reporting import report
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies import registry
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.messages import MessageError, rule_from_json
+from tests.data_prep.plug_ins import PAGES, imports_restored, install, write_page_code
+from tests.tiny import MODEL, tiny_corpus
+
+NAME = "my_strategy:CoordinateWise"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a working directory with the page's module, its configuration and a corpus."""
+    write_page_code("add_a_strategy.md", tmp_path)
+    page = (PAGES / "add_a_strategy.md").read_text(encoding="utf-8")
+    configuration = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "run.toml").write_text(configuration, encoding="utf-8")
+    tiny_corpus(tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_used", [])
+    monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
+    registry.load_strategy.cache_clear()
+    with imports_restored("my_strategy", "no_event", "bad"):
+        yield tmp_path
+    registry.load_strategy.cache_clear()
+
+
+def train(*more: str, out: str = "run", engine: str = "inline") -> int:
+    settings = {"corpus.path": "tiny", "engine.name": engine, "out": out, **MODEL}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return main(["run", "run.toml", *words, *more, "--quiet", "--json"])
+
+
+def refusal(capsys: Capture, *words: str) -> str:
+    """Return the one line with which ``fl-sim`` refuses to run."""
+    assert train(*words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def without_event(folder: Path) -> str:
+    """Write the page's strategy without its event, and return the name."""
+    code = (folder / "my_strategy.py").read_text(encoding="utf-8")
+    code, cuts = re.subn(r"\n    def event\(self\):\n.*?\n(?=\S|\Z)", "\n", code, flags=re.DOTALL)
+    assert cuts == 1
+    (folder / "no_event.py").write_text(code, encoding="utf-8")
+    return "no_event:CoordinateWise"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page(capsys: Capture) -> None:
+    assert train() == 0
+    result = json.loads(capsys.readouterr().out)
+    event, n = RoundEvent("user_level", 1.0, q_u=0.5), result["user_sentences"]
+    assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(n), 3, 1e-5), rel=1e-6)
+    entity = ContributionBound(**result["reach"]["p95"])
+    assert result["epsilon_user_entity_p95"] == pytest.approx(epsilon(event, Adjacency(n, entity), 3, 1e-5), rel=1e-6)
+    run = RunFolder.open("run")
+    assert (run.metrics()["failed_nodes"].iloc[1:] == 0).all()
+    assert run.config["plan"]["strategy"] == NAME
+    assert run.config["plan"]["options"] == run.config["run"]["privacy"]["options"] == {"spread": 2.0}
+    assert run.config["strategy_origin"].keys() == {"path", "module_sha256"}
+    text = report.summary(run)
+    assert "Protects    one user: all of the user's sentences" in text
+    assert f"{NAME}: q_u 0.5, user clip β 0.5, noise multiplier z 1 (noise 0.5 on the sum)" in " ".join(text.split())
+
+
+def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
+    assert train() == 0
+    result = json.loads(capsys.readouterr().out)
+    words = f"account --json --ledger run --delta 1e-5 --user-sentences {result['user_sentences']:g}"
+    assert main(words.split()) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-6)
+
+
+def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
+    """A user moves the average by at most β/U, and by at most ``spread``·β/U at a small spread."""
+    plain = ["--set", "server.optimizer=sgd", "--set", "server.learning_rate=1", "--set", "rounds=1"]
+    plain += ["--set", "privacy.q_u=1", "--z", "0.05"]
+    norms = {}
+    for spread in ("0.01", "100"):
+        assert train(*plain, "--set", f"privacy.options.spread={spread}", out=spread) == 0
+        norms[spread] = float(RunFolder.open(spread).metrics()["update_norm"].iloc[-1])
+    assert 0 < norms["0.01"] <= 0.01 * 0.5 * 1.001
+    assert norms["0.01"] < norms["100"] <= 0.5 * 1.001
+
+
+def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(folder: Path, capsys: Capture) -> None:
+    stop = "import signal\nfrom fl_sim import Observer\nclass Stop(Observer):\n"
+    stop += "    def on_round(self, row):\n        if row['round'] == 1: signal.raise_signal(signal.SIGINT)\n"
+    (folder / "stop_observer.py").write_text(stop, encoding="utf-8")
+    assert train(out="whole") == 0
+    assert train("--set", "observers=stop_observer:Stop", out="stopped") == 130
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    models = [Checkpoint.read(Path(name) / "checkpoint") for name in ("whole", "stopped")]
+    assert models[0] is not None
+    assert models[1] is not None
+    np.testing.assert_array_equal(models[0].vector, models[1].vector)
+
+
+def test_another_version_of_the_file_does_not_go_on(folder: Path, capsys: Capture) -> None:
+    assert train() == 0
+    result = json.loads((folder / "run" / "result.json").read_bytes()) | {"stopped": "interrupted"}
+    (folder / "run" / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    with (folder / "my_strategy.py").open("a", encoding="utf-8") as file:
+        file.write("# another version\n")
+    capsys.readouterr()
+    assert main(["resume", "run"]) == 2
+    assert f"the code of privacy.strategy {NAME} has changed since the run began" in capsys.readouterr().err
+
+
+def test_an_installed_strategy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "coordinates", "fl_sim.strategies", "coordinate-wise", NAME)
+    assert train("--strategy", "coordinate-wise") == 0
+    config = RunFolder.open("run").config
+    assert config["plan"]["strategy"] == "coordinate-wise"
+    assert (config["strategy_origin"]["path"], config["strategy_origin"]["distribution"]) == (NAME, "coordinates")
+
+
+@pytest.mark.slow
+def test_nodes_in_other_processes_find_the_file(folder: Path) -> None:
+    assert train(out="inline") == 0
+    assert train("--nodes", "1", "--set", "engine.num_cpus=1", out="ray", engine="ray") == 0
+    rows = [RunFolder.open(name).metrics().iloc[-1] for name in ("inline", "ray")]
+    assert rows[1]["failed_nodes"] == 0
+    assert rows[0]["loss"] == rows[1]["loss"]
+
+
+# --- without an event -------------------------------------------------------------------------------------------------
+
+
+def test_without_an_event_nothing_is_guaranteed(folder: Path, capsys: Capture) -> None:
+    assert train("--strategy", without_event(folder)) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {value for name, value in result.items() if name.startswith("epsilon_")} == {"inf"}
+    assert "no_event:CoordinateWise guarantees nothing: its ε is infinite." in result["warnings"]
+    run = RunFolder.open("run")
+    assert (run.metrics()["epsilon_user"].iloc[1:] == math.inf).all()
+    assert "no guarantee (ε = ∞)" in report.summary(run)
+    assert report.report(run)["guarantee"] is False
+
+
+def test_without_an_event_a_ledger_composes_to_infinity(folder: Path, capsys: Capture) -> None:
+    assert train("--strategy", without_event(folder), out="nothing") == 0
+    assert train("--set", "seed=1", out="guaranteed") == 0
+    capsys.readouterr()
+    assert main(["account", "--json", "--ledger", "nothing", "guaranteed", "--delta", "1e-5"]) == 0
+    captured = capsys.readouterr()
+    assert {value for key, value in json.loads(captured.out).items() if key.startswith("epsilon")} == {"inf"}
+    assert "3 releases guarantee nothing" in captured.err
+    assert main(["entities", "--run", "nothing"]) == 2
+    assert "no_event:CoordinateWise guarantees nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
+def test_without_an_event_no_epsilon_can_be_met(folder: Path, capsys: Capture, flag: str) -> None:
+    words = ["--strategy", without_event(folder), "--set", f"privacy.{flag}=2"]
+    assert f"privacy.{flag} is 2.0; allowed: nothing under no_event:CoordinateWise" in refusal(capsys, *words)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+BAD = """
+from dataclasses import dataclass
+from fl_sim.strategies.client_rules import ClientRule
+from fl_sim.strategies.mechanism import Mechanism
+class NoRule(Mechanism):
+    pass
+@dataclass(frozen=True, kw_only=True)
+class Unregistered(ClientRule):
+    pass
+class NoNodes(Mechanism):
+    def client_rule(self, clip_norm): return Unregistered(**self.bounds(clip_norm))
+class BadConfig(NoNodes):
+    Config = dict
+def local():
+    @dataclass(frozen=True, kw_only=True)
+    class Hidden(ClientRule):
+        pass
+    return Hidden
+class NoPath(Mechanism):
+    def client_rule(self, clip_norm): return local()(**self.bounds(clip_norm))
+@dataclass(frozen=True, kw_only=True)
+class Holds(ClientRule):
+    what: object
+class NoJson(Mechanism):
+    def client_rule(self, clip_norm): return Holds(**self.bounds(clip_norm), what=object())
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere:Strategy", r"strategy 'nowhere:Strategy' cannot be imported \(No module named 'nowhere'\)"),
+        ("bad:Missing", r"'bad:Missing' cannot be imported \(module 'bad' has no attribute 'Missing'\)"),
+        ("bad:number", "'bad:number' is 3; allowed: a subclass of fl_sim.strategies.mechanism.Mechanism"),
+        ("bad:NoRule", "'bad:NoRule' is .*; allowed: a subclass of .* with a client_rule"),
+        ("bad:BadConfig", "'bad:BadConfig' is .*; allowed: .* a pydantic model as Config"),
+        ("bad:NoNodes", "is bad:NoNodes, but its client rule is a Unregistered; allowed: one registered with add_"),
+        ("bad:NoPath", "is bad:NoPath, but its client rule is malformed or unknown"),
+        ("bad:NoJson", "is bad:NoJson, but its client rule Holds cannot be sent"),
+        (
+            "coordinate",
+            "privacy.strategy is 'coordinate'; allowed: uedp, user_level, published, noiseless, or an import",
+        ),
+    ],
+)
+def test_bad_strategies_are_refused(folder: Path, capsys: Capture, name: str, words: str) -> None:
+    (folder / "bad.py").write_text(BAD, encoding="utf-8")
+    (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
+    assert re.search(words, refusal(capsys, "--strategy", name))
+    assert not (folder / "run").exists()
+
+
+def test_a_file_with_a_mistake_in_it_is_refused(folder: Path, capsys: Capture) -> None:
+    (folder / "bad.py").write_text("import fl_sim\n\n1 / 0\n", encoding="utf-8")
+    assert "'bad:Strategy' cannot be imported (division by zero)" in refusal(capsys, "--strategy", "bad:Strategy")
+
+
+def test_a_name_that_is_taken_twice_is_refused(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    install(folder, "coordinates", "fl_sim.strategies", "uedp", NAME)
+    (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
+    claims = "fl_sim.strategies.uedp:UserEntityDP and my_strategy:CoordinateWise"
+    assert f"privacy.strategy 'uedp' is claimed by {claims}; allowed: one of them" in refusal(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"spread": -1.0}, r"^privacy\.options\.spread is -1\.0; allowed: a number above 0$"),
+        ({"spread": "wide"}, r"^privacy\.options\.spread is 'wide'; allowed: a number above 0$"),
+        ({"width": 2}, r"^privacy\.options\.width is 2; allowed: privacy\.options\.spread$"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_mapping({"privacy": {"strategy": NAME, "options": options}})
+
+
+def test_strategies_that_ship_have_no_options() -> None:
+    with pytest.raises(ConfigError, match=r"^privacy\.options\.spread is 2; allowed: nothing under uedp$"):
+        RunConfig.from_mapping({"privacy.options.spread": 2})
+    assert "options" not in RunConfig().model_dump()["privacy"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("q_e", 0.5), ("q_s", 0.5), ("user_cap", 2.0)])
+def test_what_the_strategy_fixes_is_refused(capsys: Capture, key: str, value: float) -> None:
+    assert f"privacy.{key} is {value}; allowed: 1 under {NAME}" in refusal(capsys, "--set", f"privacy.{key}={value}")
+
+
+def test_keys_of_other_strategies_are_refused(capsys: Capture) -> None:
+    line = refusal(capsys, "--set", "privacy.clip_quantile=0.5")
+    assert f"privacy.clip_quantile is 0.5 and privacy.strategy is {NAME}; allowed: with uedp or user_level only" in line
+
+
+def test_a_run_whose_strategy_is_gone_is_still_reported(folder: Path, capsys: Capture) -> None:
+    assert train() == 0
+    (folder / "my_strategy.py").unlink()
+    sys.modules.pop("my_strategy")
+    registry.load_strategy.cache_clear()
+    capsys.readouterr()
+    assert main(["report", "run"]) == 0
+    assert "Protects    unknown" in capsys.readouterr().out
+    assert main(["account", "--ledger", "run", "--delta", "1e-5"]) == 2
+    assert "cannot be imported (No module named 'my_strategy')" in capsys.readouterr().err
+
+
+SHIPPED = '{"class": "fl_sim.strategies.client_rules:ClippedGradients", "fields": %s}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"class": "nowhere:Rule", "fields": {}}',
+        '{"class": "pathlib:Path", "fields": {}}',
+        '{"class": "path", "fields": {}}',
+        SHIPPED % '{"q_e": 1.0}',
+        SHIPPED % '{"q_e": 1.0, "q_s": 0.0, "user_clip": 1.0}',
+        SHIPPED % '{"q_e": 1.0, "q_s": 1.0, "user_clip": "x"}',
+        SHIPPED % '{"q_e": 1.0, "q_s": 1.0, "user_clip": 1.0, "vote": {"quantile": 0.5}}',
+    ],
+)
+def test_a_client_rule_that_is_unknown_or_malformed_is_one_line(text: str) -> None:
+    with pytest.raises(MessageError, match="client rule is malformed or unknown") as caught:
+        rule_from_json(text)
+    assert "\n" not in str(caught.value)
