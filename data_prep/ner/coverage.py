@@ -136,8 +136,8 @@ def read_evaluation(path: Path) -> Evaluation:
         return Evaluation.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CorpusError(f"{path}: not a coverage record of this version: {place}: {first['msg']}") from error
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
 
 
 def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:

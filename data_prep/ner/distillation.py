@@ -56,8 +56,8 @@ def distil_table(
     """
     read = np.array(_rows_of([*words, *others], rows))
     weights = np.concatenate([(1 + np.arange(len(words)) / _COMMON) ** -0.5, np.full(len(others), _OTHER_WEIGHT)])
-    places = np.repeat(np.arange(len(read)), HASHES)
-    means = csr_matrix((np.full(read.size, 1 / HASHES), (places, read.ravel())), shape=(len(read), rows))
+    word_index = np.repeat(np.arange(len(read)), HASHES)
+    means = csr_matrix((np.full(read.size, 1 / HASHES), (word_index, read.ravel())), shape=(len(read), rows))
     strength = np.sqrt(weights)
     weighted = (diags(strength) @ means).tocsr()
     wanted = np.zeros((len(read), targets.shape[1]))

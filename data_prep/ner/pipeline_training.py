@@ -251,8 +251,8 @@ def _read_config(path: Path, seed: int) -> tuple[Config, Recipe]:
         recipe = Recipe.model_validate(dict(config.pop(_RECIPE, {})))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in (_RECIPE, *first["loc"]))
-        raise CorpusError(f"{path}: {place}: {first['msg']}") from error
+        field = ".".join(str(part) for part in (_RECIPE, *first["loc"]))
+        raise CorpusError(f"{path}: {field}: {first['msg']}") from error
     except (ValueError, OSError) as error:
         reason = next(line for line in [*str(error).splitlines(), type(error).__name__] if line.strip())
         raise CorpusError(f"{path}: not a training configuration of spaCy: {reason}") from error

