@@ -20,8 +20,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import EntityContributions
 
 CONTRIBUTIONS_ARE_PRIVATE = (
-    "The reach of entities is itself private data: it is for whoever owns this simulation, "
-    "and no ε covers publishing it."
+    "The contribution bounds of entities are private data themselves: they are for the owner of this simulation, "
+    "and no ε covers publishing them."
 )
 
 _THREE_FIGURES = "Three figures in a row are the median, the 95th percentile and the maximum."

@@ -144,13 +144,13 @@ def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentenc
     labels = table.column("label").to_pylist()
     bounds = np.searchsorted(table.column("sentence").to_numpy(), np.arange(first, stop + 1))
     for row in range(first, stop):
-        places = range(bounds[row - first], bounds[row - first + 1])
+        indices = range(bounds[row - first], bounds[row - first + 1])
         target = int(targets[row])
         yield Sentence(
             split,
             users[owners[row]],
             texts[row].as_py(),
-            tuple(Mention(int(starts[i]), int(ends[i]), labels[i]) for i in places),
+            tuple(Mention(int(starts[i]), int(ends[i]), labels[i]) for i in indices),
             target=corpus.classes[target] if target >= 0 else None,
         )
 

@@ -110,8 +110,8 @@ def append(
     origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
         return PreparedCorpus(corpus, cached=True)
-    place = corpus.path / part_folder(len(corpus.parts))
-    with _marked(raw, marking, origin, place) as (sentences, store):
+    folder = corpus.path / part_folder(len(corpus.parts))
+    with _marked(raw, marking, origin, folder) as (sentences, store):
         corpus = append_corpus(
             corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, origin)
         )

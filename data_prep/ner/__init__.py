@@ -1,1 +1,1 @@
-"""Training and measuring the named-entity pipeline that ships."""
+"""Train the named-entity pipeline that ships, and evaluate any tagger."""

@@ -1,9 +1,15 @@
-"""What the tagger learns from: sentences as they are marked, with what is not marked left open, and altered copies.
+"""Augment the training sentences: mark unknown words, exchange names, drop the case.
 
-A set that does not mark every kind of name says nothing about the capitalised words that it leaves unmarked: "German"
-may be MISC. They become unknown, which teaches neither a name nor none. A copy with names exchanged has the same words
-around other names of the same kinds, so that a model learns the place of a name rather than the names of its corpus.
-Headlines and careless writing have no case to go by.
+In a set that does not mark every kind of name, an unmarked capitalised word may be a name: "German" may be MISC. Such
+words become unknown, and the loss ignores them. In a copy with exchanged names the same words surround other names of
+the same kinds, so a model learns contexts rather than the names of a corpus. Headlines and careless writing have no
+case.
+
+>>> sentence = Sentence("train", "ann", "A German in Leeds", (Mention(12, 17, "LOC"),))
+>>> [mention.label for mention in mark_unknown(sentence).mentions]
+['LOC', '?']
+>>> drop_case(sentence, upper=True).text
+'A GERMAN IN LEEDS'
 """
 
 from __future__ import annotations
@@ -25,9 +31,9 @@ _CAPITALISED = re.compile(r"(?<=\S )[A-Z][a-z]{2,}\b")
 
 
 def name_pools(sentences: Iterable[Sentence]) -> dict[str, tuple[str, ...]]:
-    """Label → the different surfaces under it that are written as names are, sorted.
+    """Return label → the distinct surfaces that look like names, sorted.
 
-    Handles (@someone), tags (#something) and names without a capital are left out: they stand where others cannot.
+    Handles (@someone), tags (#something) and names without a capital are left out, because they have other contexts.
     """
     pools: dict[str, set[str]] = {}
     for sentence in sentences:
@@ -39,9 +45,9 @@ def name_pools(sentences: Iterable[Sentence]) -> dict[str, tuple[str, ...]]:
 
 
 def mark_unknown(sentence: Sentence) -> Sentence:
-    """``sentence`` with every unmarked capitalised word, but the first word, marked :data:`UNKNOWN`."""
+    """Return ``sentence`` with every unmarked capitalised word but the first marked :data:`UNKNOWN`."""
     marked = {place for mention in sentence.mentions for place in range(mention.start, mention.end)}
-    words = [found.span() for found in _CAPITALISED.finditer(sentence.text)]
+    words = [match.span() for match in _CAPITALISED.finditer(sentence.text)]
     unknown = [Mention(start, end, UNKNOWN) for start, end in words if marked.isdisjoint(range(start, end))]
     return replace(sentence, mentions=(*sentence.mentions, *unknown))
 
@@ -49,9 +55,13 @@ def mark_unknown(sentence: Sentence) -> Sentence:
 def swap_names(
     sentence: Sentence, pools: Mapping[str, Sequence[str]], share: float, rng: np.random.Generator
 ) -> Sentence:
-    """``sentence`` with each plain name exchanged, with probability ``share``, for another of its label.
+    """Return ``sentence`` with names exchanged for others of their label; all other text stays.
 
-    Mentions must not overlap. White space and everything around the names stays.
+    Args:
+        sentence: without overlapping mentions.
+        pools: label → names (:func:`name_pools`).
+        share: the probability that a plain name is exchanged.
+        rng: draws.
     """
     parts: list[str] = []
     mentions: list[Mention] = []
@@ -70,7 +80,7 @@ def swap_names(
 
 
 def drop_case(sentence: Sentence, upper: bool) -> Sentence:
-    """``sentence`` in capitals or in small letters; a letter whose other form has another length stays."""
+    """Return ``sentence`` in upper or lower case; a letter whose other form has another length stays."""
     text = "".join(_other(character, upper) for character in sentence.text)
     return replace(sentence, text=text)
 

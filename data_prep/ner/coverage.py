@@ -1,8 +1,7 @@
-"""How well a tagger covers what it should find, as a record: what ``fl-sim ner evaluate`` writes, and what a prepared
-corpus and a run's report can carry.
+"""The record of a tagger's evaluation: ``fl-sim ner evaluate`` writes it, corpora carry it, and reports show it.
 
-The record, ``coverage.json``, lies beside a corpus's data files and outside of its fingerprint: it says how good the
-tagger is, not what the corpus holds, and no ε depends on it.
+The record, ``coverage.json``, lies beside a corpus's data files and is no part of its fingerprint: it describes the
+tagger, not the corpus, and no ε depends on it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _Strict(BaseModel):
 
 
 class Estimate(_Strict):
-    """A share with the interval in which the bootstrap put it in 95 of 100 resamplings; None where nothing is known."""
+    """A share with its 95 % bootstrap interval; None where nothing is counted."""
 
     value: float | None = Field(ge=0, le=1)
     low: float | None = Field(ge=0, le=1)
@@ -32,7 +31,7 @@ class Estimate(_Strict):
 
 
 class GoldRecord(_Strict):
-    """What a tagger was measured on."""
+    """The gold corpus of an evaluation."""
 
     name: str
     split: str
@@ -47,10 +46,18 @@ class GoldRecord(_Strict):
 class Evaluation(_Strict):
     """The content of ``coverage.json``.
 
-    hiding: the shares of :data:`fl_sim.data_prep.ner.scoring.HIDING`. flagged: share of all sentences that are flagged.
-    flag_precision: share of the flagged sentences that are sensitive. matching: match → kind ("any" for all) →
-    precision, recall, f1. outside_scheme: found mentions of a kind that the gold corpus does not mark, left out of
-    ``matching``.
+    Attributes:
+        format: of the file.
+        format_version: of the file.
+        tagger: its description.
+        gold: the gold corpus.
+        hiding: the shares of :data:`fl_sim.data_prep.ner.scoring.HIDING`.
+        flagged: share of all sentences in which the tagger marks anything.
+        flag_precision: share of the flagged sentences that are sensitive.
+        matching: match → kind ("any" for all) → precision, recall, f1.
+        outside_scheme: mentions of kinds that the gold corpus does not mark, left out of ``matching``.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
     """
 
     format: Literal["fl-sim coverage"] = "fl-sim coverage"
@@ -66,7 +73,7 @@ class Evaluation(_Strict):
     seed: int
 
     def write(self, path: Path) -> None:
-        """Write to ``path``, whole or not at all."""
+        """Write to the file ``path``, atomically."""
         scratch = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
         try:
             scratch.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -75,7 +82,7 @@ class Evaluation(_Strict):
             scratch.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any]:
-        """What a run records and reports of it."""
+        """Return what a run records and reports of the evaluation."""
         return {
             "tagger": self.tagger,
             "gold": self.gold.name,
@@ -87,9 +94,10 @@ class Evaluation(_Strict):
 
 
 def attach(evaluation: Evaluation, folder: Path) -> Path:
-    """Put ``evaluation`` into the prepared corpus ``folder``; an earlier one is replaced.
+    """Write ``evaluation`` into the prepared corpus ``folder``, in place of an earlier one; return the file.
 
-    Raises :class:`CorpusError` where ``folder`` is no prepared corpus, or another tagger made its marks.
+    Raises:
+        CorpusError: ``folder`` is no prepared corpus, or another tagger marked it.
     """
     check_attachable(evaluation.tagger, folder)
     path = folder / COVERAGE_FILE
@@ -98,15 +106,15 @@ def attach(evaluation: Evaluation, folder: Path) -> Path:
 
 
 def check_attachable(tagger: dict[str, str], folder: Path) -> None:
-    """Raise :class:`CorpusError` unless ``folder`` is a prepared corpus that the tagger so described has marked."""
+    """Check that ``folder`` is a corpus marked by the tagger with this description, else raise :class:`CorpusError`."""
     _check_same_tagger(tagger, Corpus.open(folder.absolute()), folder)
 
 
 def read_coverage(corpus: Corpus) -> Evaluation | None:
-    """The evaluation that ``corpus`` carries, None if it carries none.
+    """Return the evaluation that ``corpus`` carries, or None.
 
     Raises:
-        CorpusError: the file is not one of this version, or it is about another tagger.
+        CorpusError: the file has another version, or describes another tagger.
     """
     path = corpus.path / COVERAGE_FILE
     if not path.is_file():
@@ -117,19 +125,19 @@ def read_coverage(corpus: Corpus) -> Evaluation | None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise :class:`CorpusError` unless a file can be put at ``path``, before work goes into what it shall hold."""
+    """Check, before long work, that a file can be written at ``path``, else raise :class:`CorpusError`."""
     if path.is_dir() or not path.parent.is_dir():
         raise CorpusError(f"{path}: --out must be a file in a folder that exists")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """The evaluation in ``path``; :class:`CorpusError` if it holds none of this version."""
+    """Return the evaluation in the file ``path``; :class:`CorpusError` if it has another format or version."""
     try:
         return Evaluation.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CorpusError(f"{path}: not a coverage record of this version: {place}: {first['msg']}") from error
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
 
 
 def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:

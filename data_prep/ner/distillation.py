@@ -1,10 +1,13 @@
-"""Words' vectors taught to a small hashed table: what ships of a pretrained encoder's knowledge, in weights of our own.
+"""Distil word vectors into a small hashed table, whose weights are our own.
 
-The pipeline is first trained on an encoder's word embeddings (:mod:`fl_sim.data_prep.ner.word_vectors`). A table of
-numbers that
-start at nothing then learns to give every word the vector that the pipeline had come to use: a word reads the mean of
-:data:`HASHES` rows, chosen by hashes of its lower case, and the rows are fitted by least squares. There are fewer rows
-than words to tell apart, so the table only resembles its teacher. It holds no words.
+The pipeline is first trained on an encoder's word embeddings (:mod:`fl_sim.data_prep.ner.word_vectors`). A table is
+then fitted by least squares to give every word the vector that the trained pipeline uses for it: a word reads the mean
+of :data:`HASHES` rows, chosen by hashes of its lower case. There are fewer rows than words, so the table only
+approximates its teacher. It holds no words.
+
+>>> table = distil_table(["paris", "leeds"], np.eye(2, dtype=np.float32), ["nowhere"], rows=50)
+>>> table.shape, table.dtype
+((50, 2), dtype('float32'))
 """
 
 from __future__ import annotations
@@ -22,31 +25,39 @@ from spacy.vectors import Vectors
 from fl_sim.data_prep.records import Sentence
 
 HASHES = 4
-"""Rows that a word reads. Two words share all of theirs about never."""
+"""Rows that a word reads. Two words almost never share all of them."""
 
 _NO_PARTS = 1000
-"""spaCy's floret tables can also read the parts of a word of so many letters; longer than any, for whole words only."""
+"""spaCy's floret tables can also read parts of words of so many letters; longer than any word, to read whole words."""
 
 _OTHER_WEIGHT = 0.3
 _COMMON = 1000
 _DAMPING = 0.16
 _STEPS = 40
-"""These four chosen on validation parts. A row costs the square of its length times that of the damping; the steps of
-the solver, stopped before it has converged, damp as well."""
+"""These four were chosen on validation parts. The damping penalises the square of the rows; stopping the solver early
+damps them as well."""
 
 
 def distil_table(
     words: Sequence[str], targets: NDArray[np.float32], others: Sequence[str], rows: int
 ) -> NDArray[np.float32]:
-    """A table of ``rows`` rows from which ``words``, commonest first, read about ``targets`` (words, width), and
-    ``others``, which the teacher does not know, about nothing.
+    """Return a table from which every word reads about its target, and unknown words about zero.
 
-    Least squares in which the word at place i weighs (1 + i/1000)^-1/2: the commoner, the closer.
+    The fit is by least squares; the word at rank i weighs (1 + i/1000)^-1/2.
+
+    Args:
+        words: commonest first.
+        targets: float32 (words, width).
+        others: words that the teacher does not know.
+        rows: of the table.
+
+    Returns:
+        float32 (rows, width).
     """
     read = np.array(_rows_of([*words, *others], rows))
     weights = np.concatenate([(1 + np.arange(len(words)) / _COMMON) ** -0.5, np.full(len(others), _OTHER_WEIGHT)])
-    places = np.repeat(np.arange(len(read)), HASHES)
-    means = csr_matrix((np.full(read.size, 1 / HASHES), (places, read.ravel())), shape=(len(read), rows))
+    word_index = np.repeat(np.arange(len(read)), HASHES)
+    means = csr_matrix((np.full(read.size, 1 / HASHES), (word_index, read.ravel())), shape=(len(read), rows))
     strength = np.sqrt(weights)
     weighted = (diags(strength) @ means).tocsr()
     wanted = np.zeros((len(read), targets.shape[1]))
@@ -56,7 +67,13 @@ def distil_table(
 
 
 def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int = HASHES) -> Vectors:
-    """``table`` as spaCy's vectors: every token has the mean of the rows that hashes of its lower case choose."""
+    """Return ``table`` as spaCy's vectors: a token has the mean of the rows chosen by hashes of its lower case.
+
+    Args:
+        table: float32 (rows, width).
+        strings: of the pipeline.
+        hashes: rows that a token reads.
+    """
     return Vectors(
         strings=strings,
         data=table,
@@ -70,13 +87,13 @@ def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int
 
 
 def unknown_words(known: Iterable[str], sentences: Iterable[Sentence]) -> list[str]:
-    """The lower-case tokens of ``sentences`` that are not in ``known``, sorted."""
+    """Return the lower-case tokens of ``sentences`` that are not in ``known``, sorted."""
     tokenizer = English().tokenizer
     return sorted({token.lower_ for sentence in sentences for token in tokenizer(sentence.text)} - set(known))
 
 
 def _rows_of(words: Sequence[str], rows: int) -> NDArray[np.intp]:
-    """The rows (words, :data:`HASHES`) that spaCy reads for each word, found by reading a table of row numbers."""
+    """Return the rows that spaCy reads for each word, intp (words, HASHES), by reading a table of row numbers."""
     numbers = np.arange(rows, dtype=np.float32)[:, None]
     sums = [np.zeros(len(words))]
     for hashes in range(1, HASHES + 1):

@@ -1,7 +1,10 @@
-"""The openly licensed sets that our tagger is trained and measured on, each in fixed parts, all in one label scheme.
+"""Read the openly licensed sets that our tagger is trained and evaluated on, in fixed parts and one label scheme.
 
-The parts never depend on a seed: a sentence that is held out is held out of every model of ours. Files are those of the
-distributions, plain or packed; nothing of them ships.
+The parts do not depend on a seed: a held-out sentence is held out of every model of ours. The files are those of the
+distributions, plain or compressed; none of them ships.
+
+>>> [open_set.name for open_set in OPEN_SETS]
+['wikigold', 'wnut17', 'btc', 'uner_ewt', 'uner_pud']
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import FileRecord, record_of
 
 LABELS = ("LOC", "MISC", "ORG", "PER")
-"""What our tagger tells apart: the scheme of CoNLL-2003."""
+"""The labels of our tagger: the scheme of CoNLL-2003."""
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
@@ -27,10 +30,16 @@ _PACKED = ("", ".xz", ".gz")
 
 @dataclass(frozen=True)
 class OpenSet:
-    """One set: its files with the part that each belongs to, and what its terms ask us to say.
+    """A set.
 
-    ``cut`` maps a document's or a run's number in [0, 100), from a hash of its name, to a part, for files whose
-    part is None. ``labels`` are those of :data:`LABELS` that the set marks at all.
+    Attributes:
+        name: of the set.
+        folder: of its files.
+        files: file → part, or None if ``cut`` decides.
+        labels: those of :data:`LABELS` that the set marks.
+        licence: of the set.
+        source: the publication, as the licence asks.
+        cut: maps a percentage in [0, 100), from a hash of the name of a document or run of sentences, to a part.
     """
 
     name: str
@@ -93,12 +102,19 @@ OPEN_SETS = (
         source='Mayhew et al. (2024), "Universal NER" (English PUD); measured on, never trained on',
     ),
 )
-"""In the order of the model card. BTC's file h and all of PUD are out of domain for whatever is trained on the rest."""
+"""In the order of the model card. BTC's file h and all of PUD are out of domain for models trained on the rest."""
 
 
 @dataclass(frozen=True)
 class NamedPart:
-    """The sentences of one part of one set; ``labels`` is the part of :data:`LABELS` that the set marks."""
+    """The sentences of one part of a set.
+
+    Attributes:
+        name: of the set.
+        part: train, validation or test.
+        labels: those of :data:`LABELS` that the set marks.
+        sentences: of the part.
+    """
 
     name: str
     part: str
@@ -107,13 +123,13 @@ class NamedPart:
 
 
 def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[list[NamedPart], dict[str, FileRecord]]:
-    """Every part of the sets that lie in ``source``, and the record of each file read under ``folder/name``.
+    """Return every part of the sets in ``source``, and size and checksum of each file by ``folder/name``.
 
-    A set whose folder is absent is left out; one with a file missing is an error, for its parts would not be the
-    documented ones. Labels become :data:`LABELS`; a mention of another kind is dropped.
+    A set whose folder is absent is left out. A missing file is an error, because the parts would not be the documented
+    ones. Labels are mapped to :data:`LABELS`; mentions of other kinds are dropped.
 
     Raises:
-        CorpusError: ``source`` holds none of the sets, or a set in part.
+        CorpusError: ``source`` has none of the sets, or a file of a set is missing.
     """
     parts: list[NamedPart] = []
     records: dict[str, FileRecord] = {}
@@ -136,7 +152,7 @@ def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[l
 
 
 def sentences_of_corpus(corpus: Corpus, split: str) -> Iterator[Sentence]:
-    """The sentences of one split of a prepared corpus with their mentions, sorted by user; no target, no document."""
+    """Yield the sentences of a split with their mentions, sorted by user, without targets and documents."""
     keys = corpus.users(split)["user"].tolist()
     ownership = corpus.ownership(split)
     table = corpus.mentions(split)

@@ -1,4 +1,4 @@
-"""The model card of a pipeline that we trained: what it is for, what it was made from, under which terms, how good."""
+"""Write the model card of a trained pipeline: its use, training data, terms and evaluation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ def describe(
     training: Mapping[str, Any],
     scores: Mapping[str, Mapping[str, Mapping[str, float | None]]],
 ) -> None:
-    """Fill the pipeline's meta data: name, version, licence, sources, what it was trained on, and its figures."""
+    """Fill in the pipeline's meta data.
+
+    Args:
+        pipeline: trained.
+        parts: of the sets.
+        training: how it was trained.
+        scores: set → part → metric → value.
+    """
     used = [part for part in parts if part.part == TRAIN]
     named = {part.name for part in used}
     pipeline.meta.update(
@@ -56,7 +63,7 @@ def describe(
 
 
 def model_card(meta: Mapping[str, Any], sha256: str) -> str:
-    """The card as Markdown, from the meta data of :func:`describe` and the checksum of the weights."""
+    """Return the card as Markdown, from the meta data of :func:`describe` and the checksum of the weights."""
     sources = "\n".join(f"- **{each['name']}** ({each['license']}): {each['author']}" for each in meta["sources"])
     sets = ", ".join(f"{name} {count:,}" for name, count in meta["training"]["sets"].items())
     return f"""# {meta["lang"]}_{meta["name"]} {meta["version"]}

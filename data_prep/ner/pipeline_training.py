@@ -1,10 +1,15 @@
-"""Train the named-entity pipeline that ships: open sets in, a small spaCy pipeline out, the same for the same seed.
+"""Train the named-entity pipeline that ships, deterministically, from open sets.
 
-The folder appears whole or not at all. It holds weights, labels and the tokenizer, and no text: of the words that the
-training met nothing but hash-embedded rows is left.
+The folder appears atomically. It holds weights, labels and the tokenizer, and no text: words of the training data
+remain only as hashed rows.
 
-It is trained twice: on the word embeddings of a pretrained encoder, then on the small table that was taught to resemble
-them (:mod:`fl_sim.data_prep.ner.distillation`), which ships in their place.
+The pipeline is trained twice: on the word embeddings of a pretrained encoder, then on a small table distilled from them
+(:mod:`fl_sim.data_prep.ner.distillation`), which ships in their place.
+
+>>> recipe = Recipe(repeats={"wikigold": 1}, swap=0, upper=0, lower=0, choose_on=("wikigold",))
+>>> sentence = Sentence("train", "d1", "Ada left.", (Mention(0, 3, "PER"),))
+>>> [each.text for each in training_sentences([NamedPart("wikigold", TRAIN, LABELS, (sentence,))], recipe, seed=0)]
+['Ada left.']
 """
 
 from __future__ import annotations
@@ -53,16 +58,21 @@ Scores = dict[str, dict[str, dict[str, float | None]]]
 
 
 class Recipe(BaseModel):
-    """What the training sentences are made of (section ``recipe`` of the configuration).
+    """How to make the training sentences (section ``recipe`` of the configuration).
 
-    repeats: set → how often its training part stands in the data, 0.5 for half of it; every copy but the first is
-    augmented, and a set that is not named is left out. keep_empty: set → share of its sentences without an entity
-    that stay (default 1). incomplete: sets that leave kinds of names unmarked, so that their other capitalised words
-    are unknown. swap: probability that a name of an augmented copy is exchanged for another of its label.
-    upper, lower: probability that a sentence loses its case, in any copy but the first of a set that is repeated.
-    choose_on: the sets on whose validation parts the best evaluation is chosen. rows, columns: size of the table
-    that is taught the word embeddings of an encoder (:mod:`fl_sim.data_prep.ner.distillation`), 0 columns for none.
-    again_epochs, again_rate: how long, and with which highest learning rate, all but the table is trained once more.
+    Attributes:
+        repeats: set → how often its training part occurs, 0.5 for half of it. Every copy but the first is augmented; a
+            set that is not named is left out.
+        keep_empty: set → share of its sentences without an entity that are kept (default 1).
+        incomplete: sets that do not mark all kinds of names, so that their other capitalised words are unknown.
+        swap: probability that a name of an augmented copy is exchanged for another of its label.
+        upper: probability that a sentence becomes upper case, in all copies but the first of a repeated set.
+        lower: the same for lower case.
+        choose_on: the sets whose validation parts select the best evaluation.
+        rows: of the table distilled from the word embeddings of an encoder (:mod:`fl_sim.data_prep.ner.distillation`).
+        columns: of that table; 0 for none.
+        again_epochs: epochs of the second training, of everything but the table.
+        again_rate: its highest learning rate.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,7 +92,13 @@ class Recipe(BaseModel):
 
 @dataclass(frozen=True)
 class TrainedPipeline:
-    """A finished training: its folder, the figures on what was held out, and the SHA-256 of the weights."""
+    """A trained pipeline.
+
+    Attributes:
+        folder: of the pipeline.
+        scores: on held-out parts.
+        sha256: of the weights.
+    """
 
     folder: Path
     scores: Scores
@@ -98,14 +114,21 @@ def train_pipeline(
     teacher: Path | None = None,
     progress: IO[str] | None = None,
 ) -> TrainedPipeline:
-    """Train on the sets in ``source`` as ``config_file`` says, measure on what they hold out, write the folder ``out``.
+    """Train the pipeline, evaluate it on the held-out parts, and write it to a folder.
 
-    ``teacher`` is the folder of the encoder whose word embeddings are learnt from, if the recipe says so, by default
-    :func:`fl_sim.data_prep.ner.word_vectors.installed_encoder`. A line per evaluation goes to ``progress``. The same
-    seed, configuration, files and versions make the same weights, byte for byte, on one machine.
+    The same seed, configuration, files and versions give the same weights, byte for byte, on one machine.
+
+    Args:
+        source: the folder with the sets.
+        out: the folder to make.
+        config_file: a training configuration of spaCy with a section ``recipe``.
+        seed: of the training.
+        teacher: the folder of the encoder to distil, if the recipe asks for one; by default
+            :func:`fl_sim.data_prep.ner.word_vectors.installed_encoder`.
+        progress: gets a line per evaluation.
 
     Raises:
-        CorpusError: ``out`` is taken, ``source`` has no set, the teacher is absent, or the configuration is none.
+        CorpusError: ``out`` is taken, ``source`` has no set, the teacher is absent, or the configuration is bad.
     """
     require_free(out)
     if not 0 <= seed < 2**32:
@@ -134,7 +157,7 @@ def train_pipeline(
                 _distil(trained, words, others, recipe)
                 trained = _train_best(trained, Path(scratch) / "again", progress or io.StringIO())
         scores = measure(trained, parts)
-        pipeline = _strip(trained)  # only now: what a pipeline reads stays in its vocabulary
+        pipeline = _strip(trained)  # after the evaluation, which adds words to the vocabulary
         describe(pipeline, parts, _training_record(records, training, words, recipe, config_file, seed), scores)
         pipeline.to_disk(folder)
         checksum = weights_checksum(folder)
@@ -143,11 +166,20 @@ def train_pipeline(
 
 
 def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) -> list[Sentence]:
-    """The training sentences in the order in which they are learnt, made from every set's training part."""
+    """Return the training sentences in the order of training.
+
+    Args:
+        parts: of the sets.
+        recipe: how to make them.
+        seed: of selection, augmentation and order.
+
+    Raises:
+        CorpusError: the recipe names none of the sets.
+    """
     rng = np.random.default_rng([seed, 1])
     training = [part for part in parts if part.part == TRAIN and recipe.repeats.get(part.name, 0) > 0]
     pools = name_pools(sentence for part in training for sentence in part.sentences)
-    made: list[Sentence] = []
+    sentences: list[Sentence] = []
     for part in training:
         keep, repeats = recipe.keep_empty.get(part.name, 1.0), recipe.repeats[part.name]
         kept = [sentence for sentence in part.sentences if sentence.mentions or rng.random() < keep]
@@ -155,19 +187,19 @@ def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) ->
             kept = [mark_unknown(sentence) for sentence in kept]
         for copy in range(math.ceil(repeats)):
             for index in sorted(rng.permutation(len(kept))[: round(len(kept) * (repeats - copy))]):
-                own = kept[index] if copy == 0 else swap_names(kept[index], pools, recipe.swap, rng)
+                sentence = kept[index] if copy == 0 else swap_names(kept[index], pools, recipe.swap, rng)
                 case = rng.random()
                 if case < recipe.upper + recipe.lower and (copy or repeats <= 1):
-                    own = drop_case(own, upper=case < recipe.upper)
-                made.append(own)
-    if not made:
+                    sentence = drop_case(sentence, upper=case < recipe.upper)
+                sentences.append(sentence)
+    if not sentences:
         raise CorpusError("no training sentence: recipe.repeats names none of the sets that are there")
-    return [made[index] for index in rng.permutation(len(made))]
+    return [sentences[index] for index in rng.permutation(len(sentences))]
 
 
 def measure(pipeline: Language, parts: Iterable[NamedPart]) -> Scores:
-    """Precision, recall and F1 (exact place and label) on every part that is not for training, F1 per label, and the
-    share of sensitive sentences that are flagged."""
+    """Return precision, recall and F1 (exact place and label), F1 per label, and the share of sensitive sentences that
+    are flagged, for every part that is not for training."""
     scores: Scores = {}
     for part in parts:
         if part.part == TRAIN:
@@ -176,34 +208,34 @@ def measure(pipeline: Language, parts: Iterable[NamedPart]) -> Scores:
         documents = pipeline.pipe(sentence.text for sentence in part.sentences)
         for sentence, document in zip(part.sentences, documents, strict=True):
             tally.add(ScoredSentence(sentence.user, sentence.text, sentence.mentions, _mentions_of(document)))
-        made = figures(tally, resamples=1)
+        estimates = figures(tally, resamples=1)
         scores.setdefault(part.name, {})[part.part] = {
-            **{name: made[("exact", ANY, name)].value for name in ("precision", "recall", "f1")},
-            **{f"f1_{label}": made[("exact", label, "f1")].value for label in part.labels},
-            "sensitive_sentences": made[("sensitive_sentences",)].value,
+            **{name: estimates[("exact", ANY, name)].value for name in ("precision", "recall", "f1")},
+            **{f"f1_{label}": estimates[("exact", label, "f1")].value for label in part.labels},
+            "sensitive_sentences": estimates[("sensitive_sentences",)].value,
             "mentions": float(sum(len(sentence.mentions) for sentence in part.sentences)),
         }
     return scores
 
 
 def weights_checksum(folder: Path) -> str:
-    """SHA-256 over the two files with weights in the pipeline in ``folder``, by their own checksums and names."""
+    """Return a SHA-256 over names and checksums of the two files with weights in the pipeline ``folder``."""
     files = (f"{_COMPONENT}/model", "vocab/vectors")
     return fingerprint_of({name: record_of(folder / name) for name in files})
 
 
 def keep_names(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
-    """The sentences with their names under :data:`fl_sim.data_prep.ner.open_sets.LABELS`, and nothing else marked."""
-    coarse = []
+    """Return the sentences with their names, labelled by :data:`fl_sim.data_prep.ner.open_sets.LABELS`, only."""
+    relabelled = []
     for sentence in sentences:
         kinds = [(mention, kind_of(mention.label)) for mention in sentence.mentions]
         names = tuple(replace(mention, label=kind) for mention, kind in kinds if kind in LABELS)
-        coarse.append(replace(sentence, mentions=names))
-    return tuple(coarse)
+        relabelled.append(replace(sentence, mentions=names))
+    return tuple(relabelled)
 
 
 def synthetic_parts() -> list[NamedPart]:
-    """The bundled corpus's train and validation splits; its public split is for tokenizers."""
+    """Return the bundled corpus's train and validation splits; its public split is for tokenizers."""
     corpus = Corpus.open(BUNDLED)
     return [
         NamedPart(SYNTHETIC, split, LABELS, keep_names(sentences_of_corpus(corpus, split)))
@@ -219,8 +251,8 @@ def _read_config(path: Path, seed: int) -> tuple[Config, Recipe]:
         recipe = Recipe.model_validate(dict(config.pop(_RECIPE, {})))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in (_RECIPE, *first["loc"]))
-        raise CorpusError(f"{path}: {place}: {first['msg']}") from error
+        field = ".".join(str(part) for part in (_RECIPE, *first["loc"]))
+        raise CorpusError(f"{path}: {field}: {first['msg']}") from error
     except (ValueError, OSError) as error:
         reason = next(line for line in [*str(error).splitlines(), type(error).__name__] if line.strip())
         raise CorpusError(f"{path}: not a training configuration of spaCy: {reason}") from error
@@ -239,14 +271,14 @@ def _reads_vectors(config: Config) -> bool:
 
 
 def _train_best(pipeline: Language, folder: Path, progress: IO[str]) -> Language:
-    """``pipeline``, trained as its configuration says by spaCy's own loop: that of the evaluation with the best F1."""
+    """Train ``pipeline`` by spaCy's own loop; return that of the evaluation with the best F1."""
     folder.mkdir()
     train(pipeline, folder, stdout=progress, stderr=progress)
     return load_model(folder / "model-best")
 
 
 def _distil(trained: Language, words: WordVectors, others: Sequence[str], recipe: Recipe) -> None:
-    """Put the table that is taught ``words`` into their place, and prepare ``trained`` for training on it."""
+    """Replace the word vectors by the table distilled from them, and prepare ``trained`` for the second training."""
     targets = reduce_vectors(trained, _COMPONENT, recipe.columns)
     table = distil_table(words.words, targets, others, recipe.rows)
     trained.vocab.vectors = hashed_vectors(table, trained.vocab.strings)
@@ -258,7 +290,7 @@ def _distil(trained: Language, words: WordVectors, others: Sequence[str], recipe
 
 @contextmanager
 def _numpy_alone() -> Iterator[None]:
-    """Numpy's products of these sizes take a third of BLIS's time."""
+    """Use numpy's matrix products, which take a third of BLIS's time at these sizes."""
     before = get_current_ops()
     set_current_ops(NumpyOps(use_blis=False))
     try:
@@ -276,9 +308,9 @@ def _write_documents(sentences: Iterable[Sentence], path: Path) -> None:
 
 
 def _mark_document(document: Doc, mentions: Iterable[Mention]) -> Doc:
-    """``document`` with ``mentions`` as its entities, each widened to whole tokens; of two in one token the first.
+    """Set ``mentions`` as the entities of ``document``, widened to whole tokens; of two in one token the first.
 
-    The tokens of unknown ones are missing: spaCy lets a model say what it likes there.
+    Tokens of unknown mentions are set as missing, which spaCy ignores in the loss.
     """
     entities: list[Span] = []
     for mention in sorted(mentions, key=lambda m: m.start):
@@ -295,14 +327,14 @@ def _mentions_of(document: Doc) -> tuple[Mention, ...]:
 
 
 def _strip(trained: Language) -> Language:
-    """The same pipeline without what it met while training: words in its vocabulary, and paths in its configuration."""
+    """Return the pipeline without the words in its vocabulary and the paths in its configuration."""
     config = trained.config.copy()
     config["paths"] = dict.fromkeys(config["paths"])
     slim = load_model_from_config(config)
     if trained.vocab.vectors.size:
         slim.vocab.vectors = hashed_vectors(trained.vocab.vectors.data, slim.vocab.strings)
-    made, learnt = (cast(EntityRecognizer, each.get_pipe(_COMPONENT)) for each in (slim, trained))
-    made.from_bytes(learnt.to_bytes(exclude=["vocab"]), exclude=["vocab"])
+    empty, learnt = (cast(EntityRecognizer, each.get_pipe(_COMPONENT)) for each in (slim, trained))
+    empty.from_bytes(learnt.to_bytes(exclude=["vocab"]), exclude=["vocab"])
     return slim
 
 
@@ -314,7 +346,7 @@ def _training_record(
     config_file: Path,
     seed: int,
 ) -> dict[str, Any]:
-    """What the weights were made from, for the pipeline's meta data."""
+    """Return how the weights were made, for the pipeline's meta data."""
     return {
         "command": "fl-sim ner train",
         "seed": seed,

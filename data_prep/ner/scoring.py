@@ -1,12 +1,19 @@
-"""How well a tagger finds the entities that a gold corpus marks: pure functions from mentions to figures.
+"""Score a tagger against a gold corpus: pure functions from mentions to metrics.
 
-Two questions, two sets of figures. *Does it find names as an annotator does?* Precision, recall and F1, matched
-exactly, by overlap, and by token, with and without the label. *Does it hide what has to be hidden?* Here the label
-does not matter and a mention too many costs nothing but data: the share of sensitive sentences that are flagged, of
-mentions under a flag, of mentions whose entity has its coin, and of entities with their coin in each of their
-sentences.
+There are two sets of metrics. *Does it find names as an annotator does?* Precision, recall and F1, matched exactly, by
+overlap, and by token, with and without the label. *Does it find what must be protected?* Here the label does not
+matter, and an extra mention costs nothing but data: the shares of sensitive sentences that are flagged, of mentions
+that overlap a tagged one, of mentions whose entity key is found in the sentence, and of entities whose key is found in
+all of their sentences.
 
-Every figure is a ratio of two sums over *clusters* (users or documents), so one bootstrap serves them all.
+Every metric is a ratio of two sums over *clusters* (users or documents), so one bootstrap serves all.
+
+>>> tally = Tally(frozenset({"PER"}))
+>>> ada, bo = Mention(0, 3, "PER"), Mention(8, 10, "PER")
+>>> tally.add(ScoredSentence("ann", "Ada met Bo.", gold=(ada, bo), tagged=(ada,)))
+>>> metrics = figures(tally, resamples=10)
+>>> metrics["exact", "any", "precision"].value, metrics["exact", "any", "recall"].value
+(1.0, 0.5)
 """
 
 from __future__ import annotations
@@ -24,10 +31,10 @@ from fl_sim.data_prep.records import CorpusError, Mention
 from fl_sim.data_prep.taggers.categories import Category, category_of
 
 UNKNOWN_NAME = "NAME"
-"""The kind of a mention whose tagger cannot tell people from places; it matches a gold mention by its place alone."""
+"""The kind of a mention whose tagger does not tell persons from places; it matches a gold mention by place alone."""
 
 ANY = "any"
-"""The kind under which label-agnostic and overall figures stand."""
+"""The kind of label-agnostic and overall metrics."""
 
 MATCHES = ("exact", "partial", "token")
 
@@ -54,7 +61,14 @@ _Sums = Mapping[tuple[str, ...], Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSentence:
-    """One sentence with the mentions that a gold corpus marks and those that a tagger found; ``cluster`` owns it."""
+    """A sentence with its gold mentions and those of a tagger.
+
+    Attributes:
+        cluster: the user or document.
+        text: any text.
+        gold: the mentions of the gold corpus.
+        tagged: the mentions of the tagger.
+    """
 
     cluster: str
     text: str
@@ -63,9 +77,9 @@ class ScoredSentence:
 
 
 def kind_of(label: str) -> str:
-    """What a label is compared as: PER, ORG, LOC (with GPE and FAC), MISC (all other names), else its category.
+    """Return the kind of a label: PER, ORG, LOC (with GPE and FAC), MISC (all other names), else its category.
 
-    Schemes differ in how finely they divide; this is the coarsest of them, CoNLL-2003's.
+    This is the coarsest of the schemes, CoNLL-2003's.
     """
     if label.strip().upper() == UNKNOWN_NAME:
         return UNKNOWN_NAME
@@ -75,11 +89,14 @@ def kind_of(label: str) -> str:
 
 @dataclass
 class Tally:
-    """Sums per figure and cluster: :meth:`add` sentence after sentence, then read the figures.
+    """Sums per metric and cluster: :meth:`add` all sentences, then compute :func:`figures`.
 
-    ``gold_kinds`` are the kinds that the gold corpus marks at all. A found mention of any other kind (a date, where
-    only names are marked) is neither right nor wrong and left out of precision, recall and F1; it counts where
-    the question is what is hidden.
+    Attributes:
+        gold_kinds: the kinds that the gold corpus marks. A tagged mention of another kind (a date, if only names are
+            marked) is left out of precision, recall and F1, but counts in the metrics of what is protected.
+        clusters: cluster → number.
+        sentences: added so far.
+        outside_scheme: tagged mentions of other kinds.
     """
 
     gold_kinds: frozenset[str]
@@ -90,7 +107,7 @@ class Tally:
     _entities: dict[str, _EntitySeen] = field(default_factory=dict)
 
     def add(self, sentence: ScoredSentence) -> None:
-        """Count one sentence."""
+        """Add one sentence."""
         cluster = self.clusters.setdefault(sentence.cluster, len(self.clusters))
         self.sentences += 1
         comparable = tuple(m for m in sentence.tagged if self._in_scheme(m.label))
@@ -100,13 +117,13 @@ class Tally:
 
     @property
     def num_entities(self) -> int:
-        """How many gold entities were met."""
+        """Number of gold entities so far."""
         return len(self._entities)
 
     def ratios(self) -> dict[tuple[str, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Name → numerator and denominator per cluster, each float64 (clusters,).
+        """Return metric → numerator and denominator per cluster, each float64 (clusters,).
 
-        Names are ``(match, kind, "precision" | "recall")``, where ``exact``, ``partial`` and ``token`` need the same
+        Metrics are ``(match, kind, "precision" | "recall")``, where ``exact``, ``partial`` and ``token`` need the same
         kind and ``exact_any_label`` and so on do not, and the four of :data:`HIDING`, with ``flag_precision``.
         """
         sums: _Sums = {**self._sums, **self._entity_sums()}
@@ -117,15 +134,15 @@ class Tally:
         kind = kind_of(label)
         return kind == UNKNOWN_NAME or kind in self.gold_kinds
 
-    def _add_matches(self, sentence: ScoredSentence, found: tuple[Mention, ...], cluster: int) -> None:
+    def _add_matches(self, sentence: ScoredSentence, tagged: tuple[Mention, ...], cluster: int) -> None:
         for match, units in _UNITS.items():
             for suffix, kind in (("", kind_of), ("_any_label", _any_kind)):
-                gold_units, found_units = units(sentence.text, sentence.gold, kind), units(sentence.text, found, kind)
-                for side, these, others in (
-                    ("recall", gold_units, found_units),
-                    ("precision", found_units, gold_units),
+                gold_units, tagged_units = units(sentence.text, sentence.gold, kind), units(sentence.text, tagged, kind)
+                for side, counted, others in (
+                    ("recall", gold_units, tagged_units),
+                    ("precision", tagged_units, gold_units),
                 ):
-                    for unit in these:
+                    for unit in counted:
                         hit = _is_matched(unit, others, match)
                         for name in {unit[-1], ANY}:
                             self._count((match + suffix, name, side), hit, cluster)
@@ -136,13 +153,13 @@ class Tally:
             self._count(("sensitive_sentences",), flagged, cluster)
         if flagged:
             self._count(("flag_precision",), bool(sentence.gold), cluster)
-        uniforms = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
+        keys = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
         for mention in set(sentence.gold):
             hidden = any(_overlap(mention, other) for other in sentence.tagged)
             self._count(("mentions_hidden",), hidden, cluster)
             key = entity_key(sentence.text[mention.start : mention.end])
-            self._count(("mentions_with_coin",), key in uniforms, cluster)
-            self._entities.setdefault(key, _EntitySeen()).add(cluster, key in uniforms)
+            self._count(("mentions_with_coin",), key in keys, cluster)
+            self._entities.setdefault(key, _EntitySeen()).add(cluster, key in keys)
 
     def _count(self, name: tuple[str, ...], hit: bool, cluster: int) -> None:
         self._sums[(*name, "of")][cluster] += 1
@@ -150,7 +167,7 @@ class Tally:
             self._sums[(*name, "hit")][cluster] += 1
 
     def _entity_sums(self) -> _Sums:
-        """An entity weighs 1, in equal parts in the clusters that mention it, and is right or wrong as a whole."""
+        """Return the sums over entities: each weighs 1, divided equally among the clusters that mention it."""
         hit: dict[int, float] = defaultdict(float)
         of: dict[int, float] = defaultdict(float)
         for entity in self._entities.values():
@@ -176,12 +193,12 @@ class Tally:
 
 
 HIDING = ("sensitive_sentences", "mentions_hidden", "mentions_with_coin", "entities_covered")
-"""What matters for privacy, each a share of what gold marks:
+"""The metrics that matter for privacy, shares of what the gold corpus marks:
 
-sensitive_sentences: sentences with a gold mention that are flagged, by a mention of any kind at any place.
-mentions_hidden: gold mentions that a found mention overlaps.
-mentions_with_coin: gold mentions whose entity is found in their sentence under the same key, so that it has its coin.
-entities_covered: gold entities that have their coin in every sentence that mentions them.
+sensitive_sentences: sentences with a gold mention in which the tagger marks anything.
+mentions_hidden: gold mentions that a tagged mention overlaps.
+mentions_with_coin: gold mentions whose entity key the tagger finds in their sentence, which is sampled with it.
+entities_covered: gold entities whose key the tagger finds in every sentence that mentions them.
 """
 
 
@@ -197,9 +214,9 @@ class _EntitySeen:
 
 @dataclass(frozen=True)
 class Figure:
-    """A ratio in [0, 1] with the 95 % interval of the bootstrap; None where nothing is counted.
+    """A ratio in [0, 1] with its 95 % bootstrap interval; None where nothing is counted.
 
-    The interval is None with fewer than two clusters: they are all that could vary.
+    The interval is None with fewer than two clusters, because only clusters vary.
     """
 
     value: float | None
@@ -211,11 +228,15 @@ class Figure:
 
 
 def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple[str, ...], Figure]:
-    """Every figure of ``tally``, F1 included under ``(match, kind, "f1")``.
+    """Return every metric of ``tally``, with F1 under ``(match, kind, "f1")``.
 
-    Intervals are percentile intervals of a cluster bootstrap: whole clusters are drawn with replacement, as many as
-    there are, ``resamples`` times, from a generator of ``seed``; sentences of one user are not independent, so they
-    are drawn together. An entity's share of an interval lies with the clusters that mention it.
+    Intervals are percentile intervals of a cluster bootstrap: whole clusters are drawn with replacement, because the
+    sentences of a user are not independent.
+
+    Args:
+        tally: of all sentences.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
 
     Raises:
         CorpusError: ``resamples`` is less than 1.
@@ -223,20 +244,20 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple
     check_resamples(resamples)
     ratios = tally.ratios()
     columns = np.stack([part for pair in ratios.values() for part in pair], axis=1)
-    drawn = _resampled(columns, resamples, seed)
-    replicates = dict(zip(ratios, np.moveaxis(drawn.reshape(resamples, -1, 2), 1, 0), strict=True))
+    sums = _resample(columns, resamples, seed)
+    replicates = dict(zip(ratios, np.moveaxis(sums.reshape(resamples, -1, 2), 1, 0), strict=True))
     points = {name: np.array([[hit.sum(), of.sum()]]) for name, (hit, of) in ratios.items()}
     enough = len(tally.clusters) > 1
-    made = {name: _figure(_ratio(points[name]), _ratio(replicates[name]), enough) for name in ratios}
+    metrics = {name: _figure(_ratio(points[name]), _ratio(replicates[name]), enough) for name in ratios}
     for name in [name for name in ratios if name[-1] == "precision"]:
         recall = (*name[:-1], "recall")
-        f1 = [_f1(_ratio(sums[name]), _ratio(sums[recall])) for sums in (points, replicates)]
-        made[(*name[:-1], "f1")] = _figure(f1[0], f1[1], enough)
-    return made
+        f1 = [_f1(_ratio(ratio[name]), _ratio(ratio[recall])) for ratio in (points, replicates)]
+        metrics[(*name[:-1], "f1")] = _figure(f1[0], f1[1], enough)
+    return metrics
 
 
 def check_resamples(resamples: int) -> None:
-    """Raise :class:`CorpusError` for fewer than one."""
+    """Check that there is at least one, else raise :class:`CorpusError`."""
     if resamples < 1:
         raise CorpusError(f"resamples {resamples} must be at least 1")
 
@@ -254,10 +275,10 @@ def _spans(text: str, mentions: Iterable[Mention], kind: _Kind) -> set[_Unit]:
 
 
 def _tokens(text: str, mentions: Collection[Mention], kind: _Kind) -> set[_Unit]:
-    """The tokens (by white space) that a mention touches."""
+    """Return the tokens (by white space) that a mention touches."""
     if not mentions:
         return set()
-    tokens = [found.span() for found in _TOKEN.finditer(text)]
+    tokens = [match.span() for match in _TOKEN.finditer(text)]
     return {
         (start, end, kind(mention.label))
         for mention in mentions
@@ -284,8 +305,17 @@ def _overlap(one: Mention, other: Mention) -> bool:
     return one.start < other.end and other.start < one.end
 
 
-def _resampled(columns: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Column sums (resamples, columns) over clusters drawn with replacement."""
+def _resample(columns: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
+    """Return column sums over clusters drawn with replacement.
+
+    Args:
+        columns: float64 (clusters, columns).
+        resamples: their number.
+        seed: of the draws.
+
+    Returns:
+        float64 (resamples, columns).
+    """
     rng = np.random.default_rng(seed)
     clusters = len(columns)
     sums = np.zeros((resamples, columns.shape[1]))
@@ -295,13 +325,13 @@ def _resampled(columns: NDArray[np.float64], resamples: int, seed: int) -> NDArr
 
 
 def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Numerator over denominator of ``(…, 2)``; NaN where nothing is counted."""
+    """Return numerator over denominator of sums (…, 2); NaN where nothing is counted."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(sums[..., 1] > 0, sums[..., 0] / sums[..., 1], np.nan)
 
 
 def _f1(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Their harmonic mean; 0 where both are, and where one is undefined (nothing found, or nothing to find)."""
+    """Return the harmonic mean; 0 where both are 0, and where one is undefined (nothing tagged, or nothing to tag)."""
     total = np.nan_to_num(precision) + np.nan_to_num(recall)
     with np.errstate(divide="ignore", invalid="ignore"):
         f1 = np.where(total > 0, 2 * np.nan_to_num(precision) * np.nan_to_num(recall) / total, 0.0)

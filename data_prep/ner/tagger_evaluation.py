@@ -1,4 +1,4 @@
-"""A tagger measured against a gold corpus: a prepared one, or tagged files."""
+"""Evaluate a tagger against a gold corpus: a prepared one, or tagged files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ _BATCH = 2_000
 
 @dataclass(frozen=True)
 class GoldCorpus:
-    """Sentences whose mentions are true, of one split; ``fingerprint`` is a checksum of the data they come from."""
+    """A split whose mentions are gold.
+
+    Attributes:
+        name: of the corpus.
+        split: its name.
+        fingerprint: SHA-256 of the data.
+        sentences: starts a new reading at each call.
+    """
 
     name: str
     split: str
@@ -31,9 +38,14 @@ class GoldCorpus:
 
 
 def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
-    """The gold corpus at ``source``: a folder made by ``fl-sim prepare``, ``bundled``, or tagged (IOB) files.
+    """Return a gold corpus.
 
-    ``split`` by default is test, else validation; all sentences of tagged files whose names tell no splits.
+    >>> gold_corpus("bundled", "validation").name
+    'synthetic'
+
+    Args:
+        source: a folder made by ``fl-sim prepare``, ``bundled``, or tagged (IOB) files.
+        split: by default test, else validation; all sentences of tagged files whose names name no splits.
 
     Raises:
         CorpusError: there is no such corpus or split, its marks come from a tagger, or its text was preprocessed.
@@ -55,10 +67,18 @@ def evaluate(
     seed: int = 0,
     watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
 ) -> Evaluation:
-    """Tag every sentence of ``gold`` and compare; memory grows with its users and entities, not with its text.
+    """Tag every sentence of ``gold`` and score the mentions; memory grows with users and entities, not with text.
 
-    ``selection`` says which gold mentions count; the tagger should have been made with the same.
-    Raises :class:`CorpusError` for a corpus without a mention that counts, and for fewer than 1 resample.
+    Args:
+        tagger: made with the same ``selection``.
+        gold: the gold corpus.
+        selection: which gold mentions count.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+        watch: sees the sentences as they pass, for progress.
+
+    Raises:
+        CorpusError: the corpus has no mention that counts, or ``resamples`` is less than 1.
     """
     check_resamples(resamples)
     labels = {mention.label for sentence in gold.sentences() for mention in sentence.mentions}
@@ -67,19 +87,19 @@ def evaluate(
     sensitive = mentions = flagged = 0
     sentences = iter(watch(gold.sentences()))
     while batch := list(islice(sentences, _BATCH)):
-        for true, found in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
-            marked = tuple(mention for mention in true.mentions if mention.label in counted)
-            tally.add(ScoredSentence(true.user, true.text, marked, found))
+        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            marked = tuple(mention for mention in sentence.mentions if mention.label in counted)
+            tally.add(ScoredSentence(sentence.user, sentence.text, marked, tagged))
             sensitive += bool(marked)
             mentions += len(set(marked))
-            flagged += bool(found)
+            flagged += bool(tagged)
     if not mentions:
         raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
-    made = {
+    estimates = {
         name: Estimate(**figure.record()) for name, figure in figures(tally, resamples=resamples, seed=seed).items()
     }
     matching: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for name, figure in made.items():
+    for name, figure in estimates.items():
         if len(name) == 3:
             matching.setdefault(name[0], {}).setdefault(name[1], {})[name[2]] = figure
     return Evaluation(
@@ -94,9 +114,9 @@ def evaluate(
             mentions=mentions,
             entities=tally.num_entities,
         ),
-        hiding={name: made[(name,)] for name in HIDING},
+        hiding={name: estimates[(name,)] for name in HIDING},
         flagged=flagged / tally.sentences,
-        flag_precision=made[("flag_precision",)],
+        flag_precision=estimates[("flag_precision",)],
         matching=matching,
         outside_scheme=tally.outside_scheme,
         resamples=resamples,

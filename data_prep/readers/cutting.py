@@ -46,24 +46,24 @@ def sentence_bounds(text: str) -> list[tuple[int, int]]:
     """Return the sentences of ``text`` as character spans without gaps between them."""
     next_end = (_ASCII_ENDS if text.isascii() else _all_ends()).search
     starts = [0]
-    place = 0
+    position = 0
     closed = False
     while True:
         if not closed:  # skip to the word with the next full stop
-            end = next_end(text, place)
+            end = next_end(text, position)
             if not end:
                 break
-            place = max(place, _word_start(text, end.start()))
-        word = _WORD.search(text, place)
+            position = max(position, _word_start(text, end.start()))
+        word = _WORD.search(text, position)
         if not word:
             break
-        if closed and text[place : word.start()] != " ":  # more white space than one space is a token
+        if closed and text[position : word.start()] != " ":  # more white space than one space is a token
             starts.append(word.start())
             closed = False
         opened, closed = _openings(word.group(), closed)
         if opened:
             starts += [word.start() + offset for offset in opened]
-        place = word.end()
+        position = word.end()
     return list(itertools.pairwise([*starts, len(text)]))
 
 
@@ -121,10 +121,10 @@ def _part(row: Sentence, start: int, end: int, mentions: list[Mention]) -> Itera
     yield Sentence(row.split, row.user, stripped, moved, row.target, row.document)
 
 
-def _word_start(text: str, place: int) -> int:
-    while place and not text[place - 1].isspace():
-        place -= 1
-    return place
+def _word_start(text: str, position: int) -> int:
+    while position and not text[position - 1].isspace():
+        position -= 1
+    return position
 
 
 @lru_cache(_REMEMBERED_WORDS)

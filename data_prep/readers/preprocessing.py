@@ -92,10 +92,10 @@ def _lower(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
     small = text.replace(_SIGMA, _SMALL_SIGMA).lower()
     if len(small) == len(text) or not spans:
         return small, spans
-    place = [0]
+    offset = [0]
     for character in text:
-        place.append(place[-1] + len(character.lower()))
-    return small, [(place[start], place[end]) for start, end in spans]
+        offset.append(offset[-1] + len(character.lower()))
+    return small, [(offset[start], offset[end]) for start, end in spans]
 
 
 def _strip_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
@@ -107,7 +107,7 @@ def _strip_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
     output: list[str] = []
     length = 0
     gap = False  # whether white space separates the output from the next piece
-    places: dict[int, Span] = {}
+    new_spans: dict[int, Span] = {}
     for start, end in itertools.pairwise(bounds):
         piece = text[start:end].translate(marks)
         words = " ".join(piece.split())
@@ -118,16 +118,16 @@ def _strip_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
             output.append(" ")
             length += 1
         output.append(words)
-        places[start] = (length, length + len(words))
+        new_spans[start] = (length, length + len(words))
         length += len(words)
         gap = piece[-1].isspace()
-    return "".join(output), [_move(span, bounds, places) for span in spans]
+    return "".join(output), [_move(span, bounds, new_spans) for span in spans]
 
 
-def _move(span: Span, bounds: list[int], places: dict[int, Span]) -> Span:
+def _move(span: Span, bounds: list[int], new_spans: dict[int, Span]) -> Span:
     """Return the span in the new text of the pieces that ``span`` is made of."""
     pieces = bounds[bisect_left(bounds, span[0]) : bisect_left(bounds, span[1])]
-    moved = [places[start] for start in pieces if start in places]
+    moved = [new_spans[start] for start in pieces if start in new_spans]
     return (moved[0][0], moved[-1][1]) if moved else (0, 0)
 
 

@@ -92,9 +92,9 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        location = ".".join(str(part) for part in first["loc"])
         raise CorpusError(
-            f"{path}: not a manifest of this version: {place}: {first['msg']}".replace(": : ", ": ")
+            f"{path}: not a manifest of this version: {location}: {first['msg']}".replace(": : ", ": ")
         ) from error
 
 

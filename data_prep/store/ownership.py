@@ -165,8 +165,8 @@ class Ownership:
         Returns:
             The sentences, int64, user by user and ascending within each; and their number per user, int64 (K,).
         """
-        places, counts = _expand(self.user_offsets[users], self.user_offsets[users + 1])
-        return (places if self.sentence_ids is None else self.sentence_ids[places]), counts
+        positions, counts = _expand(self.user_offsets[users], self.user_offsets[users + 1])
+        return (positions if self.sentence_ids is None else self.sentence_ids[positions]), counts
 
     def entities_of(self, sentences: Int64Array) -> tuple[Int32Array, Int64Array]:
         """Return the entities of some sentences.
@@ -177,8 +177,8 @@ class Ownership:
         Returns:
             The entities, int32, sentence by sentence; and their number per sentence, int64 (K,).
         """
-        places, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
-        return self.entity_ids[places], counts
+        positions, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
+        return self.entity_ids[positions], counts
 
     def entity_contributions(self) -> EntityContributions:
         """Return the contribution bounds of every entity, without a Python loop."""
@@ -247,8 +247,8 @@ def join_parts(parts: Sequence[Ownership]) -> Ownership:
             users = slice(start, min(start + _USERS_AT_ONCE, part.num_users))
             begin, end = part.user_offsets[users.start], part.user_offsets[users.stop]
             numbers = np.arange(begin, end)
-            places = np.repeat(free[users] - part.user_offsets[users], sizes[users])
-            sentence_ids[places + numbers] = first + numbers
+            positions = np.repeat(free[users] - part.user_offsets[users], sizes[users])
+            sentence_ids[positions + numbers] = first + numbers
         free += sizes
         first += part.num_sentences
     ends = np.cumsum([part.entity_offsets[-1] for part in parts])

@@ -1,1 +1,1 @@
-"""The generator of the synthetic corpus that ships."""
+"""Generate the synthetic corpus that ships."""

@@ -1,4 +1,8 @@
-"""Draws that the synthetic corpus is made of; every one takes its generator."""
+"""Random draws for the synthetic corpus; each takes its generator.
+
+>>> pick(["a", "b", "c"], np.random.default_rng(0))
+'c'
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,24 @@ T = TypeVar("T")
 
 
 def pick(values: Sequence[T], rng: np.random.Generator) -> T:
-    """One of ``values``, all equally likely."""
+    """Return one of ``values``, uniformly."""
     return values[int(rng.integers(len(values)))]
 
 
 def draw_rank(size: int, rng: np.random.Generator, offset: float = 2.0) -> int:
-    """A rank in [0, size), the likelier the lower: falling like 1/(rank + offset) (Zipf–Mandelbrot).
+    """Return a rank in [0, size) with probability about 1/(rank + offset) (Zipf–Mandelbrot).
 
-    Drawn by inverting the continuous distribution, so that no table is needed.
+    It is drawn by inverting the continuous distribution, without a table.
+
+    Args:
+        size: number of ranks.
+        rng: draws.
+        offset: of the distribution.
     """
     rank = offset * ((size + offset) / offset) ** rng.random() - offset
     return min(int(rank), size - 1)
 
 
 def pick_by_rank(values: Sequence[T], rng: np.random.Generator) -> T:
-    """One of ``values``, which stand in the order of their fame."""
+    """Return one of ``values``, which are sorted by popularity (:func:`draw_rank`)."""
     return values[draw_rank(len(values), rng)]

@@ -1,17 +1,16 @@
-"""A small phrase grammar: templates with choices, options, agreement and tense, expanded to text with
-mentions.
+"""Expand a small phrase grammar to text with mentions: templates with choices, options, agreement and tense.
 
 The notation of a template:
 
-``{PERSON}``  an entity of that label, asked of the writer; its characters become a mention ``<word>``
-one production of the rule ``word``, itself a template; a rule ``word_past``, ``word_future`` and so
-              on goes first in a sentence of that tense
-``<S>``       a subject, which the verbs after it agree with
-``@send``     the verb "send" in the sentence's tense, agreeing with the last subject (it, before any)
+``{PERSON}``  an entity of that label from the writer; its characters become a mention
+``<word>``    a production of the rule ``word``, itself a template; in a sentence of that tense a rule ``word_past``,
+              ``word_future`` and so on takes precedence
+``<S>``       a subject, with which the verbs after it agree
+``@send``     the verb "send" in the tense of the sentence, agreeing with the last subject ("it" before any)
 ``^pl``       the subject is plural from here on
-``%my``       the subject's possessive (my, our, his, her, its, their); ``%I`` its pronoun
-``(a|b)``     one of them; ``[a]`` an option, taken as often as the writer is verbose
-``a_``        "a" or "an", as the next word asks
+``%my``       the possessive of the subject (my, our, his, her, its, their); ``%I`` its pronoun
+``(a|b)``     one of them; ``[a]`` an option, taken with the writer's verbosity as probability
+``a_``        "a" or "an", to fit the next word
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ _MARKUP = re.compile(
 _IT = Agreement("it", 3, plural=False)
 
 Piece = tuple[str, str]
-"""Characters, and the label of the entity they name (empty for plain words)."""
+"""Characters, and the label of the entity that they name (empty for plain words)."""
 
 
 class Writer(Protocol):
-    """Whose sentence it is: makes the choices that belong to a person rather than to the language."""
+    """Writes the sentence: makes the choices of a person rather than of the language."""
 
     @property
     def verbosity(self) -> float:
-        """The probability with which options are taken."""
+        """The probability of taking an option."""
 
     def entity(self, label: str, tense: str, rng: np.random.Generator) -> Piece:
-        """An entity of the writer's world; the label of the piece may be finer than the one asked for."""
+        """Return an entity of the writer's world; its label may be finer than the one asked for."""
 
     def subject(self, rng: np.random.Generator) -> tuple[Piece, Agreement]:
-        """Who the sentence is about."""
+        """Return the subject of the sentence, and what its verbs agree with."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ _Node = _Text | _Entity | _Rule | _Verb | _Plural | _Pronoun | _Choice | _Option
 class Grammar:
     """Rules (name → productions), parsed once.
 
-    Raises :class:`CorpusError` for a template that does not parse or that names an unknown rule.
+    Raises:
+        CorpusError: a template does not parse, or names an unknown rule.
     """
 
     def __init__(self, rules: Mapping[str, Sequence[str]]) -> None:
@@ -108,7 +108,15 @@ class Grammar:
                     raise CorpusError(f"grammar rule {name!r}: {text!r} names the unknown rule {used!r}")
 
     def expand(self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator) -> list[Piece]:
-        """One production of ``rule`` in ``tense``; all choices come from ``rng`` and ``writer``."""
+        """Return a production of a rule; all choices come from ``rng`` and ``writer``.
+
+        Args:
+            rule: its name.
+            tense: of the sentence.
+            negated: whether the first verb is negated.
+            writer: of the sentence.
+            rng: draws.
+        """
         modal = MODALS[rng.integers(len(MODALS))]
         sentence = _Expansion(self.rules, tense, negated, writer, rng, modal)
         sentence.rule(rule)
@@ -117,7 +125,7 @@ class Grammar:
 
 @dataclass
 class _Expansion:
-    """One sentence under way: what has been said, and what its verbs agree with."""
+    """A sentence in progress: its pieces so far, and what its verbs agree with."""
 
     rules: Mapping[str, tuple[tuple[_Node, ...], ...]]
     tense: str
@@ -161,17 +169,17 @@ class _Expansion:
                     self.nodes(body)
 
     def fresh_entity(self, label: str) -> Piece:
-        """An entity that the sentence has not named yet, as far as a few attempts find one."""
-        said = {text for text, kind in self.pieces if kind}
+        """Return an entity that the sentence has not named yet, if a few attempts give one."""
+        named = {text for text, kind in self.pieces if kind}
         piece = self.writer.entity(label, self.tense, self.rng)
         for _ in range(4):
-            if piece[0] not in said:
+            if piece[0] not in named:
                 break
             piece = self.writer.entity(label, self.tense, self.rng)
         return piece
 
     def verb(self, lemma: str) -> str:
-        """The first verb of a negated sentence carries the "not"; all share one modal."""
+        """Return the conjugated verb; the first verb of a negated sentence gets the "not", and all share one modal."""
         negated, self.negated = self.negated, False
         return conjugate(lemma, self.tense, self.agreement, negated=negated, modal=self.modal)
 
@@ -184,15 +192,15 @@ def _parse(template: str) -> tuple[_Node, ...]:
 
 
 def _parse_branches(template: str, position: int) -> tuple[tuple[tuple[_Node, ...], ...], int, str]:
-    """Branches up to a closing bracket or the end; returns them, the place after it, and the bracket."""
+    """Parse branches up to a closing bracket or the end; return them, the place after it, and the bracket."""
     branches: list[list[_Node]] = [[]]
-    while found := _MARKUP.search(template, position):
-        if found.start() > position:
-            branches[-1].append(_Text(template[position : found.start()]))
-        position = found.end()
-        mark = found["mark"]
+    while match := _MARKUP.search(template, position):
+        if match.start() > position:
+            branches[-1].append(_Text(template[position : match.start()]))
+        position = match.end()
+        mark = match["mark"]
         if mark is None:
-            branches[-1].append(_leaf(found))
+            branches[-1].append(_leaf(match))
         elif mark == "|":
             branches.append([])
         elif mark in ")]":
@@ -212,13 +220,13 @@ def _frozen(branches: list[list[_Node]]) -> tuple[tuple[_Node, ...], ...]:
     return tuple(tuple(branch) for branch in branches)
 
 
-def _leaf(found: re.Match[str]) -> _Node:
-    if found["entity"]:
-        return _Entity(found["entity"])
-    if found["rule"]:
-        return _Rule(found["rule"])
-    if found["verb"]:
-        return _Verb(found["verb"])
-    if found["plural"]:
+def _leaf(match: re.Match[str]) -> _Node:
+    if match["entity"]:
+        return _Entity(match["entity"])
+    if match["rule"]:
+        return _Rule(match["rule"])
+    if match["verb"]:
+        return _Verb(match["verb"])
+    if match["plural"]:
         return _Plural()
-    return _Pronoun(possessive=found["pronoun"] == "my")
+    return _Pronoun(possessive=match["pronoun"] == "my")

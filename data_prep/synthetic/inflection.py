@@ -1,4 +1,10 @@
-"""English verbs in the tense and the person that a sentence asks for."""
+"""Conjugate English verbs.
+
+>>> conjugate("send", "past", Agreement("she", 3, plural=False), negated=True)
+'did not send'
+>>> conjugate("plan", "progressive", Agreement("I", 1, plural=False))
+'am planning'
+"""
 
 from __future__ import annotations
 
@@ -42,7 +48,7 @@ _STATIVE = frozenset(_STATIVE_VERBS.split())
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a verb agrees with: the pronoun that stands for the subject, its person and number."""
+    """What a verb agrees with: the subject's pronoun, person and number."""
 
     pronoun: str
     person: int
@@ -69,15 +75,17 @@ _POSSESSIVES = {
 
 
 def past_of(lemma: str) -> str:
+    """Return the simple past."""
     return _PAST[lemma][0] if lemma in _PAST else _regular_past(lemma)
 
 
 def participle_of(lemma: str) -> str:
+    """Return the past participle."""
     return _PAST[lemma][1] if lemma in _PAST else _regular_past(lemma)
 
 
 def gerund_of(lemma: str) -> str:
-    """The -ing form."""
+    """Return the -ing form."""
     if lemma == "be":
         return "being"
     if lemma.endswith("ie"):
@@ -88,7 +96,7 @@ def gerund_of(lemma: str) -> str:
 
 
 def third_person_of(lemma: str) -> str:
-    """The present of he, she and it."""
+    """Return the present of he, she and it."""
     if lemma in ("be", "have"):
         return {"be": "is", "have": "has"}[lemma]
     if lemma.endswith("y") and lemma[-2] not in "aeiou":
@@ -97,7 +105,7 @@ def third_person_of(lemma: str) -> str:
 
 
 def be_of(agreement: Agreement, past: bool) -> str:
-    """was/were or am/are/is."""
+    """Return was/were or am/are/is."""
     singular = not agreement.plural and agreement.person != 2
     if past:
         return "was" if singular else "were"
@@ -107,7 +115,15 @@ def be_of(agreement: Agreement, past: bool) -> str:
 
 
 def conjugate(lemma: str, tense: str, agreement: Agreement, *, negated: bool = False, modal: str = "should") -> str:
-    """The finite form of ``lemma`` with its auxiliaries; ``tense`` is one of :data:`TENSES`."""
+    """Return the finite form of a verb with its auxiliaries.
+
+    Args:
+        lemma: the verb.
+        tense: one of :data:`TENSES`.
+        agreement: of the subject.
+        negated: whether to add "not".
+        modal: for the tense "modal", one of :data:`MODALS`.
+    """
     no = " not" if negated else ""
     if tense == "progressive" and lemma in _STATIVE:
         tense = "present"

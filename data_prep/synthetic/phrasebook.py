@@ -1,7 +1,10 @@
-"""The English of the synthetic corpus, read from ``phrases/``: one file per topic, and what they share.
+"""Read the phrases of the synthetic corpus from ``phrases/``: one file per topic, and a common one.
 
-To teach its people another topic, add a ``topic_NAME.toml``: under ``[templates]`` one production a line
-(``sentence`` is where a sentence begins), under ``[words]`` plain ones, separated by commas.
+To add a topic, add a ``topic_NAME.toml``: under ``[templates]`` one production a line (``sentence`` is the start rule),
+under ``[words]`` plain words, separated by commas.
+
+>>> len(phrasebook().topics) > 10
+True
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ _TOPIC_PREFIX = "topic_"
 
 @dataclass(frozen=True)
 class Phrasebook:
-    """What can be said. ``subjects``: phrase and the pronoun that stands for it."""
+    """All phrases.
+
+    Attributes:
+        grammar: the rules of all topics.
+        topics: their names.
+        hedges: sentence openings such as "honestly".
+        subjects: phrases, each with its pronoun.
+        nameless_firms: phrases for firms without a name.
+    """
 
     grammar: Grammar
     topics: tuple[str, ...]
@@ -31,13 +42,13 @@ class Phrasebook:
 
     @property
     def relatives(self) -> tuple[str, ...]:
-        """The subjects that are one person."""
+        """The subjects that are a single person."""
         return tuple(phrase for phrase, pronoun in self.subjects if pronoun != "they")
 
 
 @cache
 def phrasebook() -> Phrasebook:
-    """The whole book; a topic's own rules are prefixed by its name, so that topics keep apart."""
+    """Return all phrases; the rules of a topic are prefixed by its name, to keep topics apart."""
     common = _load(_FOLDER / "common.toml")
     rules = _productions(common)
     topics = []
@@ -66,5 +77,5 @@ def _productions(book: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _qualified(template: str, topic: str, own: dict[str, list[str]]) -> str:
-    """``template`` with the topic's name before each of the topic's own rules."""
+    """Return ``template`` with the topic's name before each of the topic's own rules."""
     return re.sub(r"<([a-z_]+)>", lambda m: f"<{topic}_{m[1]}>" if m[1] in own else m[0], template)

@@ -1,7 +1,11 @@
-"""The synthetic corpus: users who write about their own lives, each in a way of their own.
+"""Generate the synthetic corpus: users who write about their lives, each in a style of their own.
 
-Every choice comes from generators derived from one seed and the user's number; so the number of users, the seed
-and the recorded Faker version make the corpus.
+Every choice comes from generators derived from one seed and the user's number. The number of users, the seed and the
+recorded Faker version therefore determine the corpus.
+
+>>> sentence = next(synthetic_sentences(num_users=20, seed=1))
+>>> sentence.split, sentence.user
+('train', 'train-00001')
 """
 
 from __future__ import annotations
@@ -26,9 +30,10 @@ _FEWEST, _MOST = 5, 40
 
 
 def synthetic_sentences(num_users: int = DEFAULT_USERS, seed: int = DEFAULT_SEED) -> Iterator[Sentence]:
-    """All sentences of ``num_users`` users, user by user: train, then validation, then public.
+    """Yield all sentences of ``num_users`` users, user by user: train, then validation, then public.
 
-    Raises :class:`CorpusError` for fewer than 20 users or a negative seed.
+    Raises:
+        CorpusError: there are fewer than 20 users, or the seed is negative.
     """
     if num_users < MIN_USERS:
         raise CorpusError(f"users {num_users} must be at least {MIN_USERS}, to fill three splits")
@@ -46,7 +51,14 @@ def synthetic_sentences(num_users: int = DEFAULT_USERS, seed: int = DEFAULT_SEED
 
 
 def user_sentences(world: World, split: str, key: str, rng: np.random.Generator) -> Iterator[Sentence]:
-    """The sentences of one user; how many is log-normal, from 5 to 40 and about 14 in the mean."""
+    """Yield the sentences of one user; their number is log-normal, from 5 to 40 with mean about 14.
+
+    Args:
+        world: of the corpus.
+        split: of the user.
+        key: of the user.
+        rng: draws.
+    """
     user = User.of(world, rng)
     count = int(np.clip(round(rng.lognormal(2.55, 0.5)), _FEWEST, _MOST))
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""One user of the synthetic corpus: topics, contacts, firms, towns, habits, and the sentences they make."""
+"""A user of the synthetic corpus: topics, contacts, firms, towns, habits, and the user's sentences."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _COMMA_BEFORE = ("so", "but", "and", "although", "which", "as", "just")
 
 @dataclass(frozen=True)
 class User:
-    """A :class:`fl_sim.data_prep.synthetic.grammar.Writer`.
+    """Writes sentences (:class:`fl_sim.data_prep.synthetic.grammar.Writer`).
 
-    ``topic_weights`` are cumulative; of everything owned the first is the favourite; ``today`` divides past from
-    future.
+    ``topic_weights`` are cumulative; the first of every tuple is the favourite; ``today`` divides past from future.
     """
 
     world: World
@@ -47,7 +46,7 @@ class User:
 
     @staticmethod
     def of(world: World, rng: np.random.Generator) -> User:
-        """Somebody new in ``world``."""
+        """Return a new user in ``world``."""
         topics = rng.choice(phrasebook().topics, size=rng.integers(2, 6), replace=False)
         contacts = tuple(pick(world.people, rng) for _ in range(rng.integers(3, 9)))
         days = (LAST_DAY - FIRST_DAY).days
@@ -71,7 +70,7 @@ class User:
         return self.style.verbosity
 
     def pieces(self, rng: np.random.Generator) -> list[Piece]:
-        """One finished sentence: opening, clause and tail, in the user's spelling and punctuation."""
+        """Return a sentence: opening, clause and tail, in the user's spelling and punctuation."""
         grammar = phrasebook().grammar
         tense = TENSES[int(np.searchsorted(np.cumsum(_TENSE_WEIGHTS), rng.random()))]
         negated = rng.random() < self.style.negation_rate
@@ -83,7 +82,7 @@ class User:
         return self.style.apply(tidy(pieces), rng)
 
     def subject(self, rng: np.random.Generator) -> tuple[Piece, Agreement]:
-        """Myself most of all; else us, somebody with a name, or a relative or group without."""
+        """Return a subject: most often "I"; else "we", a named person, or a relative or group without a name."""
         cumulative = np.cumsum(list(_SUBJECT_WEIGHTS.values()))
         kind = list(_SUBJECT_WEIGHTS)[int(np.searchsorted(cumulative, rng.random()))]
         if kind == "somebody":
@@ -95,10 +94,12 @@ class User:
         return (kind, ""), Agreement(kind, 1, plural=kind == "we")
 
     def entity(self, label: str, tense: str, rng: np.random.Generator) -> Piece:
-        """What ``label`` asks for, mostly of the user's own small world, else of the wide one by its fame.
+        """Return an entity of ``label``, mostly of the user's own contacts and places, else a popular one of the world.
 
-        SOMEBODY and FIRM may stay without a name, FIRST is a contact's first name, JOB is no entity.
-        Raises :class:`CorpusError` for a label that it does not know.
+        SOMEBODY and FIRM may have no name, FIRST is a contact's first name, JOB is no entity.
+
+        Raises:
+            CorpusError: the label is unknown.
         """
         match label:
             case "SOMEBODY":
@@ -169,7 +170,7 @@ class User:
         return pick(self.contacts, rng) if rng.random() < 0.6 else pick(self.firms, rng)
 
     def _date(self, tense: str, rng: np.random.Generator) -> str:
-        """A day that fits the tense, behind the user's today or ahead of it; now and then one of their own."""
+        """Return a day that fits the tense, before or after the user's today; sometimes one of the user's own dates."""
         past = tense in ("past", "perfect") or (tense == "present" and rng.random() < 0.3)
         fitting = [date for date in self.own_dates if (date <= self.today) == past]
         if fitting and rng.random() < 0.3:
@@ -183,7 +184,7 @@ def _own_or_known(own: Sequence[T], everyones: Sequence[T], share: float, rng: n
 
 
 def _amount(rng: np.random.Generator) -> str:
-    """Sterling: half of the sums round, the others to the pound or the penny; small ones more often."""
+    """Return a sum in pounds: half of them round, the others exact; small ones are more frequent."""
     pounds = float(np.exp(rng.uniform(np.log(4), np.log(9000))))
     if rng.random() < 0.5:
         magnitude = 10 ** (len(str(int(pounds))) - 1)

@@ -1,8 +1,11 @@
-"""The people, organisations and places that the synthetic corpus is about, and who knows whom.
+"""The people, organisations and places of the synthetic corpus.
 
-Everything is drawn from one Faker pass at the start (British locale: its phone numbers come from the ranges
-set aside for fiction; e-mail addresses end in .example, which belongs to nobody). What users then know of
-it is long-tailed: a few towns and firms are known to very many, most people to one or two.
+All are drawn from one Faker pass at the start (British locale: its phone numbers come from the ranges reserved for
+fiction; e-mail addresses end in .example, which is reserved, too). Their popularity is long-tailed: many users mention
+a few towns and firms, one or two users most people.
+
+>>> len(build_world(num_users=20, seed=1).firms)
+60
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _LINES = ("", "X", "Mini", "Pro", "Plus", "Max", "S", "Air", "Go", "Duo")
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who can be met, written to and rung."""
+    """A person with an e-mail address, a phone number and an address."""
 
     first_name: str
     name: str
@@ -49,7 +52,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Firm:
-    """An organisation, with the address and the number its customers use."""
+    """An organisation with its e-mail address and phone number."""
 
     name: str
     email: str
@@ -58,7 +61,7 @@ class Firm:
 
 @dataclass(frozen=True)
 class World:
-    """Pools to draw from; towns, firms, countries, products and public people stand in order of fame."""
+    """Pools to draw from; towns, firms, countries, products and public people are sorted by popularity."""
 
     towns: tuple[str, ...]
     countries: tuple[str, ...]
@@ -71,7 +74,7 @@ class World:
 
 
 def build_world(num_users: int, seed: int) -> World:
-    """A world large enough for ``num_users`` users; the same for the same arguments and Faker version."""
+    """Return a world large enough for ``num_users`` users; determined by the arguments and the Faker version."""
     faker = Faker(LOCALE)
     faker.seed_instance(seed)
     rng = np.random.default_rng([seed, 0])
@@ -87,18 +90,18 @@ def build_world(num_users: int, seed: int) -> World:
 
 
 def house(street: str, rng: np.random.Generator) -> str:
-    """A numbered address in ``street``."""
+    """Return a numbered address in ``street``."""
     return f"{1 + draw_rank(180, rng)} {street}"
 
 
 def _unique(draw: Callable[[], str], count: int) -> tuple[str, ...]:
-    """Up to ``count`` different values in the order of their first draw."""
-    found: dict[str, None] = {}
+    """Return up to ``count`` distinct values in the order of their first draw."""
+    values: dict[str, None] = {}
     for _ in range(3 * count):
-        if len(found) == count:
+        if len(values) == count:
             break
-        found.setdefault(draw(), None)
-    return tuple(found)
+        values.setdefault(draw(), None)
+    return tuple(values)
 
 
 def _person(faker: Faker, firms: tuple[Firm, ...], streets: tuple[str, ...], rng: np.random.Generator) -> Person:

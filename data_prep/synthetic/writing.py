@@ -1,4 +1,8 @@
-"""How somebody writes, whatever it is about: openings, contractions, capitals, dates, the full stop."""
+"""The writing style of a user: openings, contractions, capitals, dates, the full stop.
+
+>>> tidy([("I ", ""), (" met ", ""), ("Ada", "PERSON"), (" .", "")])
+[('I ', ''), ('met ', ''), ('Ada', 'PERSON'), ('.', '')]
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _CONTRACTIONS = (
     (r"\b(it|It|that|That|there|There|what|What) is\b", r"\1's"),
     (r"\b(I|we|We|they|They|he|He|she|She|it|It) will\b", r"\1'll"),
 )
-_PART_OF_EACH = re.compile("not| have| am| are| is| will")  # one of these stands in whatever can be contracted
+_PART_OF_EACH = re.compile("not| have| am| are| is| will")  # every contraction needs one of these
 _MONTHS = (
     "January",
     "February",
@@ -49,7 +53,7 @@ _DATE_STYLES = (
 
 @dataclass(frozen=True)
 class Style:
-    """How somebody writes, whatever it is about."""
+    """The style of a user, independent of the topic."""
 
     verbosity: float
     contractions: bool
@@ -64,7 +68,7 @@ class Style:
 
     @staticmethod
     def of(rng: np.random.Generator, hedges: Sequence[str]) -> Style:
-        """Somebody's style, with a few of the ``hedges`` as theirs."""
+        """Return a random style, with a few of the ``hedges``."""
         lower_case = rng.random() < 0.06
         endings = (".", ".", ".", "!" if rng.random() < 0.25 else ".", "..." if rng.random() < 0.15 else ".")
         return Style(
@@ -81,14 +85,14 @@ class Style:
         )
 
     def date(self, day: datetime.date, rng: np.random.Generator) -> str:
-        """``day`` as this person writes dates; now and then the month will do."""
+        """Return ``day`` as this user writes dates; sometimes only month and year."""
         month = _MONTHS[day.month - 1]
         if rng.random() < 0.12:
             return f"{month} {day.year}"
         return self.date_style.format(d=day, month=month)
 
     def apply(self, pieces: list[Piece], rng: np.random.Generator) -> list[Piece]:
-        """Articles, contractions, capitals and the full stop."""
+        """Return the pieces with articles, contractions, capitals and the full stop."""
         pieces = _with_articles(pieces)
         if self.contractions:
             pieces = [(text if label else _contract(text), label) for text, label in pieces]
@@ -101,25 +105,25 @@ class Style:
 
 
 def tidy(pieces: list[Piece]) -> list[Piece]:
-    """Single spaces, none before punctuation or at the ends: left-out options leave theirs behind."""
-    tidy: list[Piece] = [("", "")]
+    """Return the pieces with single spaces, and none before punctuation or at the ends."""
+    result: list[Piece] = [("", "")]
     for text, label in pieces:
-        before, before_label = tidy[-1]
+        before, before_label = result[-1]
         if not label:
             text = re.sub(r" +(?=[ ,.?!:])", "", text)
             if before.endswith(" ") or not before:
                 text = text.lstrip(" ")
         if text[:1] in tuple(",.?!:") and not before_label:
-            tidy[-1] = (before.rstrip(" "), "")
+            result[-1] = (before.rstrip(" "), "")
         if text:
-            tidy.append((text, label))
-    last, label = tidy[-1]
-    tidy[-1] = (last if label else last.rstrip(" "), label)
-    return [piece for piece in tidy if piece[0]]
+            result.append((text, label))
+    last, label = result[-1]
+    result[-1] = (last if label else last.rstrip(" "), label)
+    return [piece for piece in result if piece[0]]
 
 
 def _with_articles(pieces: list[Piece]) -> list[Piece]:
-    """``a_`` to "a" or "an", by the sound that the next letters stand for."""
+    """Replace ``a_`` by "a" or "an", by the sound of the next letters."""
     texts = [text for text, _ in pieces]
     return [
         (_with_article(text, "".join(texts[index + 1 : index + 3])) if "a_" in text else text, label)
@@ -128,10 +132,10 @@ def _with_articles(pieces: list[Piece]) -> list[Piece]:
 
 
 def _with_article(text: str, following: str) -> str:
-    def chosen(found: re.Match[str]) -> str:
-        return "an " if _VOWEL_SOUND.match(text[found.end() :] + following) else "a "
+    def article(match: re.Match[str]) -> str:
+        return "an " if _VOWEL_SOUND.match(text[match.end() :] + following) else "a "
 
-    return re.sub(r"\ba_ ", chosen, text)
+    return re.sub(r"\ba_ ", article, text)
 
 
 def _contract(text: str) -> str:

@@ -159,8 +159,8 @@ def _locate(name_or_path: str) -> tuple[Path, bool]:
     if path.is_dir():
         return path, False
     spec = importlib.util.find_spec(name_or_path) if name_or_path.isidentifier() else None
-    for place in (spec and spec.submodule_search_locations) or ():
-        for meta in sorted(Path(place).glob(f"{name_or_path}-*/meta.json")):
+    for location in (spec and spec.submodule_search_locations) or ():
+        for meta in sorted(Path(location).glob(f"{name_or_path}-*/meta.json")):
             return meta.parent, True
     raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder")
 

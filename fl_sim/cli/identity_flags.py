@@ -1,4 +1,4 @@
-"""The flags that decide which mentions are one entity, for the verbs that make a corpus."""
+"""The flags of entity identity, for the commands that make a corpus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fl_sim.data_prep.identity import DEFAULT_IDENTITY, NESTED, Identity
 
 
 def add_identity(parser: argparse.ArgumentParser) -> None:
-    """Add the flags, in a group of their own."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("which mentions are one entity (docs/identity.md)")
     group.add_argument("--identity", metavar="STEPS", help="steps of the normalisation, with commas (default: all)")
     group.add_argument("--nested", choices=NESTED, help="which of the mentions that overlap count (default all)")
@@ -24,7 +24,7 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
 
 
 def identity_of(args: argparse.Namespace) -> Identity:
-    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for a step that does not exist."""
+    """Return the identity of the flags; :class:`fl_sim.data_prep.records.CorpusError` for an unknown step."""
     steps = DEFAULT_IDENTITY.steps
     if args.identity is not None:
         steps = tuple(step.strip() for step in args.identity.split(",") if step.strip())

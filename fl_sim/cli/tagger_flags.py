@@ -1,4 +1,4 @@
-"""The flags that decide who finds entities and which of them count, for the verbs that tag text."""
+"""The flags that choose taggers and the entities that count, for the commands that tag text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_tagger(parser: argparse.ArgumentParser) -> None:
-    """Add the flags, in a group of their own."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("entities (docs/taggers.md)")
     group.add_argument(
         "--tagger",
@@ -26,7 +26,16 @@ def add_tagger(parser: argparse.ArgumentParser) -> None:
 
 
 def marking_of(args: argparse.Namespace, has_gold: bool) -> Marking:
-    """What the flags say; :class:`fl_sim.data_prep.records.CorpusError` for what no tagger is called."""
+    """Return the marking that the flags describe.
+
+    Args:
+        args: values of the flags.
+        has_gold: whether the corpus marks its entities.
+
+    Raises:
+        CorpusError: a tagger is unknown.
+        PluginError: a tagger cannot be imported, has the wrong interface, or a name that is taken twice.
+    """
     from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
     return make_marking(

@@ -1,4 +1,4 @@
-"""The flags that decide what becomes of the characters of a text, for the verbs that make a corpus."""
+"""The flags of cleaning and preprocessing, for the commands that make a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how bad text is met."""
+    """Add the flags that say how to treat bad text."""
     group = parser.add_argument_group("bad text (docs/corpora.md)")
     group.add_argument("--max-characters", type=int, metavar="N", help="cut longer sentences (default 10,000)")
     group.add_argument("--bad-bytes", metavar="HOW", help="refuse (default) lines that are not UTF-8, or replace")
@@ -41,7 +41,7 @@ def cleaning_of(args: argparse.Namespace) -> Cleaning:
 
 
 def preprocessing_of(args: argparse.Namespace) -> Preprocessing:
-    """What the flags say."""
+    """Return the preprocessing that the flags describe."""
     from fl_sim.data_prep.readers.preprocessing import Preprocessing
 
     if args.preprocess == "paper":

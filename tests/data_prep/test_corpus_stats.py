@@ -94,7 +94,7 @@ def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pyte
     shown = " ".join(capsys.readouterr().out.split())
     assert "with PER │ 3 │ 0" in shown
     assert "users per entity │ 1 / 2 / 2" in shown
-    assert "reach of entities is itself private data" in shown
+    assert "contribution bounds of entities are private data" in shown
 
 
 def counted(source: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict:

@@ -1,4 +1,4 @@
-"""Make a corpus without its entities: replaced by their category, removed, or replaced by made-up ones."""
+"""Make a corpus without its entities: replace them by their category or by surrogates, or remove them."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def run(args: argparse.Namespace) -> int:
 
     if args.seed is not None and args.mode != "surrogate":
         raise ConfigError(f"--seed is given with --mode {args.mode}; allowed: with surrogate, the only one that draws")
-    made, tally = deidentify(Corpus.open(args.corpus, verify=True), args.out, args.mode, args.seed or 0)
+    corpus, tally = deidentify(Corpus.open(args.corpus, verify=True), args.out, args.mode, args.seed or 0)
     if args.json:
-        figures = {"corpus": str(made.path), "fingerprint": made.fingerprint, **dataclasses.asdict(tally)}
-        print(json.dumps(figures | {"warnings": made.warnings}, ensure_ascii=False))
+        figures = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, **dataclasses.asdict(tally)}
+        print(json.dumps(figures | {"warnings": corpus.warnings}, ensure_ascii=False))
     else:
-        print(_text(made, tally))
+        print(_text(corpus, tally))
     return 0
 
 
-def _text(made: Corpus, tally: Tally) -> str:
+def _text(corpus: Corpus, tally: Tally) -> str:
     changed = f"{tally.changed:,} of {tally.sentences:,} sentences"
     lines = [
         f"{tally.mentions:,} mentions at {tally.replaced:,} places, in {changed}",
         f"{tally.emptied:,} sentences had nothing else and are kept as one placeholder",
         f"{tally.still_there:,} sentences still have the spelling of some mention where none was marked "
         f"({tally.names_still_there:,} names): probably missed",
-        *(f"warning: {warning}" for warning in made.warnings),
-        f"made {made.path}; next: fl-sim run --corpus {made.path} --strategy noiseless",
+        *(f"warning: {warning}" for warning in corpus.warnings),
+        f"made {corpus.path}; next: fl-sim run --corpus {corpus.path} --strategy noiseless",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Show what each rule of entity identity does to the number of a corpus's entities and to their reach."""
+"""Show the effect of each identity setting on the entities of a corpus and their contribution bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train our small named-entity pipeline, or measure any tagger against a corpus whose entities are marked."""
+"""Train our small named-entity pipeline, or evaluate any tagger against a gold corpus."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SENTENCES_PER_TICK = 200
 _HIDING_WORDS = {
     "sensitive_sentences": "sentences with an entity that are flagged",
     "mentions_hidden": "mentions under a flagged one",
-    "mentions_with_coin": "mentions whose entity has its coin",
-    "entities_covered": "entities with their coin in all their sentences",
+    "mentions_with_coin": "mentions sampled with their entity",
+    "entities_covered": "entities sampled with all their sentences",
 }
 
 
@@ -80,7 +80,7 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _default_config() -> Path:
-    """``conf/ner.cfg`` here, else in the checkout that this package is installed from."""
+    """Return ``conf/ner.cfg`` in the working directory, else in the checkout of an editable install."""
     here = Path("conf") / DEFAULT_CONFIG
     checkout = Path(__file__).parents[3] / here
     return here if here.is_file() or not checkout.is_file() else checkout
@@ -113,7 +113,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Give a function that counts the sentences passing through it, on a line of stderr if a terminal."""
+    """Give a function that passes sentences on and counts them on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -38,18 +38,18 @@ def run(args: argparse.Namespace) -> int:
     with _progress(raw) as watch:
         how: dict[str, Any] = {"marking": marking, "identity": identity_of(args), "watch": watch}
         if args.append:
-            made = append(raw, args.out, joined_at=args.joined_at, **how)
+            prepared = append(raw, args.out, joined_at=args.joined_at, **how)
         else:
-            made = prepare(raw, args.out, overwrite=args.overwrite, **how)
-    _report(made, as_json=args.json)
+            prepared = prepare(raw, args.out, overwrite=args.overwrite, **how)
+    _report(prepared, as_json=args.json)
     return 0
 
 
 @contextmanager
 def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Give a function that shows how many sentences passed, how fast, and the time left, if stderr is a terminal.
+    """Give a function that passes sentences on and shows count, rate and time left, if stderr is a terminal.
 
-    The time left follows from how much of the sources has been read.
+    The time left is estimated from the share of the sources that has been read.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -85,14 +85,14 @@ def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterato
         yield watch
 
 
-def _report(made: PreparedCorpus, as_json: bool) -> None:
+def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
 
-    corpus, notes = made.corpus, made.corpus.parts[-1].manifest.notes
+    corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
     if as_json:
         report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
-        print(json.dumps(report | {"parts": len(corpus.parts), "cached": made.cached, "reused": made.reused}))
+        print(json.dumps(report | {"parts": len(corpus.parts), "cached": prepared.cached, "reused": prepared.reused}))
         return
     for split, count in counts.items():
         figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
@@ -101,7 +101,7 @@ def _report(made: PreparedCorpus, as_json: bool) -> None:
         print(f"survived: {times:,} {MEANING[Note(name)]}")
     for warning in corpus.warnings:
         print(f"warning: {warning}")
-    if made.reused:
-        print(f"went on after {made.reused:,} sentences that were tagged before")
-    done = "nothing to do: the same corpus is there already," if made.cached else "prepared"
+    if prepared.reused:
+        print(f"continued after {prepared.reused:,} sentences that were tagged before")
+    done = "nothing to do: the same corpus is there already," if prepared.cached else "prepared"
     print(f"{done} {corpus.path}; next: fl-sim stats {corpus.path}")

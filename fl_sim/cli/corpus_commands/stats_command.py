@@ -1,4 +1,4 @@
-"""Print what a prepared corpus holds: users, sentences, entities and their reach."""
+"""Print the statistics of a prepared corpus: users, sentences, entities and their contribution bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import importlib
 import json
 
 TABLES = ("fl_sim.research.uedp_paper.table_two",)
-"""Modules with a ``table_of(corpus)`` of their own to print beside the figures; by name, as research is imported by
-none."""
+"""Modules with a ``table_of(corpus)`` to print with the statistics; given by name, because nothing imports research."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,7 @@ def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: 
     assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 0
     text = capsys.readouterr().out
     assert "rules on tiny, test: 3 sentences, 3 with an entity, 3 mentions of 3 entities, 2 users" in text
-    assert "mentions whose entity has its coin                0.667" in text
+    assert "mentions sampled with their entity                0.667" in text
     out = tmp_path / "figures.json"
     assert main(["ner", "evaluate", "rules", "--gold", str(gold.path), "--out", str(out), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
