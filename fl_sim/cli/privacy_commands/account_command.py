@@ -170,7 +170,7 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
             file=sys.stderr,
         )
     if report.get("noiseless_releases"):
-        print(f"warning: {report['noiseless_releases']} releases have no noise: ε is infinite", file=sys.stderr)
+        print(f"warning: {report['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return
     unproven = [name for name, value in report.items() if name.startswith("epsilon") and value == math.inf]
     if unproven:

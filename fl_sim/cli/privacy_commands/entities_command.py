@@ -109,7 +109,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     event = plan.mechanism.event()
     if event is None:
         raise ConfigError(
-            f"{folder.path}: {plan.mechanism.strategy} has no guarantee; allowed: runs of a strategy with an ε"
+            f"{folder.path}: {plan.mechanism.strategy} guarantees nothing; allowed: runs of a strategy with an ε"
         )
     if plan.mechanism.exposed(Adjacency()) != Adjacency():
         raise ConfigError(

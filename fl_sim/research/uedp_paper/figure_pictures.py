@@ -1,4 +1,8 @@
-"""A figure's record as a picture: utility against claimed and proven ε, or ε against rounds."""
+"""A figure's record as a picture: utility against claimed and proven ε, or ε against rounds.
+
+>>> show_utility("perplexity", 1234.56), show_utility("error", 0.125)
+('1,234.6', '12.5%')
+"""
 
 from __future__ import annotations
 
