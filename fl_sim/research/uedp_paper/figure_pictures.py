@@ -228,7 +228,7 @@ def _draw_printed(axes: Axes, printed: Sequence[PublishedNumber], x: str) -> boo
 def _finish(record: TrainingRecord, axes: Axes, column: str) -> None:
     words = {
         _CLAIMED: "ε as claimed",
-        _PROVEN: "ε proven, user + entity (95th percentile of reach)",
+        _PROVEN: "ε proven, user + entity (95th percentile of bounds)",
         "": "training steps (rounds)" if record.x == "rounds" else record.x_words,
     }
     axes.set_xlabel(words[column])
