@@ -1,4 +1,11 @@
-"""A run as the terminal shows it: notes and a progress bar on stderr, the summary or the JSON result on stdout."""
+"""Show a run in the terminal: notes and a progress bar on stderr, the summary or the JSON result on stdout.
+
+>>> with ProgressBar(quiet=True) as bar:
+...     isinstance(bar, Observer)
+True
+>>> _describe({"perplexity": 212.4, "epsilon_user": 0.5, "epsilon_user_entity_p95": 1.25})
+'perplexity 212.4, ε user 0.50, user+entity 1.25'
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,7 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
     """Show a run's progress and print its summary, or its result as one JSON object.
 
     Args:
-        start: starts or resumes the run with the observers that it is given, and returns it at its end.
+        start: starts or resumes a run with the given observers, and returns the run when it ends.
         as_json: print the result instead of the summary.
         quiet: show no notes and no progress.
 
@@ -45,13 +52,13 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         print(run.report(), end="")
         print(f"\nResults are in {run.path}")
     if result.get("stopped") == "interrupted":
-        print(f"interrupted after round {result['rounds']}; go on with: fl-sim resume {run.path}", file=sys.stderr)
+        print(f"interrupted after round {result['rounds']}; continue with: fl-sim resume {run.path}", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0
 
 
 class ProgressBar(Observer):
-    """An observer that writes a run's notes to stderr and moves a bar with its rounds; use it in a ``with`` statement.
+    """Print a run's notes and a bar of its rounds on stderr; use it in a ``with`` statement.
 
     Args:
         quiet: show nothing.
@@ -70,14 +77,14 @@ class ProgressBar(Observer):
             self._progress.stop()
 
     def on_start(self, start: RunStart) -> None:
-        """Write the notes and show the bar."""
+        """Print the notes and show the bar."""
         for warning in start.warnings:
             self._console.print(f"note: {warning}", markup=False, highlight=False, style="yellow")
         self._task = self._progress.add_task("starting", total=start.rounds, completed=start.last_round or 0)
         self._progress.start()
 
     def on_reading(self, done: int, total: int) -> None:
-        """Say how much of the corpus a frozen encoder has read."""
+        """Show the number of sentences that a frozen encoder has read."""
         self._progress.update(self._task, description=f"reading, {done:,} of {total:,} sentences")
 
     def on_round(self, row: Mapping[str, Any]) -> None:

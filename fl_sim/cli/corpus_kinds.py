@@ -1,4 +1,11 @@
-"""``fl-sim prepare KIND``: a subcommand for every reader that ships, and for any other reader once it is named."""
+"""Parse ``fl-sim prepare KIND``: one subcommand per built-in reader, and one per plug-in when it is named.
+
+>>> parser = argparse.ArgumentParser()
+>>> kinds = parser.add_subparsers(dest="kind", action=KindParsers)
+>>> args = parser.parse_args(["conll2003", "--source", "conll", "--out", "corpora/conll"])
+>>> args.kind, args.out.name
+('conll2003', 'conll')
+"""
 
 from __future__ import annotations
 
@@ -19,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class KindParsers(argparse._SubParsersAction):
-    """Parses ``KIND`` and its flags; to be passed to ``add_subparsers(action=…)``.
+    """Parse ``KIND`` and its flags; pass the class to ``add_subparsers(action=…)``.
 
-    A plug-in is imported when it is named, so that a broken one stops no other kind.
+    A plug-in is imported when it is named, so a broken plug-in does not affect other kinds.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -59,13 +66,13 @@ class KindParsers(argparse._SubParsersAction):
             add_tagger(parser)
 
     def _get_subactions(self) -> list[argparse.Action]:
-        """Return what ``--help`` lists: the readers that ship, then the names of installed plug-ins."""
+        """Return the entries of ``--help``: the built-in readers, then the installed plug-ins."""
         plugins = [name for name in READERS.names() if name not in READERS.built_in]
         return [*super()._get_subactions(), *(self._ChoicesPseudoAction(name, (), "a plug-in") for name in plugins)]
 
 
 class _Choices:
-    """The kinds that may be named: those with a subcommand, and any that a plug-in may have."""
+    """The allowed kinds: built-in readers and plug-ins."""
 
     def __init__(self, parsers: dict[str, argparse.ArgumentParser]) -> None:
         self._parsers = parsers
@@ -88,8 +95,12 @@ def raw_corpus(args: argparse.Namespace) -> RawCorpus:
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is in the folder already (docs/corpora-scale.md)")
+    group = parser.add_argument_group("if the folder holds a corpus already (docs/corpora-scale.md)")
     either = group.add_mutually_exclusive_group()
-    either.add_argument("--overwrite", action="store_true", help="replace another corpus there, once this is finished")
-    either.add_argument("--append", action="store_true", help="add to the corpus there; ids and files of it stay")
-    group.add_argument("--joined-at", type=int, metavar="ROUND", help="with --append: the round it takes part from")
+    either.add_argument(
+        "--overwrite", action="store_true", help="replace the corpus there when the new one is finished"
+    )
+    either.add_argument("--append", action="store_true", help="add to the corpus there; its ids and files stay")
+    group.add_argument(
+        "--joined-at", type=int, metavar="ROUND", help="with --append: the first round that may sample the new part"
+    )

@@ -1,4 +1,10 @@
-"""The flags of entity identity, for the commands that make a corpus."""
+"""Add the flags of entity identity to the commands that make a corpus.
+
+>>> parser = argparse.ArgumentParser()
+>>> add_identity(parser)
+>>> identity_of(parser.parse_args(["--identity", "unicode,case"])).steps
+('unicode', 'case')
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,12 @@ from fl_sim.data_prep.identity import DEFAULT_IDENTITY, NESTED, Identity
 
 
 def add_identity(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group."""
+    """Add the flags of entity identity as a group."""
     group = parser.add_argument_group("which mentions are one entity (docs/identity.md)")
-    group.add_argument("--identity", metavar="STEPS", help="steps of the normalisation, with commas (default: all)")
-    group.add_argument("--nested", choices=NESTED, help="which of the mentions that overlap count (default all)")
+    group.add_argument(
+        "--identity", metavar="STEPS", help="steps of the normalisation, separated by commas (default: all)"
+    )
+    group.add_argument("--nested", choices=NESTED, help="which of several overlapping mentions count (default all)")
     group.add_argument(
         "--family-names", action="store_true", help="a person's name also mentions the entity of its last word"
     )
@@ -19,12 +27,16 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
         "--link-within-document",
         action="store_true",
         help="a part of a person's name also stands for the whole name in the same document; "
-        "changes what ε speaks of (docs/privacy.md, section 14)",
+        "changes what ε protects (docs/privacy.md, section 14)",
     )
 
 
 def identity_of(args: argparse.Namespace) -> Identity:
-    """Return the identity of the flags; :class:`fl_sim.data_prep.records.CorpusError` for an unknown step."""
+    """Return the identity that the flags describe.
+
+    Raises:
+        CorpusError: a step is unknown.
+    """
     steps = DEFAULT_IDENTITY.steps
     if args.identity is not None:
         steps = tuple(step.strip() for step in args.identity.split(",") if step.strip())

@@ -1,4 +1,11 @@
-"""The ``fl-sim`` command: find the verb, run it, turn every foreseeable mistake into one clear line and exit code 2."""
+"""Run the ``fl-sim`` command: find the verb, run it, report bad input in one line with exit code 2.
+
+>>> args = build_parser().parse_args(["report", "runs/first", "--json"])
+>>> args.verb, args.run.name, args.json
+('report', 'first', True)
+>>> sorted(VERBS["privacy"])
+['account', 'audit', 'entities', 'plan']
+"""
 
 from __future__ import annotations
 
@@ -18,32 +25,31 @@ _CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privac
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "corpora": {
         "prepare": (_CORPUS, "make a corpus from text, a table, a dataset or a generator"),
-        "stats": (_CORPUS, "users, sentences, entities and entity reach of a prepared corpus"),
-        "identity": (_CORPUS, "entities and their reach under each step of the normalisation"),
-        "ner": (_CORPUS, "train a tagger, or measure any against gold entities"),
-        "deidentify": (_CORPUS, "replace entities by their category, nothing or surrogates"),
+        "stats": (_CORPUS, "count users, sentences and entities of a prepared corpus"),
+        "identity": (_CORPUS, "compare entities and their contributions by identity setting"),
+        "ner": (_CORPUS, "train a tagger, or evaluate one against gold entities"),
+        "deidentify": (_CORPUS, "remove entities, or replace them by categories or surrogates"),
     },
     "runs": {
         "run": (_RUN, "simulate a private training run"),
-        "resume": (_RUN, "go on with an interrupted run"),
+        "resume": (_RUN, "continue an interrupted run"),
         "report": (_RUN, "print a run's privacy and utility on one screen"),
-        "plot": (_RUN, "draw one or more runs: ε against steps, utility against ε"),
-        "sweep": (_RUN, "run a grid or a random search of settings and show a table"),
+        "plot": (_RUN, "plot runs: ε against rounds, utility against ε"),
+        "sweep": (_RUN, "run a grid or random search of settings, and print a table"),
         "pretrain": (_RUN, "train an initial model on public text"),
     },
     "privacy": {
         "account": (_PRIVACY, "compute ε, or the setting that meets a target ε"),
-        "plan": (_PRIVACY, "propose the settings that learn most at a target ε"),
-        "entities": (_PRIVACY, "ε of every entity of a corpus, and how it is spread"),
-        "audit": (_PRIVACY, "attack a mechanism: a lower bound on ε, beside what is claimed"),
+        "plan": (_PRIVACY, "propose the settings with the best signal-to-noise at a target ε"),
+        "entities": (_PRIVACY, "compute ε of every entity of a corpus, and its distribution"),
+        "audit": (_PRIVACY, "attack a mechanism: a lower bound on ε, beside the claimed ε"),
     },
     "research": {
         "reproduce": ("research", "make a figure or table of the UeDP paper, or one of ours"),
         "represent": ("research", "classify perturbed representations, and attack them"),
     },
 }
-"""The verbs by group: the package of the verb's module, named because the command line imports none before it is
-asked for, and what the verb does."""
+"""The verbs by group: the package of the verb's module, which is imported on use only, and what the verb does."""
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -51,14 +57,14 @@ EXIT_NO_READER = 141
 
 _OURS = ("fl_sim",)
 
-# What the system says of a disk or of its own limits, often without the name of a file.
+# Errors of the operating system about a disk or a limit; they often lack a file name.
 _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument errors are one line on stderr, without the usage block; a flag has to be written out.
+    """Parse arguments; report an error in one line on stderr, without the usage block.
 
-    (An abbreviation is dangerous: ``--epsilon`` would mean ``--epsilon-budget``, and be taken for the target.)
+    Abbreviated flags are refused: ``--epsilon`` would be read as ``--epsilon-budget``, but look like the target.
     """
 
     def __init__(self, *, module: str | None = None, **settings: Any) -> None:
@@ -66,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
         self._module = module
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, once the verb's module has added its arguments."""
+        """Parse the arguments after the verb's module has added its flags."""
         if self._module is not None:
             module, self._module = importlib.import_module(self._module), None
             self.description = module.__doc__
@@ -75,6 +81,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Exit with code 2 and one line that names the mistake."""
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -106,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb, or print the help screen if there is none.
 
     Returns:
-        The exit code: 0 done, 2 bad input, 130 interrupted, 141 the reader of the output is gone.
+        The exit code: 0 done, 2 bad input, 130 interrupted, 141 the output pipe was closed by its reader.
     """
     _tolerate_narrow_terminals()
     parser = build_parser()
@@ -136,12 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Discard what is still buffered: its reader is gone, and Python must not try to write it at exit."""
+    """Discard the buffered output, so that Python does not write to the closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tolerate_narrow_terminals() -> None:
-    """Show letters that the terminal lacks, such as ε, as escapes, so that a finished run does not end in an error."""
+    """Print characters that the terminal lacks, such as ε, as escapes instead of failing after a finished run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -150,7 +157,7 @@ def _tolerate_narrow_terminals() -> None:
 def _is_foreseen(error: Exception) -> bool:
     """Return whether ``error`` is an input error of the project, or the system's error for a file or a limit.
 
-    Every other error is a bug, and shows its traceback.
+    Any other error is a bug; its traceback is shown.
     """
     if isinstance(error, OSError):
         return error.filename is not None or error.errno in _RESOURCES

@@ -1,4 +1,11 @@
-"""The flags that choose taggers and the entities that count, for the commands that tag text."""
+"""Add the flags of taggers and sensitive entity kinds to the commands that tag text.
+
+>>> parser = argparse.ArgumentParser()
+>>> add_tagger(parser)
+>>> args = parser.parse_args(["--tagger", "rules", "--entities", "org,loc"])
+>>> marking_of(args, has_gold=False).tagger.describe()["tagger"]
+'rules'
+"""
 
 from __future__ import annotations
 
@@ -10,19 +17,23 @@ if TYPE_CHECKING:
 
 
 def add_tagger(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group."""
+    """Add the flags of taggers as a group."""
     group = parser.add_argument_group("entities (docs/taggers.md)")
     group.add_argument(
         "--tagger",
         action="append",
         metavar="NAME",
-        help="gold, rules, patterns, spacy:NAME_OR_PATH or stanza[:LANGUAGE]; several are united, with + or again "
+        help="gold, rules, patterns, spacy:NAME_OR_PATH or stanza[:LANGUAGE]; join several with + or repeat "
         "--tagger (default: gold marks if any, else the best pipeline that is installed)",
     )
     group.add_argument("--entities", default="all", metavar="WHAT", help="org,loc,gpe,pii,person,misc or all (default)")
-    group.add_argument("--high-recall", action="store_true", help="unite with rules and patterns: miss less, flag more")
-    group.add_argument("--processes", type=int, default=1, metavar="N", help="that tag side by side (default 1)")
-    group.add_argument("--batch-size", type=int, metavar="N", help="texts that a spaCy pipeline takes at once")
+    group.add_argument(
+        "--high-recall", action="store_true", help="add rules and patterns: fewer misses, more false alarms"
+    )
+    group.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="processes that tag in parallel (default 1)"
+    )
+    group.add_argument("--batch-size", type=int, metavar="N", help="texts per batch of a spaCy pipeline")
 
 
 def marking_of(args: argparse.Namespace, has_gold: bool) -> Marking:

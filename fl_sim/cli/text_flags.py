@@ -1,4 +1,10 @@
-"""The flags of cleaning and preprocessing, for the commands that make a corpus."""
+"""Add the flags of cleaning and preprocessing to the commands that make a corpus.
+
+>>> parser = argparse.ArgumentParser()
+>>> add_preprocessing(parser)
+>>> preprocessing_of(parser.parse_args(["--lower-case"])).lower_case
+True
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how to treat bad text."""
+    """Add the flags of the treatment of bad text."""
     group = parser.add_argument_group("bad text (docs/corpora.md)")
     group.add_argument("--max-characters", type=int, metavar="N", help="cut longer sentences (default 10,000)")
     group.add_argument("--bad-bytes", metavar="HOW", help="refuse (default) lines that are not UTF-8, or replace")
@@ -19,14 +25,14 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the UeDP paper's preprocessing."""
-    group = parser.add_argument_group("preprocessing, once entities are marked (docs/corpora.md)")
-    group.add_argument("--preprocess", choices=["paper"], help="as --lower-case --strip-punctuation")
-    group.add_argument("--lower-case", action="store_true", help="all letters to lower case")
-    group.add_argument("--strip-punctuation", action="store_true", help="no punctuation, single spaces")
+    group = parser.add_argument_group("preprocessing, after entities are marked (docs/corpora.md)")
+    group.add_argument("--preprocess", choices=["paper"], help="the same as --lower-case --strip-punctuation")
+    group.add_argument("--lower-case", action="store_true", help="change all letters to lower case")
+    group.add_argument("--strip-punctuation", action="store_true", help="remove punctuation, keep single spaces")
 
 
 def cleaning_of(args: argparse.Namespace) -> Cleaning:
-    """Return how to treat bad text; the defaults for a kind without these flags.
+    """Return the treatment of bad text; the defaults for a kind without these flags.
 
     Raises:
         CorpusError: a value is not allowed.

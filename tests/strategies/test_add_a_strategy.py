@@ -173,7 +173,7 @@ def test_without_an_event_a_ledger_composes_to_infinity(folder: Path, capsys: Ca
     assert main(["account", "--json", "--ledger", "nothing", "guaranteed", "--delta", "1e-5"]) == 0
     captured = capsys.readouterr()
     assert {value for key, value in json.loads(captured.out).items() if key.startswith("epsilon")} == {"inf"}
-    assert "3 releases guarantee nothing" in captured.err
+    assert "3 releases have no guarantee" in captured.err
     assert main(["entities", "--run", "nothing"]) == 2
     assert "no_event:CoordinateWise guarantees nothing" in capsys.readouterr().err
 

@@ -7,12 +7,14 @@ import json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim identity``."""
     parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")
-    parser.add_argument("--split", default="train", metavar="NAME", help="the split to look at (default train)")
+    parser.add_argument("--split", default="train", metavar="NAME", help="the split to count (default train)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the effect of each identity setting; return the exit code 0."""
     from rich.console import Console
 
     from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE

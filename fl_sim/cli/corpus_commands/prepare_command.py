@@ -24,15 +24,17 @@ _TICKS_OF_RATE = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim prepare``."""
     parser.add_subparsers(dest="kind", metavar="KIND", required=True, action=KindParsers)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Prepare the corpus and print its counts; return the exit code 0."""
     from fl_sim.data_prep.pipeline import append, prepare
     from fl_sim.data_prep.records import CorpusError
 
     if args.append != (args.joined_at is not None):
-        raise CorpusError("--append and --joined-at go together: what is appended joins in a round")
+        raise CorpusError("--append and --joined-at go together: the appended part joins in a round")
     raw = raw_corpus(args)
     marking = marking_of(args, raw.has_gold) if "tagger" in args else None
     with _progress(raw) as watch:
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Give a function that passes sentences on and shows count, rate and time left, if stderr is a terminal.
+    """Yield a function that passes sentences on and shows count, rate and time left if stderr is a terminal.
 
     The time left is estimated from the share of the sources that has been read.
     """

@@ -11,12 +11,14 @@ TABLES = ("fl_sim.research.uedp_paper.table_two",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim stats``."""
     parser.add_argument("corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
     parser.add_argument("--verify", action="store_true", help="check the checksum of every file first")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the statistics; return the exit code 0."""
     from rich.console import Console
 
     from fl_sim.api.corpora import open_corpus

@@ -1,4 +1,4 @@
-"""Compute the ε of a training, or of recorded releases; for the published algorithm also as its paper claims it."""
+"""Compute ε of a training or of recorded releases; for the published algorithm, print its paper's claim, too."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SOLVED_FLAGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim account``."""
-    parser.add_argument("--strategy", choices=sorted(_MECHANISMS), help="what trains (or give --ledger)")
+    """Add the flags of ``fl-sim account``."""
+    parser.add_argument("--strategy", choices=sorted(_MECHANISMS), help="the mechanism that trains (or give --ledger)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_mechanism(parser)
     add_adjacency(parser).add_argument(
-        "--reach-total", type=int, metavar="N", help="sentences altogether that mention it"
+        "--reach-total", type=int, metavar="N", help="the most sentences of all users together that mention it"
     )
     _add_target(parser)
     add_published(parser)
@@ -44,25 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("meeting a target")
-    group.add_argument("--target-epsilon", type=float, metavar="E", help="find the setting that meets this ε")
+    group.add_argument("--target-epsilon", type=float, metavar="E", help="compute the setting that meets this ε")
     group.add_argument(
         "--target-unit",
         choices=("user", "user_entity", "user_entity_robust", "both"),
-        help="whose ε the target bounds (default both: user, and user with entity)",
+        help="the protected unit of the target (default both: user, and user with entity)",
     )
     group.add_argument(
-        "--solve-for", choices=sorted(_SOLVED_FLAGS), help="the setting to find (default noise_multiplier)"
+        "--solve-for", choices=sorted(_SOLVED_FLAGS), help="the setting to compute (default noise_multiplier)"
     )
 
 
 def _add_ledger(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what was released")
-    group.add_argument("--ledger", nargs="+", metavar="DIR", help="run folders, of one corpus: ε of them all together")
-    group.add_argument("--joined-at", type=int, metavar="ROUND", help="for a user and entity that joined in this round")
+    group = parser.add_argument_group("recorded releases")
+    group.add_argument(
+        "--ledger", nargs="+", metavar="DIR", help="run folders of one corpus: ε of all their releases together"
+    )
+    group.add_argument(
+        "--joined-at", type=int, metavar="ROUND", help="compute ε of a user and an entity that joined in this round"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the accounts of one mechanism, or of what ran; exit code 0."""
+    """Print the account of one mechanism or of recorded releases; return the exit code 0."""
     _refuse_foreign_flags(args)
     of = _of_ledger if args.ledger else _MECHANISMS[args.strategy].report
     report = of(args)
@@ -121,7 +125,7 @@ def _published(args: argparse.Namespace) -> Report:
 
 
 def _protected(args: argparse.Namespace, default_users: int) -> dict[str, Any]:
-    """Return the arguments of the API that say whom ε protects."""
+    """Return the API's arguments for the protected user and entity."""
     entity = _or(args.reach_users, default_users), _or(args.reach_sentences, 1), args.reach_total
     return {"user_sentences": _or(args.user_sentences, math.inf), "entity": entity}
 
@@ -144,7 +148,7 @@ def _refuse(flag: str, value: str, allowed: str) -> NoReturn:
 
 
 def _refuse_foreign_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that would be ignored: they are a misunderstanding about the guarantee."""
+    """Refuse flags that would be ignored, because their user misunderstands the guarantee."""
     if bool(args.strategy) == bool(args.ledger):
         _refuse("strategy", "given with --ledger" if args.ledger else "missing", "one of --strategy and --ledger")
     allowed = _OF_LEDGER if args.ledger else _MECHANISMS[args.strategy].flags
@@ -162,16 +166,16 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
     if args.users and report["delta"] >= 1 / args.users:
         print(
             f"warning: delta {report['delta']:g} is not below 1/users = {1 / args.users:.3g}: "
-            "giving away one user's data outright would meet it",
+            "a mechanism that publishes one user's data would satisfy it",
             file=sys.stderr,
         )
     if report.get("noiseless_releases"):
-        print(f"warning: {report['noiseless_releases']} releases guarantee nothing: ε is infinite", file=sys.stderr)
+        print(f"warning: {report['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return
     unproven = [name for name, value in report.items() if name.startswith("epsilon") and value == math.inf]
     if unproven:
         print(
-            f"warning: nothing can be proven at delta {report['delta']:g}: {', '.join(unproven)}",
+            f"warning: no finite ε can be proven at delta {report['delta']:g}: {', '.join(unproven)}",
             file=sys.stderr,
         )
 
@@ -195,7 +199,7 @@ def _shown(value: Any) -> str:
 
 
 class _Account(NamedTuple):
-    """How the account of one kind of mechanism is made, and the flags that it reads."""
+    """The function that makes the account of one kind of mechanism, and the flags that it reads."""
 
     report: Callable[[argparse.Namespace], Report]
     flags: set[str]

@@ -1,6 +1,6 @@
-"""Attack a mechanism and say what ε is at least, beside what is claimed for it.
+"""Attack a mechanism and print a lower bound on ε, beside the claimed and the proven ε.
 
-Exit code 1 says that something our accountant proves was refuted (docs/audit.md).
+Exit code 1 means that the attack refuted an ε that our accountant proves (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -35,16 +35,23 @@ _DEFECTS = ("variance-as-std", "fixed-cohort", "clip-before-adam")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim audit``; the mechanism's as in ``fl-sim account``, T 1 and δ 1e-5 by default."""
-    parser.add_argument("--strategy", choices=(*_OWN, "published", "published-as-coded"), help="what trains")
-    parser.add_argument("--table", action="store_true", help="audit every mechanism at reach 1, 15 and all")
+    """Add the flags of ``fl-sim audit``.
+
+    Those of the mechanism are as in ``fl-sim account``, with T = 1 and δ = 1e-5 by default.
+    """
+    parser.add_argument(
+        "--strategy", choices=(*_OWN, "published", "published-as-coded"), help="the mechanism that trains"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="audit every mechanism with an entity that 1, 15 or all users mention"
+    )
     parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
     parser.add_argument("--trials", type=int, metavar="N", help="trainings per corpus (default 20000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="root seed (default 0)")
     parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="of all bounds together (default 0.95)"
+        "--confidence", type=float, default=0.95, metavar="P", help="joint confidence of all bounds (default 0.95)"
     )
-    parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of ours (slower)")
+    parser.add_argument("--pin-noise", action="store_true", help="also bound the true noise of our mechanisms (slower)")
     parser.add_argument("--mutation", metavar="NAME", help="break the mechanism on purpose (see docs/audit.md)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_mechanism(parser)
@@ -52,12 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--companions", type=int, metavar="K", help="other entities in each of these sentences (default 0)"
     )
     published = add_published(parser)
-    published.add_argument("--entities", type=int, metavar="E", help="all entities (as coded: decides the noise)")
-    published.add_argument("--defects", nargs="+", choices=_DEFECTS, help="as coded: only these (default: all)")
+    published.add_argument("--entities", type=int, metavar="E", help="number of entities (as coded: sets the noise)")
+    published.add_argument(
+        "--defects", nargs="+", choices=_DEFECTS, help="as coded: the defects to include (default: all)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the bounds of the audit; exit code 0, or 1 if a proven ε was refuted."""
+    """Print the bounds of the audit; return the exit code 0, or 1 if a proven ε was refuted."""
     _check(args)
     if args.table:
         return _table(args)
@@ -117,7 +126,7 @@ def _published(args: argparse.Namespace) -> list[Finding]:
 
 
 def _attack(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the API that every attack needs."""
+    """Return the API's arguments that all attacks share."""
     return {
         "rounds": _or(args.rounds, 1),
         "delta": _or(args.delta, 1e-5),
@@ -179,7 +188,7 @@ def _trials(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse flags that would be ignored: they are a misunderstanding about what is audited."""
+    """Refuse flags that would be ignored, because their user misunderstands the audit."""
     modes = [mode for mode in ("table", "canaries") if getattr(args, mode) not in (None, False)]
     modes += [args.strategy] if args.strategy else []
     if len(modes) != 1:

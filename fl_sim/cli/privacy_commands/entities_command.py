@@ -1,4 +1,4 @@
-"""Say what ε every entity of a corpus has, from its own profile: how many sentences of each user mention it."""
+"""Compute ε of every entity of a corpus from its profile: the number of sentences of each user that mention it."""
 
 from __future__ import annotations
 
@@ -12,34 +12,41 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.entity_report import Training
 
-_PRIVATE = "These figures are read off the private corpus: they are for its owner, and no ε covers publishing them."
+_PRIVATE = (
+    "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
+)
 _MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim entities``."""
+    """Add the flags of ``fl-sim entities``."""
     parser.add_argument(
-        "--run", metavar="DIR", help="a run's folder: its corpus, its mechanism, the rounds it released"
+        "--run", metavar="DIR", help="a run's folder, for its corpus, its mechanism and its released rounds"
     )
     parser.add_argument("--corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
-    parser.add_argument("--split", metavar="NAME", help="the split that trains (default train)")
+    parser.add_argument("--split", metavar="NAME", help="the training split (default train)")
     parser.add_argument(
-        "--within", type=float, nargs="+", metavar="E", help="give the share of entities within each of these ε"
+        "--within", type=float, nargs="+", metavar="E", help="print the share of entities within each of these ε"
     )
     parser.add_argument(
-        "--evaluations", type=int, metavar="N", help="compute at most about so many ε (default 10,000); bound the rest"
+        "--evaluations",
+        type=int,
+        metavar="N",
+        help="number of ε to compute, approximately (default 10,000); the others are bounded",
     )
-    parser.add_argument("--show-names", action="store_true", help="name the worst entities; the list is private")
+    parser.add_argument(
+        "--show-names", action="store_true", help="print the names of the worst entities; the list is private"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     group = add_mechanism(parser, "the mechanism, without --run")
-    group.add_argument("--strategy", choices=("uedp", "user_level"), help="what trains (default uedp)")
+    group.add_argument("--strategy", choices=("uedp", "user_level"), help="the mechanism that trains (default uedp)")
     group.add_argument(
         "--user-sentences", type=float, metavar="N", help="n', the most sentences of one user (default: the corpus's)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; exit code 0."""
+    """Print the report; return the exit code 0."""
     from fl_sim.experiments.entity_report import EVALUATIONS, THRESHOLDS, entity_epsilons, summarise
     from fl_sim.storage.run_folder import encode
 
@@ -106,12 +113,12 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
         )
     if plan.mechanism.exposed(Adjacency()) != Adjacency():
         raise ConfigError(
-            f"{folder.path}: its weights depend on other users' data, so that every entity reaches all users; allowed: "
-            "runs without privacy.*_weight_cap"
+            f"{folder.path}: its weights depend on other users' data, so an entity affects the updates of all users; "
+            "allowed: runs without privacy.*_weight_cap"
         )
     largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
     bound = user_sentence_bound(config.privacy.user_sentences, largest)
-    # A round that was done again after a crash, with noise of its own, is another release: the ledger has them all.
+    # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
     (ledger,) = read_ledgers([folder.path])
     return corpus, split, Training(event, len(ledger.entries), plan.delta, bound)
 
@@ -156,11 +163,11 @@ def _text(report: dict[str, Any]) -> str:
 def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:
     exact = min(detected["share_computed_exactly"], robust["share_computed_exactly"])
     if exact == 1:
-        return ["Every figure is that of the entity's own profile."]
+        return ["Every figure is computed from the entity's own profile."]
     over = max(detected["overstated_by"]["max"], robust["overstated_by"]["max"])
     return [
-        f"{exact:.2%} of the entities have the figure of their own profile. The others have that of a profile which "
-        f"dominates theirs, and which overstates it by at most {over:.1%}."
+        f"{exact:.2%} of the entities have the ε of their own profile. The others have the ε of a profile that "
+        f"dominates theirs and overstates ε by at most {over:.1%}."
     ]
 
 

@@ -14,31 +14,32 @@ if TYPE_CHECKING:
     from fl_sim.search.planner import Goal, Proposal, Settings
 
 _PRIVATE = (
-    "The planner reads n', reach and sizes off the private corpus: a proposal reveals something about it, "
-    "and no ε covers publishing it."
+    "The planner reads n', the entities' contribution bounds and sizes from the private corpus: a proposal reveals "
+    "information about it, and no ε covers its publication."
 )
 _CONTRIBUTION_QUANTILES = ("p95", "max")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim plan``."""
+    """Add the flags of ``fl-sim plan``."""
     parser.add_argument("--corpus", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
-    parser.add_argument("--split", default="train", metavar="NAME", help="the split that trains (default train)")
-    parser.add_argument("--target-epsilon", required=True, type=float, metavar="E", help="the ε to stay within")
+    parser.add_argument("--split", default="train", metavar="NAME", help="the training split (default train)")
+    parser.add_argument("--target-epsilon", required=True, type=float, metavar="E", help="the largest ε allowed")
     parser.add_argument(
         "--target-unit",
         choices=("user", "user_entity"),
         default="user_entity",
-        help="whose ε that is: a user's, or that of a user and an entity at the 95th percentile of reach (default)",
+        help="the protected unit: a user, or a user and an entity at the 95th percentile of contribution bounds "
+        "(default)",
     )
     parser.add_argument(
         "--sentences-per-round",
         required=True,
         type=float,
         metavar="B",
-        help="compute budget: the expected number of sentences of which a round computes gradients",
+        help="compute budget: the expected number of sentences per round whose gradients are computed",
     )
-    parser.add_argument("--rounds", required=True, type=int, metavar="T", help="the most rounds to release")
+    parser.add_argument("--rounds", required=True, type=int, metavar="T", help="the largest number of rounds")
     parser.add_argument("--delta", type=float, default=1e-5, metavar="D", help="δ at which ε is stated (default 1e-5)")
     parser.add_argument(
         "--user-sentences", default="corpus", metavar="N", help="n': a number, corpus (default) or unbounded"
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the proposal; exit code 0."""
+    """Print the proposal; return the exit code 0."""
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, propose
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _privacy(args: argparse.Namespace) -> PrivacyConfig:
-    """The part of a run's configuration that says whom ε protects; refuses an impossible n'."""
+    """Return a run's privacy configuration with the n' of the flags; refuse an impossible n'."""
     from fl_sim.config import RunConfig
 
     text = args.user_sentences
@@ -129,7 +130,7 @@ def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str
 
 
 def _command(args: argparse.Namespace, goal: Goal, best: Settings) -> str:
-    """The ``fl-sim run`` that trains so; it finds the noise for the target anew."""
+    """Return the ``fl-sim run`` command of the settings; the run computes the noise for the target again."""
     event = best.event
     words = ["fl-sim", "run", "--corpus", args.corpus, "--strategy", "uedp", "--rounds", str(best.rounds)]
     for flag, value in {"q-u": event.q_u, "q-e": event.q_e, "q-s": event.q_s, "user-cap": event.user_cap}.items():

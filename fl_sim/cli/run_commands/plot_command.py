@@ -1,4 +1,4 @@
-"""Draw runs over each other: ε against training steps, and perplexity against ε."""
+"""Plot one or more runs together: ε against training steps, and utility against ε."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim plot``."""
     parser.add_argument("runs", metavar="DIR", type=Path, nargs="+", help="run folders")
     parser.add_argument(
         "--out", metavar="FILE.png", type=Path, default=Path(),
@@ -24,13 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--unit", default=None,
-        help="whose ε: user, user_unbounded, user_entity_median|p95|max, user_entity_robust_median|p95|max "
+        help="the protected unit of ε: user, user_unbounded, user_entity_median|p95|max, "
+        "user_entity_robust_median|p95|max "
         "(default: user_entity_p95; one run against rounds: all)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object: the files written")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Draw the plots and print the written paths; return the exit code 0."""
     from fl_sim.api.runs import PICTURES, open_run
     from fl_sim.storage.run_folder import ResultsError
 
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     for opened in runs:
         if opened.folder.truncated_tail:
             print(f"fl-sim plot: {opened.folder.truncated_tail}", file=sys.stderr)
-    pictures = _pictures(runs, args)  # all drawn before one is written: a bad run leaves nothing half done
+    pictures = _pictures(runs, args)  # draw all before writing one: a bad run leaves no partial output
     for path, picture in pictures.items():
         picture.save(path)
     files = [str(path) for path in pictures]
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pictures(runs: list[Run], args: argparse.Namespace) -> dict[Path, Plot]:
-    """The pictures that the arguments ask for, by where they go."""
+    """Return the requested plots by output path."""
     from fl_sim.api.runs import PICTURES, plot_runs
     from fl_sim.reporting import plots
 

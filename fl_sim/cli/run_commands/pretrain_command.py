@@ -1,4 +1,4 @@
-"""Train a small GPT-2 centrally on public text, as the starting point of private runs."""
+"""Train a small GPT-2 centrally on public text, as the initial model of private runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_OUT_SHARE = 0.02
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim pretrain``."""
+    """Add the flags of ``fl-sim pretrain``."""
     parser.add_argument("text", nargs="+", metavar="FILE", help="public UTF-8 text, a sentence per line, plain or .xz")
     parser.add_argument("--out", required=True, metavar="DIR", help="the model's folder; must be new")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, save the model folder with a record of how it was made, print the held-out perplexity."""
+    """Train the model, save it with a record, print the held-out perplexity; return the exit code 0."""
     import json
 
     from fl_sim.clients.models.language_model import load_model

@@ -1,4 +1,4 @@
-"""Go on with a run that was interrupted or killed; it ends exactly as if it had not been."""
+"""Continue a run that was interrupted or killed; the result is that of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim resume``."""
+    """Add the flags of ``fl-sim resume``."""
     parser.add_argument("folder", metavar="DIR", help="the run's folder")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Resume the run in ``DIR``; exit code 0, or 130 if it was interrupted again."""
+    """Resume the run in ``DIR``; return the exit code 0, or 130 if it was interrupted again."""
     from fl_sim.clients.libraries import load_libraries
 
     load_libraries()

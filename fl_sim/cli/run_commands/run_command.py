@@ -1,10 +1,10 @@
-"""Simulate private federated training of a language model and say what it cost."""
+"""Simulate private federated training of a language model, and print its ε and utility."""
 
 from __future__ import annotations
 
 import argparse
 
-# Flags that are shorthand for configuration keys: (flag, key, metavar). Their help is the key's.
+# Short flags of configuration keys: (flag, key, metavar). A flag has the help of its key.
 SHORTHANDS = (
     ("--corpus", "corpus.path", "DIR"),
     ("--strategy", "privacy.strategy", "NAME"),
@@ -30,7 +30,7 @@ SHORTHANDS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim run``."""
+    """Add the flags of ``fl-sim run``."""
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file; default: the built-in main job")
     for flag, key, metavar in SHORTHANDS:
         parser.add_argument(flag, metavar=metavar, dest=key, help=_help_of(key))
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes (the result has them)")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
 
 
 def _help_of(name: str) -> str:
@@ -52,7 +52,7 @@ def _help_of(name: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the configured simulation; exit code 0, or 130 if it was interrupted."""
+    """Run the configured simulation; return the exit code 0, or 130 if it was interrupted."""
     from fl_sim.config import RunConfig, add_setting, parse_assignments
 
     overrides = parse_assignments(args.set)

@@ -1,4 +1,4 @@
-"""Try many settings: a grid or random draws, several seeds each, gone on with where it was stopped."""
+"""Run many settings, a grid or random draws, with several seeds each; a stopped sweep continues where it stopped."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``fl-sim sweep``."""
+    """Add the flags of ``fl-sim sweep``."""
     parser.add_argument(
-        "config", metavar="CONFIG", help="a TOML file of base, seeds, set, grid and random (docs/sweeps.md)"
+        "config", metavar="CONFIG", help="a TOML file with base, seeds, set, grid and random (docs/sweeps.md)"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="the sweep's folder; the same again goes on"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the sweep's folder; repeat the command to continue a stopped sweep",
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one process each (default 1)")
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the sweep; exit code 0, 1 if a run failed, or 130 if it was interrupted (the same command goes on)."""
+    """Run the sweep; return the exit code 0, 1 if a run failed, or 130 if it was interrupted."""
     import json
     import sys
 
@@ -61,6 +65,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(as_markdown(table), end="")
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
-        print(f"interrupted; go on with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)
+        print(f"interrupted; continue with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 1 if any(outcome.status == FAILED for outcome in outcomes) else 0

@@ -123,7 +123,7 @@ class PrivacySection(StrictModel):
         None, min_length=1, description="a corpus from `fl-sim prepare`: the words of its entities are dropped, too"
     )
     dropout_in_training: bool = Field(False, description="whether training texts lose words, too")
-    secure_noise: bool = Field(False, description="noise of releases from the operating system: nobody can repeat it")
+    secure_noise: bool = Field(False, description="release noise comes from the operating system: not reproducible")
 
 
 class ReleaseSection(StrictModel):

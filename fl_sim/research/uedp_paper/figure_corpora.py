@@ -1,4 +1,11 @@
-"""The corpora of figures: prepared once, in a folder that all figures share, or left out with the reason."""
+"""The corpora of figures: prepared once, in a folder that all figures share, or left out with the reason.
+
+>>> with TemporaryDirectory() as folder:
+...     store = CorpusStore(data=Path(folder), folder=Path(folder, "corpora"))
+...     path = store.prepared("demo", CorpusSource(kind="bundled"))
+>>> path
+'bundled'
+"""
 
 from __future__ import annotations
 

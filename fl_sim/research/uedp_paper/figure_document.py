@@ -1,6 +1,9 @@
 """Records as Markdown: a section per figure, and results/README.md with all of them.
 
 Numbers come from the records alone; the description and the finding of a figure come from its file in conf/figures.
+
+>>> _markdown(["curve", "ε"], [["ours", "2.0"]])
+['| curve | ε |', '|---|---|', '| ours | 2.0 |']
 """
 
 from __future__ import annotations

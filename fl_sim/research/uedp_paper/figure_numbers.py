@@ -1,4 +1,15 @@
-"""Figures without training: ε of a mechanism by the paper's accountant and by ours, and the counts of Table II."""
+"""Figures without training: ε of a mechanism by the paper's accountant and by ours, and the counts of Table II.
+
+>>> curve = EpsilonCurve(name="org", label="org", estimator="f_e_plus", sensitive_sentences=200)
+>>> panel = EpsilonPanel(name="demo", title="Demo", users=100, users_per_round=10, sentences=1000, curves=(curve,))
+>>> figure = EpsilonFigure(
+...     title="Demo", shows="ε", kind="epsilon", rounds=10, noise_multiplier=2.0, q_e=0.5, delta=1e-5, entity_users=5,
+...     panels=(panel,),
+... )
+>>> record = epsilon_panels(figure)[0].curves[0]
+>>> record.rounds[0], record.rounds[-1], len(record.as_published), len(record.proven_user)
+(1, 10, 10, 10)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A figure's record as a picture: utility against claimed and proven ε, or ε against rounds."""
+"""A figure's record as a picture: utility against claimed and proven ε, or ε against rounds.
+
+>>> show_utility("perplexity", 1234.56), show_utility("error", 0.125)
+('1,234.6', '12.5%')
+"""
 
 from __future__ import annotations
 
@@ -224,7 +228,7 @@ def _draw_printed(axes: Axes, printed: Sequence[PublishedNumber], x: str) -> boo
 def _finish(record: TrainingRecord, axes: Axes, column: str) -> None:
     words = {
         _CLAIMED: "ε as claimed",
-        _PROVEN: "ε proven, user + entity (95th percentile of reach)",
+        _PROVEN: "ε proven, user + entity (95th percentile of bounds)",
         "": "training steps (rounds)" if record.x == "rounds" else record.x_words,
     }
     axes.set_xlabel(words[column])

@@ -1,4 +1,12 @@
-"""Training figures: settings to runs, runs as a batch, measurements to a record."""
+"""Training figures: settings to runs, runs as a batch, measurements to a record.
+
+>>> from fl_sim.research.uedp_paper.figures import find_figures, load_figure
+>>> figure = load_figure(find_figures()["fig2"])
+>>> check_settings(figure)  # raises no ConfigError
+>>> curves = curves_of(figure, figure.panels[0])
+>>> len(points_of(curves[0]))
+1
+"""
 
 from __future__ import annotations
 

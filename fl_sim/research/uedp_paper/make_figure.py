@@ -1,4 +1,11 @@
-"""Make a figure: from its file to its record, picture and table."""
+"""Make a figure: from its file to its record, picture and table.
+
+>>> from fl_sim.research.uedp_paper.figures import find_figures, load_figure
+>>> figure = load_figure(find_figures()["fig9"])
+>>> job = FigureJob("fig9", figure, full=False, panels=(), data=Path("data"), out=Path("out"))
+>>> job.folder.name, job.store.folder.as_posix()
+('fig9', 'out/corpora')
+"""
 
 from __future__ import annotations
 

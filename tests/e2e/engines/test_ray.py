@@ -101,7 +101,7 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_pa
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group, including Ray's processes
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert f"go on with: fl-sim resume {tmp_path / 'run'}" in errors
+    assert f"continue with: fl-sim resume {tmp_path / 'run'}" in errors
     assert "Traceback" not in errors
     assert wait_until_none_in(place) == {}
     stopped = RunFolder.open(tmp_path / "run")

@@ -89,7 +89,7 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(line.split()) == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["epsilon_user"] == "inf"
-    assert "nothing can be proven" in output.err
+    assert "no finite ε can be proven" in output.err
 
 
 @pytest.mark.parametrize(

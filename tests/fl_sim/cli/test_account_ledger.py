@@ -85,7 +85,7 @@ def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixtu
     report = json.loads(output.out)
     assert report["noiseless_releases"] == 2
     assert {value for name, value in report.items() if name.startswith("epsilon")} == {"inf"}
-    assert "2 releases guarantee nothing: ε is infinite" in output.err
+    assert "2 releases have no guarantee: ε is infinite" in output.err
 
 
 def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:

@@ -1,4 +1,14 @@
-"""A client's data, encoder and privacy layer, opened from a description that fits into a message."""
+"""A client's data, encoder and privacy layer, opened from a description that fits into a message.
+
+>>> from tempfile import TemporaryDirectory
+>>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> with TemporaryDirectory() as folder:
+...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
+...     encoder = EncoderSpec(kind="mlp", width=4)
+...     workspace = Workspace(ClientSpec(data=data, encoder=encoder, layer="dpnr", epsilon=1.0))
+>>> workspace.rows("train"), workspace.release("test", seed=0).shape
+(24, (8, 4))
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,12 @@
 
 Only ``query.release`` has a guarantee (docs/representations.md): training is on public examples, as in the papers. The
 node of partition i of N holds the rows i, i + N, i + 2N, … of every split, and refuses others.
+
+>>> none, rows = np.empty(0, np.float32), np.arange(3)
+>>> request = Request("{}", none, "train", seed=7, positions=rows, rows=rows, total=3, scale=0.5)
+>>> record = request.to_record()  # the content of a Flower message
+>>> record["config"]["seed"], record["config"]["scale"], record["arrays"]["rows"].numpy().tolist()
+('0x7', '0.5', [0, 1, 2])
 """
 
 from __future__ import annotations

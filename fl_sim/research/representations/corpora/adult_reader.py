@@ -8,6 +8,13 @@ columns:
 * ``nine`` (the paper: "a total of 9 features", after Wu, Zhang and Wu 2019): age, class of work, years of education,
   marital status, occupation, relationship, race, hours per week, country.
 * ``code``: all columns but race; the lowest and the unfinished schools are two groups.
+
+>>> from tempfile import TemporaryDirectory
+>>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> with TemporaryDirectory() as folder:
+...     data = read_adult(write_toy_adult(Path(folder), rows=100), seed=0)
+>>> {name: len(split) for name, split in data.splits.items()}
+{'train': 60, 'validation': 20, 'test': 20}
 """
 
 from __future__ import annotations

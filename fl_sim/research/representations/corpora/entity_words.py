@@ -1,4 +1,9 @@
-"""The words of a prepared corpus's entities, to be dropped before the encoder."""
+"""The words of a prepared corpus's entities, to be dropped before the encoder.
+
+>>> words = entity_words(Corpus.open("bundled"))
+>>> "of" in words, all(word == word.lower() for word in words)
+(False, True)
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 def entity_words(corpus: Corpus) -> frozenset[str]:
     """Return every word of every mention in any split, in lower case and without punctuation marks at its ends.
 
-    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they identify nobody.
+    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they identify no entity.
     """
     entity_vocabulary: set[str] = set()
     for split in corpus.splits:

@@ -1,10 +1,18 @@
-"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
+r"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
 
 * DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
   Splits are the file's.
 * AG News (Zhang, Zhao and LeCun 2015), SST-2 (Socher et al. 2013) and sentence polarity (Pang and Lee 2005): no
   private attribute. A seed draws ``rows`` training rows and splits off the validation share, as in the study of DPNR
   (30,000 rows, 95 : 5). Test rows are the file's, or drawn for a corpus without any.
+
+>>> from tempfile import TemporaryDirectory
+>>> with TemporaryDirectory() as folder:
+...     text = f"\n{_SEPARATOR}\n".join(["2\tBush met Blair\t0 3", "1\tOil rose\t", "0\tKerry spoke\t1"])
+...     _ = Path(folder, "ag_data.txt").write_text(text)
+...     train = read_dpnr_ag(Path(folder)).train
+>>> train.texts, train.labels.tolist(), train.private.tolist()
+(('Bush met Blair',), [2], [[1, 0, 0, 1, 0]])
 """
 
 from __future__ import annotations

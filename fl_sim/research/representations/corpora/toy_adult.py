@@ -1,4 +1,11 @@
-"""A synthetic Adult in the format of the original: columns predict income and sex, but not perfectly."""
+"""A synthetic Adult in the format of the original: columns predict income and sex, but not perfectly.
+
+>>> from tempfile import TemporaryDirectory
+>>> with TemporaryDirectory() as folder:
+...     lines = (write_toy_adult(Path(folder), rows=10) / "adult.data").read_text().splitlines()
+>>> len(lines), len(lines[0].split(", "))
+(5, 15)
+"""
 
 from __future__ import annotations
 

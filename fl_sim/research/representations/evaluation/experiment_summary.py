@@ -1,4 +1,14 @@
-"""The text summary of an experiment's record: guarantees and claims, accuracy, attacks, time."""
+"""The text summary of an experiment's record: guarantees and claims, accuracy, attacks, time.
+
+>>> group = {"tpr_gap": 0.1, "grms": 0.08, "accuracy_without": 0.9, "accuracy_with": 0.8}
+>>> record = {
+...     "config": {"method": "unconstrained"}, "data": {"name": "adult", "test": 20}, "seed": 0, "seconds": 1.0,
+...     "privacy": {"layer": "none"}, "cpu_seconds": 1.0,
+...     "metrics": {"test": {"accuracy": 0.85, "groups": {"sex": group}}, "attacks": {}},
+... }
+>>> print(summary(record).splitlines()[2])
+Accuracy    0.8500 on 20 test examples
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,13 @@
 
 The randomness of a step is a function of (seed, epoch, step) alone. So a training that stops after epoch n is the
 beginning of a longer one, and the numbers do not depend on where the clients run.
+
+>>> plan = TrainingPlan(
+...     epochs=2, batch_size=8, noise="schedule", epsilon=1.0, noise_scale=4.0, weight=1.0, orthogonal=0.0, seed=0,
+...     schedule=lambda epoch: 10 / epoch,
+... )
+>>> [plan.scale(epoch) for epoch in range(2)]  # ε is 10 in the first epoch, 5 in the second
+[0.4, 0.8]
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@ The server sends the nodes the encoder's parameters, as DPNR's server provides t
 a text, nor a vector before the privacy layer. The vectors are those of
 `fl_sim.research.representations.server.parties.LocalClients` for any number of nodes; the encoder's gradient is the sum
 of the nodes' gradients, so only the order of a floating-point sum differs.
+
+>>> from fl_sim.research.representations.client.client_workspace import DataSpec
+>>> from fl_sim.research.representations.client.encoders import EncoderSpec
+>>> spec = ClientSpec(data=DataSpec(source="adult"), encoder=EncoderSpec(kind="mlp"))
+>>> app = make_server_app(spec, OptimizerSpec(), lambda clients: print(clients.width))
+>>> isinstance(app, ServerApp)  # start it with an engine, beside the nodes' ClientApp
+True
 """
 
 from __future__ import annotations

@@ -17,6 +17,13 @@ gradient in z suffices to train a client's encoder. With C the classifier and A 
   attributes that the pair has in common and u = z / ‖z‖₂. Pairs with more than half in common are pushed apart. The
   study of DPNR prints the opposite sign with l as a distance, which would pull them together; without u the loss has
   no lower bound.
+
+>>> z = torch.ones(2, 3, requires_grad=True)
+>>> reverse_gradient(z, weight=0.5).sum().backward()
+>>> z.grad[0].tolist()
+[-0.5, -0.5, -0.5]
+>>> orthogonality(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()
+0.0
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The optimizers of encoder and server."""
+"""The optimizers of encoder and server.
+
+>>> layer = torch.nn.Linear(2, 1)
+>>> type(OptimizerSpec(name="sgd", learning_rate=0.1).build(layer.parameters())).__name__
+'SGD'
+>>> OptimizerSpec().build_for(torch.nn.ReLU()) is None
+True
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,20 @@
 """The clients as the training loop sees them: they send vectors and receive gradients; here in this process.
 
 `fl_sim.research.representations.server.federated` does the same over Flower messages, with the same numbers.
+
+>>> from pathlib import Path
+>>> from tempfile import TemporaryDirectory
+>>> from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
+>>> from fl_sim.research.representations.client.encoders import EncoderSpec
+>>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> with TemporaryDirectory() as folder:
+...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
+...     workspace = Workspace(ClientSpec(data=data, encoder=EncoderSpec(kind="mlp", width=4)))
+>>> clients = LocalClients(workspace, OptimizerSpec())
+>>> sent = clients.forward(np.arange(5), seed=1, scale=None)
+>>> clients.backward(torch.ones_like(sent))
+>>> sent.shape, sent.requires_grad
+(torch.Size([5, 4]), False)
 """
 
 from __future__ import annotations

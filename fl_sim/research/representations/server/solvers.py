@@ -1,4 +1,10 @@
-"""Fitting of scikit-learn's classifiers where an approximate solution suffices."""
+"""Fitting of scikit-learn's classifiers where an approximate solution suffices.
+
+>>> from sklearn.linear_model import LogisticRegression
+>>> inputs, labels = np.array([[-1.0], [1.0]]), np.array([0, 1])
+>>> fit_quietly(LogisticRegression(max_iter=1), inputs, labels).predict(inputs).tolist()
+[0, 1]
+"""
 
 from __future__ import annotations
 

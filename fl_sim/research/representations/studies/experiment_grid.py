@@ -1,4 +1,18 @@
-"""Many experiments, in this process or in parallel on Ray; the records do not depend on the number of workers."""
+"""Many experiments, in this process or in parallel on Ray; the records do not depend on the number of workers.
+
+>>> from fl_sim.research.representations.config import load_mapping
+>>> from pathlib import Path
+>>> from tempfile import TemporaryDirectory
+>>> from fl_sim.research.representations.config import load_mapping
+>>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> off = {"leakage": False, "mdl": False}
+>>> with TemporaryDirectory() as folder:
+...     data = {"source": str(write_toy_adult(Path(folder), rows=50))}
+...     configs = [load_mapping({"method": "random", "seed": seed, "data": data, "attacks": off}) for seed in (0, 1)]
+...     records = run_grid(configs)
+>>> [record["seed"] for record in records]
+[0, 1]
+"""
 
 from __future__ import annotations
 
