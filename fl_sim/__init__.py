@@ -3,7 +3,7 @@
 What a notebook or a script needs, each imported when it is first used:
 
 * ``run``, ``resume``, ``open_run``, ``plot_runs``, ``Run``, ``RunConfig``: runs (:mod:`fl_sim.api.runs`);
-* ``prepare``, ``open_corpus``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
+* ``prepare``, ``open_corpus``, ``corpus_stats``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
 * ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
 * ``audit``, ``audit_published``: attacks (:mod:`fl_sim.api.audits`);
 * ``Observer``, ``RunStart``: what a run calls with every round's row (:mod:`fl_sim.experiments.observers`).
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published
-    from fl_sim.api.corpora import Corpus, open_corpus, prepare
+    from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
@@ -38,6 +38,7 @@ _MODULES = {
     "audit": "api.audits",
     "audit_published": "api.audits",
     "Corpus": "api.corpora",
+    "corpus_stats": "api.corpora",
     "open_corpus": "api.corpora",
     "prepare": "api.corpora",
     "Plot": "api.runs",
@@ -70,6 +71,7 @@ __all__ = [
     "audit",
     "audit_published",
     "calibrate",
+    "corpus_stats",
     "open_corpus",
     "open_run",
     "plot_runs",

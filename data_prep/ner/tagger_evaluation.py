@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -85,23 +85,16 @@ def evaluate(
     counted = {label for label in labels if selection.keeps(label, labels)}
     tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
     sensitive = mentions = flagged = 0
-    sentences = iter(watch(gold.sentences()))
-    while batch := list(islice(sentences, _BATCH)):
-        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
-            marked = tuple(mention for mention in sentence.mentions if mention.label in counted)
-            tally.add(ScoredSentence(sentence.user, sentence.text, marked, tagged))
-            sensitive += bool(marked)
-            mentions += len(set(marked))
-            flagged += bool(tagged)
+    for scored in _scored_sentences(tagger, watch(gold.sentences()), counted):
+        tally.add(scored)
+        sensitive += bool(scored.gold)
+        mentions += len(set(scored.gold))
+        flagged += bool(scored.tagged)
     if not mentions:
         raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
     estimates = {
         name: Estimate(**figure.record()) for name, figure in figures(tally, resamples=resamples, seed=seed).items()
     }
-    matching: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for name, figure in estimates.items():
-        if len(name) == 3:
-            matching.setdefault(name[0], {}).setdefault(name[1], {})[name[2]] = figure
     return Evaluation(
         tagger=tagger.describe(),
         gold=GoldRecord(
@@ -117,11 +110,32 @@ def evaluate(
         hiding={name: estimates[(name,)] for name in HIDING},
         flagged=flagged / tally.sentences,
         flag_precision=estimates[("flag_precision",)],
-        matching=matching,
+        matching=_matching(estimates),
         outside_scheme=tally.outside_scheme,
         resamples=resamples,
         seed=seed,
     )
+
+
+def _scored_sentences(
+    tagger: Tagger, sentences: Iterable[Sentence], labels: Collection[str]
+) -> Iterator[ScoredSentence]:
+    """Yield each sentence with its gold mentions of ``labels`` and the tagger's mentions."""
+    remaining = iter(sentences)
+    while batch := list(islice(remaining, _BATCH)):
+        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            gold = tuple(mention for mention in sentence.mentions if mention.label in labels)
+            yield ScoredSentence(sentence.user, sentence.text, gold, tagged)
+
+
+def _matching(estimates: Mapping[tuple[str, ...], Estimate]) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """Return the estimates with names of three parts: match → kind → metric."""
+    nested: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for name, estimate in estimates.items():
+        if len(name) == 3:
+            match, kind, metric = name
+            nested.setdefault(match, {}).setdefault(kind, {})[metric] = estimate
+    return nested
 
 
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:

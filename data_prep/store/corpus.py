@@ -158,15 +158,6 @@ class Corpus:
             columns["class"] = names[self.targets(split)]
         return pd.DataFrame(columns)
 
-    def stats(self) -> dict[str, Any]:
-        """Return what ``fl-sim stats --json`` prints: users, sentences, entities and their reach, by split.
-
-        The figures are private data of the corpus's owner; no ε covers publishing them.
-        """
-        from fl_sim.data_prep.corpus_stats import corpus_stats  # it reads a Corpus
-
-        return corpus_stats(self)
-
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes; empty for a corpus without classes."""

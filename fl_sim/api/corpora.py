@@ -1,4 +1,4 @@
-"""Prepare and open corpora.
+"""Prepare corpora, open them, and count what they hold.
 
 >>> import json, tempfile
 >>> from pathlib import Path
@@ -9,7 +9,7 @@
 ...     source = Path(folder) / "letters.jsonl"
 ...     _ = source.write_text("\\n".join(json.dumps(row) for row in rows))
 ...     corpus = fl_sim.prepare("jsonl", source, f"{folder}/corpus", tagger="rules", **columns)
-...     corpus.stats()["splits"]["train"]["sentences"], corpus.sentences("train").columns.tolist()
+...     fl_sim.corpus_stats(corpus)["splits"]["train"]["sentences"], corpus.sentences("train").columns.tolist()
 (80, ['user', 'text', 'mentions'])
 >>> fl_sim.open_corpus("bundled").splits
 ('train', 'validation', 'public')
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.readers.preprocessing import Preprocessing
     from fl_sim.data_prep.readers.reader_registry import Reader
 
-__all__ = ["Corpus", "open_corpus", "prepare"]
+__all__ = ["Corpus", "corpus_stats", "open_corpus", "prepare"]
 
 
 def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
@@ -45,6 +45,20 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
         CorpusError: the folder is absent, foreign, incomplete or damaged.
     """
     return Corpus.open(path, verify=verify)
+
+
+def corpus_stats(corpus: Corpus) -> dict[str, Any]:
+    """Return the statistics of a corpus, as ``fl-sim stats --json`` prints them.
+
+    They count users, sentences and entities, and give the contribution bounds of the entities. The figures are private
+    data of the corpus's owner; no ε covers publishing them.
+
+    Returns:
+        JSON values: ``name``, ``fingerprint``, ``splits`` (the figures of each split), ``bad_text`` and ``note``.
+    """
+    from fl_sim.data_prep import corpus_stats as statistics
+
+    return statistics.corpus_stats(corpus)
 
 
 def prepare(

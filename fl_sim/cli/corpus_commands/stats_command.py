@@ -21,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the statistics; return the exit code 0."""
     from rich.console import Console
 
-    from fl_sim.api.corpora import open_corpus
+    from fl_sim.api.corpora import corpus_stats, open_corpus
     from fl_sim.data_prep.corpus_stats import stats_table
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
 
     corpus = open_corpus(args.corpus, verify=args.verify)
-    stats = corpus.stats()
+    stats = corpus_stats(corpus)
     tables = [importlib.import_module(name).table_of(corpus) for name in TABLES]
     if args.json:
         note = stats.pop("note")
