@@ -4,7 +4,7 @@ Every clipped item (a sentence, or a user if sentences are not clipped) votes b 
 the clip. The votes are one more coordinate of the client update.
 
 Guarantee: the joint vector of update and votes has the bound β and gets noise zβ, so ε is that of the same mechanism
-with a fixed clip. The next clip is post-processing of the noisy count. Assumption: γ, η, r and the first clip are public.
+with a fixed clip. The next clip is post-processing of the noisy count. Assumption: γ, η, r and the first c are public.
 
 >>> adaptive = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=10.0)
 >>> round(adaptive.vote.of_items(items=8, clipped=6), 1)  # two within the clip, where half of eight should be
@@ -120,7 +120,7 @@ class AdaptiveClip:
     def count_noise_std(self, noise_multiplier: float, items_per_user: float) -> float:
         """Return the standard deviation of the noise on the count.
 
-        The coordinate κ·c·Σ(b − γ) of the sum gets noise zβ with β = ŵ·c. The count therefore gets noise zβ/(κc) = zŵ/κ.
+        The coordinate κ·c·Σ(b − γ) of the sum gets noise zβ with β = ŵ·c, so the count gets noise zβ/(κc) = zŵ/κ.
 
         Args:
             noise_multiplier: z.
