@@ -1,4 +1,4 @@
-"""Padded micro-batches of sentences of similar length.
+"""Group sentences of similar length into padded micro-batches.
 
 >>> list(micro_batches([3, 0, 9, 4], max_batch_tokens=9))
 [[2], [3, 0]]
@@ -22,7 +22,7 @@ NO_TARGET = -100  # what torch's cross-entropy ignores
 
 @dataclass(frozen=True)
 class Batch:
-    """B sentences, padded on the right to T inputs and P prediction targets.
+    """Hold B sentences, padded on the right to T inputs and P prediction targets.
 
     Attributes:
         inputs: int64 (B, T), token ids; T is 0 if there are features instead.
@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def is_token(self) -> torch.Tensor:
-        """bool (B, T), true where an input is not padding."""
+        """Return a mask, bool (B, T), true for inputs that are not padding."""
         return self.positions < self.lengths.unsqueeze(1)
 
 
@@ -63,7 +63,7 @@ def positions_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def batch_tokens(requested: int | None, device: torch.device) -> int:
-    """Return the padded size of a micro-batch: as requested, else what was fast for a model of a million parameters.
+    """Return the padded size of a micro-batch: as requested, else a size that is fast for a million parameters.
 
     On a CPU the scores of a micro-batch (tokens × vocabulary) should fit into the cache; a GPU needs more rows.
 
@@ -121,7 +121,7 @@ def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Ite
 
 
 def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
-    """Refuse examples that would fail inside a layer, or index another token's row.
+    """Check that examples neither fail inside a layer nor index another token's row.
 
     Args:
         examples: the sentences; those with features are not checked.
@@ -129,8 +129,8 @@ def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) ->
         vocabulary_size: the number of token ids.
 
     Raises:
-        ModelError: naming the first sentence that is not a flat integer array, is empty, is longer than the
-            context allows, or holds an id outside the vocabulary.
+        ModelError: a sentence is not a flat integer array, is empty, is longer than the context, or holds an id
+            outside the vocabulary; the message names the first.
     """
     for index, example in enumerate(examples):
         if example.features is not None:

@@ -1,4 +1,4 @@
-"""The Flower ClientApp: read the request, let :mod:`fl_sim.clients.training` work, send the reply. No maths here."""
+"""Define the Flower ClientApp: read a request, call :mod:`fl_sim.clients.training`, send the reply. No maths here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ app = ClientApp()
 
 
 def reply_with_failure(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A mod: a failure travels to the server as one line of text; its traceback stays in the worker's log."""
+    """Reply with one line of text if a node fails; the traceback stays in the worker's log.
+
+    Args:
+        message: the request.
+        context: the node's context.
+        call_next: the handler of the request.
+    """
     try:
         return call_next(message, context)
-    except Exception as error:  # whatever fails, the server has to hear of it
+    except Exception as error:  # the server must learn of any failure, to count the node as zero
         log.warning("node %d failed", context.node_id, exc_info=True)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Message(Error(_CLIENT_APP_RAISED, reason), reply_to=message)
@@ -32,7 +38,7 @@ def reply_with_failure(message: Message, context: Context, call_next: Callable[[
 
 @app.train(TRAIN_ACTION, mods=[reply_with_failure])
 def train(message: Message, context: Context) -> Message:
-    """The sum of the bounded updates of this node's sampled users."""
+    """Return the sum of the bounded client updates of this node's sampled users."""
     request = TrainRequest.from_message(message)
     workspace = open_workspace(request.workspace)
     selection = select_for(request.rule, workspace.ownership, request.users, request.round_seed)

@@ -1,4 +1,4 @@
-"""A model's examples: the tokens of one sentence with its class or features.
+"""Read a model's examples: the tokens of one sentence with its class or features.
 
 >>> import numpy as np
 >>> example = Example(np.array([0, 17, 4, 1]), target=2, number=5)
@@ -23,7 +23,7 @@ NO_CLASS = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One sentence.
+    """Hold one sentence.
 
     Attributes:
         tokens: integers (k,), token ids with the boundary tokens; not read if ``features`` is given.
@@ -43,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The S sentences of a split as examples, read when they are needed.
+    """Hold the S sentences of a split, and read them as examples when they are needed.
 
     Attributes:
         encoded: the tokens of every sentence.
@@ -59,7 +59,7 @@ class Examples:
         return len(self.encoded.offsets) - 1
 
     def read(self, ids: Iterable[int] | NDArray[np.int64]) -> list[Example]:
-        """Return the examples of these sentence ids, in their order."""
+        """Return the examples of the sentence ids ``ids``, in their order."""
         numbers = np.fromiter(ids, dtype=np.int64)
         targets = np.full(len(numbers), NO_CLASS) if self.targets is None else self.targets[numbers]
         features = [None] * len(numbers) if self.features is None else list(np.asarray(self.features[numbers]))

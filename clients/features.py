@@ -1,7 +1,15 @@
-"""The state of every sentence in a frozen encoder, computed once, so that a round is a matrix product.
+"""Compute the state of every sentence in a frozen encoder once, so that a round is a matrix product.
 
-The file is named by a checksum over everything that determines it (weights, pooling, tokens, versions). Runs can share
-it, and no run can take the wrong one. It is as private as the text.
+The file's name is a checksum over everything that determines it (weights, pooling, tokens, versions). Runs can share
+the file, and no run can read a wrong one. It is as private as the text. A sentence's features depend on that sentence
+alone (docs/privacy.md, section 2).
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "features.npy"
+...     np.save(path, np.ones((3, 2), np.float32))
+...     open_features(path).shape
+(3, 2)
 """
 
 from __future__ import annotations
@@ -29,7 +37,16 @@ _SLICE = 4096  # sentences that are sorted by length together
 
 
 def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
-    """Return the file in ``folder`` for the features of these sentences; raise ModelError if the body trains."""
+    """Return the path of the file of features.
+
+    Args:
+        model: a classifier with a frozen body.
+        encoded: the tokens of the sentences.
+        folder: the folder of the file.
+
+    Raises:
+        ModelError: the model's body trains.
+    """
     return folder / f"features-{_key(model, encoded)[:32]}.npy"
 
 
@@ -41,11 +58,11 @@ def ensure_features(
     Args:
         model: a classifier with a frozen body (``LanguageModel.reads_features``).
         encoded: the tokens of the sentences.
-        path: from :func:`feature_path`; its folder is made if it is absent.
+        path: the path of :func:`feature_path`; its folder is created if it is absent.
         observer: called with (sentences done, all sentences) while features are computed.
 
     Raises:
-        ModelError: if the model's body trains, or the file is damaged.
+        ModelError: the model's body trains, or the file is damaged.
     """
     if not path.exists():
         ids = range(len(encoded.offsets) - 1)
@@ -61,7 +78,7 @@ def open_features(path: Path) -> NDArray[np.float32]:
     """
     try:
         features = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header makes numpy raise what its tokenizer does
+    except Exception as error:  # on a damaged header numpy raises the errors of its tokenizer
         raise ModelError(f"{path}: not a file of features: {error}") from error
     if features.dtype != np.float32 or features.ndim != 2:
         raise ModelError(f"{path}: not a file of features: {features.dtype} of {features.ndim} dimensions")

@@ -1,4 +1,4 @@
-"""Imports of torch and transformers, which take the longest when a process starts."""
+"""Import torch and transformers, which take the longest when a process starts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a model predicts for a sentence: every next word, or the sentence's class.
+"""Define what a model predicts for a sentence: every next word, or the sentence's class.
 
 Both tasks are cross-entropy over a sentence's *prediction targets*, so one loss, one clipped gradient and one
 evaluation serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients.clipped_sums`,
-`fl_sim.clients.training`). A task says which targets an example has, how examples become a batch, and what the
-held-out figures mean.
+`fl_sim.clients.training`). A task defines the targets of an example, how examples form a batch, and the
+held-out figures.
 
 >>> import numpy as np
 >>> from fl_sim.clients.examples import Example
@@ -31,7 +31,7 @@ from fl_sim.clients.models.model_names import TaskName
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A model's losses and errors on n held-out sentences.
+    """Hold a model's losses and errors on n held-out sentences.
 
     Attributes:
         losses: float64 (n,), mean cross-entropy over each sentence's targets in nats; 0 without a target.
@@ -45,12 +45,12 @@ class HeldOut:
 
     @property
     def nats(self) -> NDArray[np.float64]:
-        """float64 (n,), the total cross-entropy of each sentence."""
+        """Return the total cross-entropy of each sentence in nats, float64 (n,)."""
         return self.losses * self.predictions
 
 
 class Task(ABC):
-    """What a model predicts for an example. A sentence without a prediction target has loss and gradient zero."""
+    """Define the targets of an example; a sentence without a prediction target has loss and gradient zero."""
 
     name: ClassVar[TaskName]
     needs_targets: ClassVar[bool]
@@ -60,7 +60,7 @@ class Task(ABC):
 
     @abstractmethod
     def size(self, example: Example) -> int:
-        """Return how many inputs the model reads for an example; 0 for one without a prediction target."""
+        """Return the number of inputs that the model reads for an example; 0 without a prediction target."""
 
     @abstractmethod
     def predictions(self, example: Example) -> int:
@@ -68,7 +68,7 @@ class Task(ABC):
 
     @abstractmethod
     def longest(self, max_tokens: int) -> int:
-        """Return the longest sentence, in tokens, that a model of this context length takes."""
+        """Return the tokens of the longest sentence that a model of context length ``max_tokens`` takes."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], device: torch.device) -> Batch:
@@ -175,7 +175,11 @@ class Classification(Task):
 
 
 def make_task(name: TaskName, classes: Sequence[str]) -> Task:
-    """Return the task of that name on a corpus with these classes."""
+    """Return the task ``name`` on a corpus with ``classes``.
+
+    Raises:
+        ModelError: classification has fewer than two classes.
+    """
     return NextWord() if name == "next-word" else Classification(classes)
 
 

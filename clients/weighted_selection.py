@@ -1,7 +1,15 @@
-"""Which sentences take part in the UeDP paper's algorithm, and with which weight (docs/strategies.md, ``published``).
+"""Select and weight sentences as the UeDP paper's algorithm does (docs/strategies.md, ``published``).
 
-A sentence with entities takes part as soon as ANY of them is sampled, and counts with the weights of all that are; a
-sentence without one is an extended entity of its own and takes part if it is sampled itself.
+A sentence with entities is eligible iff ANY of them is sampled; its weight is the sum over its sampled entities. A
+sentence without entities is an extended entity of its own, sampled with probability q_s. Because one sampled entity
+suffices, q_e does not amplify privacy (docs/privacy.md, section 3).
+
+>>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
+...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),
+...     entity_ids=np.array([0, 0, 1], dtype=np.int32), num_entities=2)
+>>> rule = WeightedGradients(q_e=1.0, q_s=1.0, user_clip=1.0)
+>>> select_weighted(rule, ownership, user_runs=np.array([[0, 2]]), round_seed=0).weights
+array([1., 1., 2.])
 """
 
 from __future__ import annotations
@@ -22,19 +30,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class WeightedSelection(Selection):
-    """A selection whose sentences and users count with weights.
+    """Hold a selection with the weights of its sentences and users.
 
     Attributes:
-        weights: m_s = Σ w_e over the sampled entities of sentence s, or w_s of an extended entity (K,).
-        user_weights: w_u (U,).
+        weights: m_s = Σ w_e over the sampled entities of sentence s, or w_s of an extended entity, float64 (K,).
+        user_weights: w_u, float64 (U,).
     """
 
     weights: Floats
     user_weights: Floats
 
     def nonempty(self) -> Self:
-        """The same without the users who have no eligible sentence, and without their weights."""
-        # not super(): a dataclass with slots is another class than the one this method was written in
+        """Return the selection without users who have no eligible sentence."""
+        # slots=True replaces the class, so super() without arguments would fail
         return replace(Selection.nonempty(self), user_weights=self.user_weights[self.counts > 0])
 
 
@@ -42,32 +50,39 @@ class WeightedSelection(Selection):
 def select_weighted(
     rule: WeightedGradients, ownership: Ownership, user_runs: IntArray, round_seed: int
 ) -> WeightedSelection:
-    """Return the sentences with a sampled entity, and under f_E+ the sampled ones without any, with their weights."""
-    everything = select(ownership, user_runs, round_seed, 1.0, 1.0)
-    weights = _sentence_weights(ownership, everything.sentences, round_seed, rule)
+    """Return the sentences with a sampled entity and, under f_E+, the sampled sentences without entities.
+
+    Args:
+        rule: the client rule.
+        ownership: the users, sentences and entities of the split.
+        user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
+        round_seed: the seed of the round's draws.
+    """
+    owned = select(ownership, user_runs, round_seed, 1.0, 1.0)
+    weights = _sentence_weights(ownership, owned.sentences, round_seed, rule)
     kept = weights > 0
-    owners = np.repeat(np.arange(len(everything.users)), everything.counts)
+    owners = np.repeat(np.arange(len(owned.users)), owned.counts)
     return WeightedSelection(
-        users=everything.users,
-        sentences=everything.sentences[kept],
-        counts=np.bincount(owners[kept], minlength=len(everything.users)),
+        users=owned.users,
+        sentences=owned.sentences[kept],
+        counts=np.bincount(owners[kept], minlength=len(owned.users)),
         weights=weights[kept],
-        user_weights=weights_of(ownership.sentences_per_user, rule.user_weight_cap)[everything.users],
+        user_weights=weights_of(ownership.sentences_per_user, rule.user_weight_cap)[owned.users],
     )
 
 
 def sentences_per_entity(ownership: Ownership) -> IntArray:
-    """Return n_e, how many sentences of the corpus mention each entity, int64 (E,)."""
+    """Return n_e, the number of sentences of the corpus that mention each entity, int64 (E,)."""
     return np.bincount(ownership.entity_ids, minlength=ownership.num_entities)
 
 
 def num_extended(ownership: Ownership) -> int:
-    """Return |S|, how many sentences have no entity at all."""
+    """Return |S|, the number of sentences without an entity."""
     return int(np.count_nonzero(ownership.entities_per_sentence == 0))
 
 
 def _sentence_weights(ownership: Ownership, sentences: IntArray, round_seed: int, rule: WeightedGradients) -> Floats:
-    """Return m_s, float64 (K,); 0 for a sentence that does not take part."""
+    """Return m_s of each sentence, float64 (K,); 0 for a sentence that is not eligible."""
     entities, counts = ownership.entities_of(sentences)
     sampled = sampling.sampled_entities(round_seed, entities, rule.q_e)
     weights = weights_of(sentences_per_entity(ownership), rule.entity_weight_cap)[entities[sampled]]
@@ -75,6 +90,6 @@ def _sentence_weights(ownership: Ownership, sentences: IntArray, round_seed: int
     total = np.bincount(mentioned_by, weights=weights, minlength=len(sentences)).astype(np.float64)
     if rule.extended:
         alone = counts == 0
-        up = sampling.sampled_sentences(round_seed, sentences, rule.q_s)
-        total[alone & up] = weights_of(np.array([num_extended(ownership)]), rule.extended_weight_cap)
+        is_sampled = sampling.sampled_sentences(round_seed, sentences, rule.q_s)
+        total[alone & is_sampled] = weights_of(np.array([num_extended(ownership)]), rule.extended_weight_cap)
     return total

@@ -1,4 +1,4 @@
-"""The corpus, examples and model that a worker process loads once and keeps open between rounds."""
+"""Load the corpus, examples and model of a worker process once, and keep them open between rounds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fl_sim.data_prep.store.ownership import Ownership
 
 
 class WorkspaceSpec(BaseModel):
-    """The names of what a worker opens; small enough to travel with every request.
+    """Name what a worker opens; small enough to send with every request.
 
     Attributes:
         corpus: the prepared corpus, a folder or ``bundled``.
-        fingerprint: of the corpus when the run began; later additions are left out, any other change is refused.
+        fingerprint: that of the corpus when the run began; later additions are ignored, any other change is refused.
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
         features: the file with every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
@@ -47,7 +47,12 @@ class WorkspaceSpec(BaseModel):
 
 
 class Workspace:
-    """The opened corpus and the resident model of one worker process."""
+    """Hold the open corpus and the model of one worker process.
+
+    Raises:
+        CorpusError: the corpus is damaged, or has changed since the run began.
+        ModelError: the model cannot be loaded.
+    """
 
     def __init__(self, spec: WorkspaceSpec) -> None:
         corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
@@ -65,9 +70,9 @@ class Workspace:
 
 @functools.lru_cache(maxsize=1)
 def open_workspace(spec: str) -> Workspace:
-    """Return the workspace of a :class:`WorkspaceSpec` in JSON; the last one stays open in this process.
+    """Return the workspace of a :class:`WorkspaceSpec` in JSON; the last workspace stays open in this process.
 
-    A worker has one thread: several threads in processes that share cores slow each other down many times over.
+    A worker uses one thread, because threads of several processes that compete for cores slow each other down.
     """
     torch.set_num_threads(1)
     return Workspace(WorkspaceSpec.model_validate_json(spec))

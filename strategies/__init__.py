@@ -1,1 +1,6 @@
-"""What the server does in a round, and what it may promise about it: sampling, clipping, noise, accounting."""
+"""Compute the server's part of a round and state its privacy guarantee: sampling, clipping, noise, accounting.
+
+>>> from fl_sim.strategies import registry
+>>> sorted(registry.built_in_strategies())
+['noiseless', 'published', 'uedp', 'user_level']
+"""

@@ -1,7 +1,16 @@
-"""A clip that follows a quantile of the norms, which a noisy count per round estimates (docs/privacy.md, section 12).
+"""Adapt the clip to a quantile of the norms, by one noisy count per round (docs/privacy.md, section 12).
 
-Every item that is clipped (a sentence, or a user where sentences are not clipped) votes b − γ, with b = 1 if the clip
-left it as it was. The votes are one more coordinate of the user's vector, bounded and noised with it.
+Every clipped item (a sentence, or a user if sentences are not clipped) votes b − γ, where b = 1 if its norm is within
+the clip. The votes are one more coordinate of the client update.
+
+Guarantee: the joint vector of update and votes has the bound β and gets noise zβ, so ε is that of the same mechanism
+with a fixed clip. The next clip is post-processing of the noisy count. Assumption: γ, η, r and the first c are public.
+
+>>> adaptive = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=10.0)
+>>> round(adaptive.vote.of_items(items=8, clipped=6), 1)  # two within the clip, where half of eight should be
+-2.0
+>>> round(adaptive.next_clip(first=1.0, clip=1.0, share=-0.25), 3)
+1.051
 """
 
 from __future__ import annotations
@@ -14,15 +23,15 @@ from typing import Any
 from fl_sim.strategies.primitives.limits import require
 
 _CLIP_RANGE = 1e6
-"""An adaptive clip stays within this factor of where it began, so that no noise can drive it out of the numbers."""
+"""An adaptive clip stays within this factor of the first, so that noise cannot make it overflow or vanish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipVote:
-    """How items vote on the clip: the part of an adaptive clip that nodes need.
+    """Compute the votes on an adaptive clip: the settings that nodes need.
 
     Attributes:
-        quantile: γ.
+        quantile: γ in (0, 1).
         vote_weight: κ > 0; votes are the coordinate κ·c·Σ(b − γ) of a user's vector.
         update_weight: a in (0, 1), by which the other coordinates shrink to make room for the votes.
     """
@@ -32,30 +41,36 @@ class ClipVote:
     update_weight: float
 
     def joint_norm(self, length: float, votes: float, clip: float) -> float:
-        """Return the norm of a vector of norm ``length`` with its ``votes`` on ``clip`` as one more coordinate."""
+        """Return the norm of a client update together with the coordinate of its votes.
+
+        Args:
+            length: the norm of the vector without votes.
+            votes: Σ(b − γ) over its items.
+            clip: c, the clip that the items vote on.
+        """
         return math.hypot(self.update_weight * length, self.vote_weight * clip * votes)
 
     def of_items(self, items: int, clipped: int) -> float:
-        """Return Σ(b − γ) over ``items``, of which ``clipped`` were longer than the clip."""
+        """Return Σ(b − γ) over ``items`` items, of which ``clipped`` exceed the clip."""
         return items - clipped - self.quantile * items
 
     def of_one(self, within: bool) -> float:
-        """Return b − γ of one item, where ``within`` says whether the clip left it as it was."""
+        """Return b − γ of one item, where b = 1 if its norm is ``within`` the clip."""
         return float(within) - self.quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip:
-    """The settings of an adaptive clip.
+    """Adapt a clip by the noisy share of items within it.
 
     Attributes:
-        quantile: γ in (0, 1), the share of items that the clip is to leave as they are.
+        quantile: γ in (0, 1), the share of items that should lie within the clip.
         learning_rate: η > 0 of the geometric step c ← c·exp(−η·(share − γ)).
-        count_noise: r > 1, the noise on the count as a multiple of what would use up the whole budget z. The noise on
-            the sum grows by (1 − 1/r²)^−½ in turn.
+        count_noise: r > 1, the noise on the count as a multiple of the noise that would use up the whole budget z. In
+            return, the noise on the sum grows by (1 − 1/r²)^−½.
 
     Raises:
-        PrivacyError: a value is impossible.
+        PrivacyError: a value is out of range.
     """
 
     quantile: float
@@ -69,7 +84,11 @@ class AdaptiveClip:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> AdaptiveClip | None:
-        """Read ``clip_quantile`` and what belongs to it; None without a quantile, for a clip that is fixed."""
+        """Return the adaptive clip of the keys ``clip_…`` of ``[privacy]``; None for a fixed clip (no quantile).
+
+        Raises:
+            PrivacyError: a value is out of range.
+        """
         if settings["clip_quantile"] is None:
             return None
         return cls(
@@ -80,38 +99,42 @@ class AdaptiveClip:
 
     @property
     def largest_vote(self) -> float:
-        """h = max(γ, 1−γ), the most that one item moves the count Σ(b − γ)."""
+        """Return h = max(γ, 1−γ), the most that one item moves the count Σ(b − γ)."""
         return max(self.quantile, 1 - self.quantile)
 
     @property
     def vote_weight(self) -> float:
-        """κ = 1/(r·h): a vote is the coordinate κ·c·(b − γ) of an item's vector."""
+        """Return κ = 1/(r·h): a vote is the coordinate κ·c·(b − γ) of an item's vector."""
         return 1 / (self.count_noise * self.largest_vote)
 
     @property
     def update_weight(self) -> float:
-        """a = (1 − 1/r²)^½, by which an item's own coordinates shrink to make room for the vote."""
+        """Return a = (1 − 1/r²)^½, by which an item's own coordinates shrink to make room for the vote."""
         return math.sqrt(1 - self.count_noise**-2)
 
     @property
     def vote(self) -> ClipVote:
-        """The part that nodes need."""
+        """Return the settings that nodes need to vote."""
         return ClipVote(quantile=self.quantile, vote_weight=self.vote_weight, update_weight=self.update_weight)
 
     def count_noise_std(self, noise_multiplier: float, items_per_user: float) -> float:
         """Return the standard deviation of the noise on the count.
 
-        The count is the coordinate κ·c·Σ(b − γ) of the sum and gets its noise zβ, which is zβ/(κc) on the count.
+        The coordinate κ·c·Σ(b − γ) of the sum gets noise zβ with β = ŵ·c, so the count gets noise zβ/(κc) = zŵ/κ.
+
+        Args:
+            noise_multiplier: z.
+            items_per_user: ŵ, or 1 if users vote.
         """
         return noise_multiplier * items_per_user / self.vote_weight
 
     def next_clip(self, first: float, clip: float, share: float) -> float:
-        """Return c·exp(−η·share), where ``share`` is the noisy mean of b − γ.
+        """Return the next round's clip c·exp(−η·share), within a fixed factor of the first.
 
         Args:
-            first: the first round's clip, near which every later one stays.
-            clip: the clip of the round that has just been released.
-            share: the noisy count divided by its public expectation.
+            first: the first round's clip.
+            clip: c, the clip of the round just released.
+            share: the noisy count Σ(b − γ) divided by the public expected number of items.
         """
         farthest = math.log(_CLIP_RANGE)
         moved = math.log(clip / first) - self.learning_rate * share

@@ -1,7 +1,13 @@
-"""The server's side of a round, shared by every strategy: sample, collect bounded sums, add noise once, step.
+"""Run the server's part of a round for every strategy: sample users, collect bounded sums, add noise once, step.
 
-This is Algorithm 3 of docs/privacy.md as a Flower strategy. The strategies differ only in their
-:class:`~fl_sim.strategies.mechanism.Mechanism`, which is asked for everything that is said here of clips and noise.
+This is the mechanism of docs/privacy.md, section 2, as a Flower strategy. Strategies differ only in their
+:class:`~fl_sim.strategies.mechanism.Mechanism`, which defines clips, noise and denominator.
+
+>>> federation = Federation(workspace="{}", sentences_per_user=np.array([3, 1, 2, 2]), seed=0)
+>>> federation.num_users
+4
+>>> partition_users(federation.sentences_per_user, num_nodes=2)
+[(0, 2), (2, 4)]
 """
 
 from __future__ import annotations
@@ -38,17 +44,17 @@ from fl_sim.strategies.primitives.noise import Floats, gaussian_noise, round_to_
 
 log = logging.getLogger(__name__)
 
-# A sum of float32 vectors may exceed the sum of their bounds by rounding, never by more than this share.
+# Rounding may lift the norm of a float32 sum above the sum of its bounds, but by less than this share.
 _NORM_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """Where the users are: the workspace that every node opens and the load that each user brings.
+    """Describe the population of a simulation: the workspace of the nodes and the load of each user.
 
     Attributes:
         workspace: JSON that names the corpus and the model (``fl_sim.clients.workspace``).
-        sentences_per_user: how many sentences user ``u`` owns, int64 (U,); it only balances the nodes.
+        sentences_per_user: the number of sentences of each user, int64 (U,); it only balances the nodes.
         seed: the run's root seed.
     """
 
@@ -58,13 +64,16 @@ class Federation:
 
     @property
     def num_users(self) -> int:
-        """U, how many users hold data."""
+        """Return U, the number of users with data."""
         return len(self.sentences_per_user)
 
 
 @dataclass(slots=True)
 class RoundTally:
-    """What the owner of the simulation sees of a round besides the model. No ε covers these numbers."""
+    """Count what a round did, for the owner of the simulation.
+
+    ε does not cover these numbers (docs/privacy.md, section 8).
+    """
 
     cohort_users: int
     cohort_sentences: int = 0
@@ -77,14 +86,14 @@ class RoundTally:
     clip_norm: float | None = None
 
     def add(self, reply: TrainReply) -> None:
-        """Count one node's accepted reply."""
+        """Add the counts of one accepted reply."""
         self.cohort_sentences += reply.sentences
         self.clipped += reply.clipped
         self.nonfinite += reply.nonfinite
         self.loss_sum += reply.loss_sum
 
     def metrics(self) -> dict[str, Any]:
-        """The tally as one flat row; a mean over nothing is NaN."""
+        """Return the tally as one flat row; a mean over no sentences is NaN."""
         sentences = self.cohort_sentences
         return {
             "cohort_users": self.cohort_users,
@@ -100,7 +109,7 @@ class RoundTally:
 
 
 class _Asked(NamedTuple):
-    """What one node was asked for: how many users, and which (`TrainRequest.identity`)."""
+    """Hold the number of users of a request to one node, and the request's `TrainRequest.identity`."""
 
     users: int
     identity: str
@@ -108,7 +117,7 @@ class _Asked(NamedTuple):
 
 @dataclass
 class _OpenRound:
-    """What was asked of the nodes in the round under way."""
+    """Hold the model, the tally and the requests (by node) of the current round."""
 
     vector: npt.NDArray[np.float32]
     tally: RoundTally
@@ -117,17 +126,18 @@ class _OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundParts:
-    """What a strategy is made of.
+    """Hold the parts of a `BoundedSumStrategy`.
 
     Attributes:
-        plan: the mechanism, which decides rates, clips, noise and denominator, and how often it may be used.
-        federation: where the users are.
+        plan: the mechanism (rates, clips, noise, denominator) and the number of rounds.
+        federation: the users and their nodes.
         optimizer: the server's step, post-processing of the noisy average.
-        average: of the models so far, which is what is evaluated and saved.
-        should_stop: asked after every round; a true answer ends the run there.
-        before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
-        secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
-            done again is then another release.
+        average: the average of the models so far, which is evaluated and saved.
+        should_stop: called after every round; true ends the run.
+        before_release: called with the round before its noise is drawn, to record the release in the ledger. If it
+            raises, the round releases nothing.
+        secure_noise: whether to draw the noise from the operating system instead of the federation's seed. A repeated
+            round is then another release (docs/privacy.md, sections 9 and 10).
     """
 
     plan: PrivacyPlan
@@ -140,12 +150,14 @@ class RoundParts:
 
 
 class BoundedSumStrategy(Strategy):
-    """Federated averaging in which a round releases one noisy sum of bounded user vectors, whatever the mechanism.
+    """Train by federated averaging in which each round releases one noisy sum of bounded client updates.
 
-    Guarantee: with the plan's noise the sequence of models is (ε, δ)-UeDP for the ε that
-    :meth:`PrivacyPlan.epsilon_curve` states, provided that nodes follow the client rule (a reply whose norm shows that
-    it did not is discarded), and that vocabulary, initial model, N and all rates are public. Where the clip adapts, the
-    noisy count that it follows is released as one more coordinate of the sum, and is covered by the same ε.
+    Guarantee: against an adversary who observes all T models, the sequence of models is (ε, δ)-UeDP with the ε of
+    :meth:`PrivacyPlan.epsilon_curve` (docs/privacy.md, sections 4 and 5). An adaptive clip releases its noisy count as
+    one more coordinate of the sum, under the same ε (section 12).
+
+    Assumptions (section 2): nodes follow the client rule (a reply of too large a norm is discarded), a failed node
+    counts as zero, and vocabulary, initial model, N and all rates are public.
     """
 
     def __init__(self, parts: RoundParts) -> None:
@@ -159,25 +171,25 @@ class BoundedSumStrategy(Strategy):
 
     @property
     def clip_norm(self) -> float:
-        """c of the round under way: the mechanism's, or what became of it where it adapts."""
+        """Return c of the current round."""
         return float(self._clip_norm[0])
 
     @property
     def client_rule(self) -> ClientRule:
-        """How nodes bound a user's vector in the round under way."""
+        """Return the client rule of the current round."""
         return self.mechanism.client_rule(self.clip_norm)
 
     def averaged(self, model: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What is evaluated and saved where training stands at ``model``."""
+        """Return the model to evaluate and save, float32 (d,), given the current ``model``, float32 (d,)."""
         return self._parts.average.value(model)
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        """What a checkpoint must hold beside the model, so that the next round is the same."""
+        """Return the arrays that a checkpoint needs beside the model to continue with the same next round, by name."""
         adaptive = {"clip_norm": self._clip_norm} if self.mechanism.adaptive is not None else {}
         return self._parts.optimizer.state() | self._parts.average.state() | adaptive
 
     def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Continue from a :meth:`state`."""
+        """Set the state to that of a checkpoint, as :meth:`state` returned it."""
         self._parts.optimizer.restore(state)
         self._parts.average.restore(state)
         if self.mechanism.adaptive is not None:
@@ -194,7 +206,20 @@ class BoundedSumStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
     ) -> Result:
-        """Run the rounds ``first_round`` to ``num_rounds``; ``evaluate_fn`` sees the model after each of them."""
+        """Run the rounds ``first_round`` to ``num_rounds``.
+
+        Args:
+            grid: the nodes.
+            initial_arrays: the model before ``first_round``.
+            num_rounds: T, the last round.
+            timeout: seconds to wait for the replies of a round.
+            train_config, evaluate_config: accepted for Flower's interface; not read.
+            evaluate_fn: called with the round and the model after each round, and with 0 before the first.
+            first_round: 1, or the next round of a checkpoint.
+
+        Returns:
+            The last model and the metrics of each round.
+        """
         result = Result()
         arrays = initial_arrays
         if evaluate_fn is not None and first_round == 1:
@@ -213,7 +238,14 @@ class BoundedSumStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample the round's users and ask every node that hosts one of them for its bounded sum."""
+        """Sample the round's users and return one request per node that hosts a sampled user.
+
+        Args:
+            server_round: the round, from 1.
+            arrays: the current model.
+            config: not read.
+            grid: the nodes.
+        """
         federation = self.federation
         cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, self.mechanism.q_u)
         self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
@@ -229,7 +261,11 @@ class BoundedSumStrategy(Strategy):
         return requests
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """θ ← θ + step((Σ_u v_u + N(0, (zβ)² I)) / (q_u·N)); a failed node counts as zero, noise is added always."""
+        """Return the next model θ + step((Σ_u v_u + N(0, σ²I)) / (q_u·N)), and the round's metrics.
+
+        A failed node counts as zero. Noise is added in every round, also when no user was sampled. ``before_release``
+        runs before noise is drawn, so the ledger has recorded every release.
+        """
         mechanism, model, self.tally = self.mechanism, self._open.vector, self._open.tally
         total, votes = self._sum(replies)
         self._parts.before_release(server_round)
@@ -247,11 +283,11 @@ class BoundedSumStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nothing: held-out text is evaluated on the server."""
+        """Return no requests: held-out text is evaluated on the server."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing: held-out text is evaluated on the server."""
+        """Return None: held-out text is evaluated on the server."""
         return None
 
     def summary(self) -> None:
@@ -269,7 +305,10 @@ class BoundedSumStrategy(Strategy):
         )
 
     def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
-        """The sum of vectors and votes over all accepted replies, by node ids so that arrival does not matter."""
+        """Return the sums of vectors, float64 (d,), and of votes over all accepted replies.
+
+        Replies are added in the order of node ids, so the order of arrival does not matter.
+        """
         total, votes = np.zeros(len(self._open.vector)), 0.0
         waiting = dict(self._open.asked)
         for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
@@ -287,7 +326,17 @@ class BoundedSumStrategy(Strategy):
         return total, votes
 
     def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
-        """What a round releases of ``total``: with noise of ``std`` on every coordinate; and the noise alone."""
+        """Add Gaussian noise to a sum (docs/privacy.md, section 10).
+
+        Args:
+            server_round: the round, which keys the seeded noise.
+            total: the sum, float64 (d,).
+            std: σ of each coordinate.
+            purpose: the name of the random stream.
+
+        Returns:
+            The noisy sum to release and the noise alone, both float64 (d,).
+        """
         if self._parts.secure_noise and std > 0:
             noise = secure_gaussian_noise(len(total), std)
             return round_to_grid(total + noise, std), noise
@@ -295,7 +344,7 @@ class BoundedSumStrategy(Strategy):
         return total + noise, noise
 
     def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
-        """c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)): the count of a noisy share, as public as the noisy sum."""
+        """Set c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)), post-processing of the released noisy count."""
         mechanism = self.mechanism
         std = adaptive.count_noise_std(mechanism.noise_multiplier, mechanism.items_per_user)
         released, _ = self._noised(server_round, np.array([votes]), std, "count noise")
@@ -303,7 +352,11 @@ class BoundedSumStrategy(Strategy):
         self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 
     def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:
-        """The reply of a node that was asked for what ``asked`` says, if it is what the guarantee allows."""
+        """Return the reply of a node that answers its request with a norm within the bound of its users.
+
+        Raises:
+            MessageError: the node failed, was not asked, answers another request, or exceeds the bound.
+        """
         node = message.metadata.src_node_id
         if message.has_error():
             raise MessageError(f"node {node} failed: {message.error.reason}")
@@ -326,11 +379,14 @@ class BoundedSumStrategy(Strategy):
 
 
 def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:
-    """Cut the users into one run of consecutive ids per node, with about equally many sentences each.
+    """Split the users into one run of consecutive ids per node, with about equal numbers of sentences.
+
+    Args:
+        sentences_per_user: int64 (U,).
+        num_nodes: the number of nodes.
 
     Returns:
-        At most ``num_nodes`` runs (first, one past the last), each with at least one user; with as many nodes as
-        users, or more, exactly one user per run.
+        min(U, num_nodes) runs (first, one past the last), each with at least one user.
     """
     users = len(sentences_per_user)
     shards = min(num_nodes, users)

@@ -1,8 +1,16 @@
-"""Client rules: what a node is told about how a user's sentences become one bounded vector.
+"""Define client rules: how a node turns a user's sentences into one client update v_u with ‖v_u‖ ≤ β.
 
-Each rule is a small dataclass of its own. A node computes it by the function that is registered for its class in
-:mod:`fl_sim.clients.training`; the server only reads its clips. A rule travels as the import path of its class with its
-fields as JSON (:mod:`fl_sim.strategies.messages`), so that a strategy may bring a rule of its own.
+A rule is a small dataclass. A node computes it by the function that :mod:`fl_sim.clients.training` has registered for
+its class; the server reads only its clips. A rule is sent as the import path of its class and its fields in JSON
+(:mod:`fl_sim.strategies.messages`), so a strategy of another package may define its own.
+
+The guarantee of a mechanism assumes that nodes follow the rule (docs/privacy.md, section 2).
+
+>>> rule = ClippedGradients(q_e=0.5, q_s=0.1, user_clip=2.0, sentence_clip=1.0)
+>>> rule.item_clip, rule.joint_norm(length=1.5, votes=0.0)
+(1.0, 1.5)
+>>> weights_of(np.array([1, 2, 8]), cap=4)
+array([0.25, 0.5 , 1.  ])
 """
 
 from __future__ import annotations
@@ -22,17 +30,17 @@ LocalOptimizer = Literal["sgd", "adam"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRule:
-    """What all rules have: rates, clips, and how items vote on a clip that adapts.
+    """Hold the fields of every rule: sampling rates, clips, and the vote on an adaptive clip.
 
     Attributes:
         q_e: the probability that an entity is active.
         q_s: the probability that a sentence is active.
-        user_clip: β, the bound on one user's vector; infinite where users are not clipped.
-        sentence_clip: c, the bound on one sentence's gradient; infinite where sentences are not clipped.
+        user_clip: β, the bound on one user's vector; infinite if users are not clipped.
+        sentence_clip: c, the bound on one sentence's gradient; infinite if sentences are not clipped.
         vote: how items vote on the clip; None for a fixed clip.
 
     Raises:
-        PrivacyError: a value is impossible.
+        PrivacyError: a value is out of range.
     """
 
     q_e: float
@@ -49,28 +57,31 @@ class ClientRule:
 
     @property
     def item_clip(self) -> float:
-        """The clip of what votes: a sentence, or a user where sentences are not clipped."""
+        """Return the clip of the voting items: sentences, or users if sentences are not clipped."""
         return min(self.sentence_clip, self.user_clip)
 
     def joint_norm(self, length: float, votes: float) -> float:
-        """Return the norm of a vector of norm ``length`` together with the coordinate that its ``votes`` are."""
+        """Return the norm of a client update of norm ``length`` together with the coordinate of its ``votes``."""
         return length if self.vote is None else self.vote.joint_norm(length, votes, self.item_clip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedGradients(ClientRule):
-    """v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ): the sum of clipped per-sentence gradients at the round's model θ."""
+    """Sum clipped per-sentence gradients at the round's model θ: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) )."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSteps(ClientRule):
-    """v_u = Π_β(θ_u − θ), where θ_u is what one or several local steps from θ make of the model.
+    """Send the change of the model after local steps: v_u = Π_β(θ_u − θ), where the steps lead from θ to θ_u.
 
     Attributes:
-        optimizer: of the local steps.
+        optimizer: the optimizer of the local steps, ``sgd`` or ``adam``.
         epochs: passes over the user's sentences.
         batch_size: sentences per local step.
         learning_rate: step size of the local steps.
+
+    Raises:
+        PrivacyError: a value is out of range.
     """
 
     optimizer: LocalOptimizer = "sgd"
@@ -79,7 +90,7 @@ class LocalSteps(ClientRule):
     learning_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        ClientRule.__post_init__(self)  # a class with slots is made anew, which the short super() does not know
+        ClientRule.__post_init__(self)  # slots=True replaces the class, so super() without arguments would fail
         require(self.optimizer in get_args(LocalOptimizer), "optimizer", self.optimizer, "sgd, adam")
         require(self.epochs >= 1, "epochs", self.epochs, "an integer of at least 1")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "an integer of at least 1")
@@ -87,10 +98,10 @@ class LocalSteps(ClientRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedGradients(ClientRule):
-    """v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ): the weighted sum of the paper's algorithm.
+    """Sum weighted gradients as the paper's algorithm does: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ).
 
     Attributes:
-        extended: whether sentences without an entity may take part (f_E+).
+        extended: whether sentences without an entity are eligible (f_E+).
         user_weight_cap, entity_weight_cap, extended_weight_cap: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
     """
 
@@ -101,7 +112,15 @@ class WeightedGradients(ClientRule):
 
 
 def weights_of(counts: npt.NDArray[np.integer], cap: float | None) -> npt.NDArray[np.float64]:
-    """Return w = min(n/ŵ, 1) for each of ``counts``, float64 of the same shape; 1 without a cap."""
+    """Return the weight w = min(n/ŵ, 1) of each count.
+
+    Args:
+        counts: n, integers (k,).
+        cap: ŵ > 0; None for weights of 1.
+
+    Returns:
+        float64 (k,).
+    """
     if cap is None:
         return np.ones(len(counts))
     return np.minimum(counts / cap, 1.0).astype(np.float64)

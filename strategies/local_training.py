@@ -1,4 +1,10 @@
-"""How a sampled user trains where the strategy lets it take several steps."""
+"""Define the settings of local training: a user sends gradients, or the change after several local steps.
+
+>>> local = LocalTrainingConfig(update="steps", epochs=2)
+>>> rule = gradients_or_steps("steps", local, {"q_e": 1.0, "q_s": 1.0, "user_clip": 0.5})
+>>> type(rule).__name__, rule.epochs, rule.batch_size
+('LocalSteps', 2, 8)
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalOptimizer, LocalSteps
 
 LOCAL_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
-"""The keys of ``[local]`` that mean something only where users take several steps."""
+"""The keys of ``[local]`` that are read only if users take local steps."""
 
 
 class LocalTrainingConfig(BaseModel):
-    """The settings of local training."""
+    """Hold the section ``[local]`` of a configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,12 +40,15 @@ class LocalTrainingConfig(BaseModel):
 def gradients_or_steps(
     update: Literal["gradients", "steps"], local: LocalTrainingConfig, bounds: Mapping[str, Any]
 ) -> ClientRule:
-    """Return the rule by which a user sends the sum of its gradients, or the way its local steps went.
+    """Return the client rule for the sum of gradients (FedSGD), or for the change after local steps (FedAvg).
 
     Args:
-        update: which of the two.
+        update: ``gradients`` or ``steps``.
         local: the settings of the local steps.
         bounds: the fields of :class:`ClientRule`.
+
+    Raises:
+        PrivacyError: a rate or a bound is out of range.
     """
     if update == "gradients":
         return ClippedGradients(**bounds)

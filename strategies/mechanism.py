@@ -1,8 +1,21 @@
-"""What a strategy is: one frozen object that configuration, server, accounting and reports ask.
+"""Define what a strategy is: one frozen object that configuration, server, accounting and reports read.
 
-A strategy derives from :class:`Mechanism` and says, in one module of its own, which settings it reads, what nodes
-compute, how much noise the sum gets and what a round releases. Sampling, clipping, noise and accounting all read the
-same object, so that they cannot disagree. docs/extending/add_a_strategy.md adds one.
+A strategy is a subclass of :class:`Mechanism` in a module of its own. It states which settings it reads, what nodes
+compute, how much noise the sum gets and what a round releases. Sampling, clipping, noise and accounting read the same
+object, so they cannot disagree. docs/extending/add_a_strategy.md adds one.
+
+Guarantee: :meth:`PrivacyPlan.epsilon_curve` states the ε of docs/privacy.md, section 1, computed as in its section 7
+from :meth:`Mechanism.event`. Assumptions: its section 2, and that the event describes what a round releases.
+
+>>> from fl_sim.strategies.accounting.adjacency import Adjacency
+>>> from fl_sim.strategies.user_level import UserLevelDP
+>>> mechanism = UserLevelDP(
+...     population=1000, q_u=0.05, q_e=1.0, q_s=1.0, clip_norm=1.0, user_cap=1.0, noise_multiplier=1.0)
+>>> plan = PrivacyPlan(mechanism=mechanism, rounds=50, delta=1e-5)
+>>> plan.epsilon_curve(Adjacency(), [50]).round(2)  # docs/privacy.md, section 7: F = 0
+array([2.67])
+>>> round(plan.noise_for(target=2.67, adjacency=Adjacency()), 2)
+1.0
 """
 
 from __future__ import annotations
@@ -27,24 +40,24 @@ from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig
 from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, require
 
 UnreadSettings = tuple[str, tuple[str, ...], str]
-"""A section of the configuration, keys of it that nothing will read, and why."""
+"""A section of the configuration, its keys that the run does not read, and the reason."""
 
 
 class NoOptions(BaseModel):
-    """The ``[privacy.options]`` of a strategy that has none."""
+    """Accept no key in ``[privacy.options]``, for a strategy without options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusCounts:
-    """What a strategy may need to know of the training split.
+    """Count the sentences of the training split.
 
     Attributes:
-        sentences_per_user: int64 (U,).
-        sentences_per_entity: int64 (E,), how many sentences mention each entity.
-        sentences: all of them.
-        sentences_without_entity: those that mention none.
+        sentences_per_user: the sentences of each user, int64 (U,).
+        sentences_per_entity: the sentences that mention each entity, int64 (E,).
+        sentences: S, the number of sentences.
+        sentences_without_entity: the number of sentences that mention no entity.
     """
 
     sentences_per_user: npt.NDArray[np.int64]
@@ -55,15 +68,15 @@ class CorpusCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run asks of its strategy.
+    """Hold the settings of a run from which a strategy builds its mechanism.
 
     Attributes:
-        strategy: the name by which the strategy was asked for.
+        strategy: the name or import path of the strategy, as configured.
         population: N, the public number of enrolled users.
-        privacy: the flat keys of ``[privacy]``; None where a key is left out.
+        privacy: the flat keys of ``[privacy]``; None for an absent key.
         options: ``[privacy.options]``.
         local: ``[local]``.
-        corpus: the training split.
+        corpus: the counts of the training split.
     """
 
     strategy: str
@@ -76,12 +89,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a mechanism says of itself to people.
+    """Describe a mechanism in words, for reports and warnings.
 
     Attributes:
-        protects: whom, in one line.
+        protects: the protected unit, in one line.
         settings: rates, clips and noise in words, for the report.
-        warnings: what the owner of a run should know, each a sentence.
+        warnings: limits that the owner of a run should know, one sentence each.
     """
 
     protects: str
@@ -91,34 +104,34 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """Everything public that decides how one round of a strategy is computed, noised and accounted for.
+    """Hold all public parameters by which one round of a strategy is computed, noised and accounted for.
 
-    A strategy must define :meth:`client_rule`. It guarantees nothing (every ε is ∞) unless it also defines
+    A strategy must define :meth:`client_rule`. It gives no guarantee (every ε is ∞) unless it also defines
     :meth:`event`.
 
     Class attributes:
-        defaults: rates, clips and noise where the configuration leaves them out.
+        defaults: rates, clips and noise that apply if the configuration omits them.
         keys: further keys of ``[privacy]`` that the strategy reads.
-        fixed_at_one: fields that can only be 1.
-        needs_entities: whether a corpus without entities makes no sense.
-        protects: whom the strategy protects, in one line for the report.
+        fixed_at_one: fields that must be 1.
+        needs_entities: whether the strategy needs a corpus with entities.
+        protects: the protected unit, in one line for the report.
         headline: the metric by which the strategy states its ε; None if it states none.
         Config: the settings of ``[privacy.options]``, a pydantic model.
 
     Attributes:
-        strategy: the name or import path under which the strategy is found again.
+        strategy: the name or import path by which the registry loads the strategy.
         population: N, the public number of enrolled users.
         q_u: the probability that a user is sampled in a round.
         q_e: the probability that an entity is active in a round.
         q_s: the probability that a sentence is active in a round.
-        clip_norm: c; the first round's where the clip adapts.
-        user_cap: ŵ; one user's vector is bounded by β = ŵ·c.
-        noise_multiplier: z.
-        adaptive: how the clip adapts; None for a fixed one.
-        options: what :attr:`Config` made of ``[privacy.options]``.
+        clip_norm: c > 0; the clip of the first round if the clip adapts.
+        user_cap: ŵ ≥ 1; one client update is bounded by β = ŵ·c.
+        noise_multiplier: z > 0.
+        adaptive: how the clip adapts; None for a fixed clip.
+        options: ``[privacy.options]`` as an instance of :attr:`Config`.
 
     Raises:
-        PrivacyError: a value is impossible; the message names it and what is allowed.
+        PrivacyError: a value is out of range; the message names the value and what is allowed.
     """
 
     defaults: ClassVar[Mapping[str, float]] = {
@@ -153,10 +166,10 @@ class Mechanism(ABC):
         self.check()
 
     def check(self) -> None:
-        """Refuse impossible clips and noise; a strategy may check more.
+        """Check the range of clips and noise; a strategy may override it to check more.
 
         Raises:
-            PrivacyError: a value is impossible.
+            PrivacyError: a value is out of range.
         """
         require(0 < self.clip_norm < math.inf, "clip_norm", self.clip_norm, "above 0")
         require(1 <= self.user_cap < math.inf, "user_cap", self.user_cap, "at least 1")
@@ -166,10 +179,10 @@ class Mechanism(ABC):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return the mechanism that a run asks for.
+        """Return the mechanism of a run's settings.
 
         Raises:
-            PrivacyError: a setting is impossible.
+            PrivacyError: a setting is out of range.
         """
         return cls(
             strategy=settings.strategy,
@@ -182,27 +195,32 @@ class Mechanism(ABC):
 
     @classmethod
     def numbers(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        """Return rates, clips and noise as they are given in ``[privacy]``, else the strategy's default."""
+        """Return rates, clips and noise of ``[privacy]`` by name; the strategy's default for an absent key."""
         given = {name: privacy.get(name) for name in cls.defaults}
         return {name: default if given[name] is None else given[name] for name, default in cls.defaults.items()}
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        """Return the fields that this strategy has beside those of :class:`Mechanism`."""
+        """Return the fields that the strategy adds to :class:`Mechanism`, by name."""
         return {}
 
     @classmethod
     def check_settings(cls, privacy: Mapping[str, Any]) -> None:
-        """Refuse keys of ``[privacy]`` that contradict one another, before a corpus is known.
+        """Reject keys of ``[privacy]`` that contradict one another, before the corpus is opened.
 
         Raises:
-            PrivacyError: the message begins with the key.
+            PrivacyError: two keys contradict one another; the message begins with one of them.
         """
         return
 
     @classmethod
     def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
-        """Yield the settings outside ``[privacy]`` that a run of this ``strategy`` does not read."""
+        """Yield the settings outside ``[privacy]`` that a run does not read.
+
+        Args:
+            strategy: the name of the strategy, for the reasons.
+            local: the section ``[local]``.
+        """
         yield "local", ("update",), f"{strategy} decides it"
         yield "local", LOCAL_STEPS, "users take no local steps, they send gradients"
 
@@ -210,60 +228,68 @@ class Mechanism(ABC):
 
     @abstractmethod
     def client_rule(self, clip_norm: float) -> ClientRule:
-        """Return how nodes turn a user's sentences into one bounded vector in a round of clip ``clip_norm``."""
+        """Return the rule by which nodes compute client updates in a round with clip c = ``clip_norm``."""
 
     def event(self) -> RoundEvent | None:
-        """Return what one round releases, as the accountant needs it; None guarantees nothing: every ε is ∞."""
+        """Return the release of one round as the accountant reads it; None for no guarantee (every ε is ∞)."""
         return None
 
     @property
     def noise_per_clip(self) -> float:
-        """σ in units of β: the standard deviation of the noise on the sum, divided by the user clip."""
-        share = self.adaptive.update_weight if self.adaptive is not None else 1.0
-        return self.noise_multiplier / share
+        """Return σ/β: the standard deviation of the noise on the sum, divided by the user clip."""
+        update_weight = self.adaptive.update_weight if self.adaptive is not None else 1.0
+        return self.noise_multiplier / update_weight
 
     def noise_std(self, clip_norm: float) -> float:
         """Return σ, the standard deviation of the noise on every coordinate of the sum; 0 for no noise."""
         return self.noise_per_clip * self.user_clip(clip_norm)
 
     def user_clip(self, clip_norm: float) -> float:
-        """Return β = ŵ·c, the bound on one user's vector in a round of clip ``clip_norm``."""
+        """Return β = ŵ·c, the bound on one client update in a round with clip c = ``clip_norm``."""
         return self.user_cap * clip_norm
 
     def bounds(self, clip_norm: float) -> dict[str, Any]:
-        """Return the fields that every client rule has, as arguments for one."""
+        """Return the fields that all client rules share, by name."""
         vote = None if self.adaptive is None else self.adaptive.vote
         return {"q_e": self.q_e, "q_s": self.q_s, "user_clip": self.user_clip(clip_norm), "vote": vote}
 
     @property
     def items_per_user(self) -> float:
-        """How many items with a vote on the clip a full user counts for."""
+        """Return the number of voting items that a full user counts for."""
         return 1.0
 
     @property
     def expected_cohort(self) -> float:
-        """q_u·N, the public expectation of a cohort's size."""
+        """Return q_u·N, the public expectation of a cohort's size."""
         return self.q_u * self.population
 
     @property
     def denominator(self) -> float:
-        """What the sum is divided by: public, never the realised size of a cohort."""
+        """Return the divisor of the sum: public, never the realised size of a cohort."""
         return self.expected_cohort
 
     # --- ε ----------------------------------------------------------------------------------------------------------
 
     def exposed(self, adjacency: Adjacency) -> Adjacency:
-        """Return whom ε has to be computed for where ``adjacency`` is meant."""
+        """Return the adjacency to account for if ``adjacency`` is to be protected."""
         return adjacency
 
     def claims(self, rounds: int, delta: float) -> dict[str, npt.NDArray[np.float64]]:
-        """Return ε after 0 to ``rounds`` rounds that others claim for the mechanism, by metric; none is proven."""
+        """Return published but unproven claims of ε for the mechanism.
+
+        Args:
+            rounds: T.
+            delta: the δ of the claims.
+
+        Returns:
+            By metric, ε after 0 to T rounds, float64 (T+1,).
+        """
         return {}
 
     # --- for people and records ---------------------------------------------------------------------------------------
 
     def describe(self) -> Description:
-        """Return what the mechanism says of itself."""
+        """Return the mechanism in words, for the report."""
         warnings = () if self.event() is not None else (f"{self.strategy} guarantees nothing: its ε is infinite.",)
         z = f"noise multiplier z {self.noise_multiplier:.4g}"
         if self.adaptive is not None:
@@ -282,11 +308,11 @@ class Mechanism(ABC):
         return tuple(f"{name} {format_number(getattr(self, name))}" for name in rates)
 
     def clips_in_words(self) -> str:
-        """Return what is clipped, such as "user clip β 1"."""
+        """Return the clips, such as "user clip β 1"."""
         return f"user clip β {self.user_clip(self.clip_norm):.4g}"
 
     def record(self) -> dict[str, Any]:
-        """Return the mechanism as JSON keeps it, in config.json, result.json and the ledger."""
+        """Return the mechanism as a JSON object, for config.json, result.json and the ledger."""
         values = {name: getattr(self, name) for name in _RECORDED}
         values |= {"clipping": "sentence", "adaptive": self.adaptive and asdict(self.adaptive), "published": None}
         if self.Config is not NoOptions:
@@ -295,17 +321,21 @@ class Mechanism(ABC):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Self:
-        """Return the mechanism of a :meth:`record`; of an older fl-sim's, too, which has fewer keys.
+        """Return the mechanism of a :meth:`record`; records of older versions with fewer keys are accepted.
 
         Raises:
-            PrivacyError: a value is impossible, or belongs to another strategy.
-            TypeError: keys are missing, unknown or of another kind.
+            PrivacyError: a value is out of range, or belongs to another strategy.
+            TypeError: a key is missing or unknown, or a value has the wrong type.
         """
         return cls(**cls.recorded_fields(values))
 
     @classmethod
     def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that :meth:`record` kept, with objects where JSON has mappings."""
+        """Return the constructor's arguments of a :meth:`record`, with objects in place of mappings.
+
+        Raises:
+            PrivacyError: a value belongs to another strategy.
+        """
         fields = dict(values)
         adaptive, options = fields.pop("adaptive", None), fields.pop("options", {})
         for name, default in _OF_ONE_STRATEGY.items():
@@ -320,20 +350,20 @@ class Mechanism(ABC):
 
 _RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None}
-"""Keys of every record that belong to one strategy, and what the others record there."""
+"""Keys of every record that belong to one strategy, with the value that other strategies record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyPlan:
-    """A run's mechanism, how often it is used, and the δ at which its ε is stated.
+    """Combine a run's mechanism, its number of rounds and the δ at which ε is stated.
 
     Attributes:
-        mechanism: what one round does.
-        rounds: T, how many rounds may be released.
-        delta: the δ at which every ε is stated.
+        mechanism: the mechanism of one round.
+        rounds: T, the largest number of rounds that may be released.
+        delta: δ in (0, 1).
 
     Raises:
-        PrivacyError: a value is impossible.
+        PrivacyError: a value is out of range.
     """
 
     mechanism: Mechanism
@@ -347,37 +377,44 @@ class PrivacyPlan:
     def epsilon_curve(
         self, adjacency: Adjacency, rounds: Sequence[int], *, robust: bool = False
     ) -> npt.NDArray[np.float64]:
-        """Return ε at the plan's δ after each number of ``rounds``; ∞ where nothing is guaranteed.
+        """Return ε at the plan's δ after each number of ``rounds`` (docs/privacy.md, section 7).
 
         Args:
-            adjacency: who is protected: a user with at most n' sentences, an entity of a contribution bound.
-            rounds: the numbers of rounds at which ε is wanted.
-            robust: state the bound that does not rely on the entity having been detected (q_e := 1).
+            adjacency: the protected unit: a user with at most n' sentences, and an entity with a contribution bound.
+            rounds: k numbers of rounds.
+            robust: whether to state the bound that holds even if the tagger misses the entity (q_e := 1).
+
+        Returns:
+            float64 (k,); ∞ if the mechanism gives no guarantee.
         """
         event = self.mechanism.event()
         if event is None:
             return np.full(len(rounds), math.inf)
-        judged = event.robust() if robust else event
-        return accountant.epsilon_curve(judged, self.mechanism.exposed(adjacency), rounds, self.delta)
+        accounted = event.robust() if robust else event
+        return accountant.epsilon_curve(accounted, self.mechanism.exposed(adjacency), rounds, self.delta)
 
     def with_noise(self, noise_multiplier: float) -> PrivacyPlan:
         """Return the plan with another noise multiplier z."""
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
     def noise_for(self, target: float, adjacency: Adjacency) -> float:
-        """Return the smallest noise multiplier z at which ε of ``adjacency`` after all rounds is within ``target``.
+        """Return the smallest noise multiplier z for which ε after all rounds is at most ``target``.
+
+        Args:
+            target: the largest ε allowed.
+            adjacency: the protected unit.
 
         Raises:
-            PrivacyError: there is none, or the mechanism guarantees nothing.
+            PrivacyError: no z suffices, or the mechanism gives no guarantee.
         """
         event = self.mechanism.event()
         if event is None:
             raise PrivacyError(f"{self.mechanism.strategy} guarantees nothing; allowed: a strategy with an event")
-        meant = [self.mechanism.exposed(adjacency)]
-        found = accountant.calibrate_noise_multiplier(event, meant, self.rounds, self.delta, target)
-        # The accountant may see a multiple of z, which grows in step with it.
-        return found * self.mechanism.noise_multiplier / event.noise_multiplier
+        units = [self.mechanism.exposed(adjacency)]
+        accounted_noise = accountant.calibrate_noise_multiplier(event, units, self.rounds, self.delta, target)
+        # The accountant may be given a multiple of z, which is proportional to z.
+        return accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier
 
     def record(self) -> dict[str, Any]:
-        """Return the plan as config.json and result.json keep it."""
+        """Return the plan as a JSON object, for config.json and result.json."""
         return self.mechanism.record() | {"rounds": self.rounds, "delta": self.delta}

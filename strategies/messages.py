@@ -1,7 +1,15 @@
-"""What server and nodes say to each other in a round, read and written in one place.
+"""Read and write the messages between server and nodes.
 
-A request carries the model once, the ids of the node's sampled users, the round's seed and the client rule; a reply
-carries the sum of those users' bounded updates and counts. Nothing of a single user leaves a node.
+A request holds the model once, the ids of the node's sampled users, the round's seed and the client rule. A reply holds
+the sum of these users' bounded client updates, and counts. No data of a single user leaves a node. Replies are not
+noisy: central differential privacy trusts the server (docs/privacy.md, section 1).
+
+>>> from fl_sim.strategies.client_rules import ClippedGradients
+>>> rule = ClippedGradients(q_e=0.5, q_s=0.1, user_clip=2.0, sentence_clip=1.0)
+>>> rule_from_json(rule_to_json(rule)) == rule
+True
+>>> runs_of(np.array([0, 1, 2, 7])).tolist()
+[[0, 3], [7, 8]]
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ Vector = npt.NDArray[np.float32]
 
 
 class MessageError(ValueError):
-    """A message whose content is not what this module writes."""
+    """Report a message that this module could not have written."""
 
 
 def _is_client_rule(part: Any) -> bool:
@@ -46,7 +54,11 @@ _CLIENT_RULES = Registry("fl_sim.client_rules", "client rule", {}, _is_client_ru
 
 
 def rule_to_json(rule: ClientRule) -> str:
-    """Return a client rule as text: the import path of its class, and its fields."""
+    """Return a client rule as JSON: the import path of its class, and its fields.
+
+    Raises:
+        TypeError: a field has no JSON form.
+    """
     return json.dumps({"class": f"{type(rule).__module__}:{type(rule).__qualname__}", "fields": asdict(rule)})
 
 
@@ -54,7 +66,7 @@ def rule_from_json(text: str) -> ClientRule:
     """Return the client rule that :func:`rule_to_json` wrote.
 
     Raises:
-        MessageError: its class cannot be imported here, or the text is malformed.
+        MessageError: the class cannot be imported, or the text is malformed.
     """
     try:
         content = json.loads(text)
@@ -70,14 +82,14 @@ def rule_from_json(text: str) -> ClientRule:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """One node's work in a round.
+    """Ask one node for the bounded sum of its sampled users.
 
     Attributes:
         server_round: the round, from 1.
-        round_seed: the seed of the round's entity and sentence coins and local draws.
+        round_seed: the seed by which entities and sentences are sampled and local draws are made.
         users: the node's sampled users as runs of consecutive ids, int64 (R, 2): first, one past the last.
         rule: the client rule.
-        workspace: JSON that names the corpus and the model every node keeps open.
+        workspace: JSON that names the corpus and the model that every node keeps open.
         vector: the trainable parameters, float32 (d,).
     """
 
@@ -90,12 +102,12 @@ class TrainRequest:
 
     @property
     def identity(self) -> str:
-        """Names round and users, so that an answer for others is told from one for these."""
-        asked = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
-        return hashlib.sha256(asked.encode()).hexdigest()
+        """Return a hash of round, seed and users, by which a reply to another request is recognised."""
+        content = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def to_record(self) -> RecordDict:
-        """The record of a Flower message."""
+        """Return the content of a Flower message."""
         from flwr.app import ConfigRecord, RecordDict
 
         config = ConfigRecord(
@@ -111,7 +123,11 @@ class TrainRequest:
 
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:
-        """Read what :meth:`to_record` wrote; :class:`MessageError` for a client rule that is unknown here."""
+        """Return the request of a Flower message.
+
+        Raises:
+            MessageError: the client rule is unknown or malformed.
+        """
         config: dict[str, Any] = dict(message.content.config_records[_CONFIG])
         return cls(
             server_round=config["server_round"],
@@ -125,17 +141,18 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainReply:
-    """One node's answer: the sum over its sampled users of their bounded updates, and what the owner may look at.
+    """Return one node's sum of bounded client updates, with counts for the owner of the simulation.
 
     Attributes:
         vector: Σ_u v_u, float32 (d,).
-        users: how many users contributed. sentences: how many sentences did.
-        clipped: how many sentences were clipped, on their own or as a part of their user's update.
-        nonfinite: how many contributions were not finite and counted as zero.
+        users: the number of sampled users of the node.
+        sentences: the number of their eligible sentences.
+        clipped: the number of sentences that were clipped, one by one or as part of their user's update.
+        nonfinite: the number of contributions that were not finite and count as zero.
         loss_sum: the sum over sentences of their mean token loss, before the update.
-        votes: Σ(b − γ) over the items that vote on an adaptive clip, b = 1 if the clip left the item as it was;
-            bounded together with the vector. 0 where nobody votes.
-        answers: the :attr:`TrainRequest.identity` of the request that is answered; a node fills it in when it sends.
+        votes: Σ(b − γ) over the items that vote on an adaptive clip, with b = 1 if the item's norm is within the clip;
+            bounded together with the vector. 0 for a fixed clip.
+        answers: the :attr:`TrainRequest.identity` of the request; a node sets it on sending.
     """
 
     vector: Vector
@@ -148,7 +165,7 @@ class TrainReply:
     answers: str = ""
 
     def to_record(self, request: TrainRequest) -> RecordDict:
-        """The record of a Flower message that answers ``request``."""
+        """Return the content of a Flower message that answers ``request``."""
         from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
         counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_SUMS)}
@@ -157,7 +174,11 @@ class TrainReply:
 
     @classmethod
     def from_message(cls, message: Message) -> TrainReply:
-        """Read what :meth:`to_record` wrote; :class:`MessageError` for anything else."""
+        """Return the reply of a Flower message.
+
+        Raises:
+            MessageError: the content is not that of :meth:`to_record`.
+        """
         try:
             metrics: dict[str, Any] = dict(message.content.metric_records[_METRICS])
             _check_numbers(metrics)
@@ -166,7 +187,7 @@ class TrainReply:
             if array.dtype != np.float32:
                 raise ValueError(f"the sum is of {array.dtype}, not float32")
             return cls(vector=array, answers=answers, **metrics)
-        except Exception as error:  # whatever a node sends: numpy, for one, raises what it likes on bytes not its own
+        except Exception as error:  # a node may send any bytes, and numpy documents no exceptions for them
             raise MessageError(
                 f"reply of node {message.metadata.src_node_id} is malformed: {_one_line(error)}"
             ) from error
@@ -177,7 +198,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_numbers(metrics: Mapping[str, Any]) -> None:
-    """Counts are integers from 0, sums are finite, and nothing else is there; :class:`ValueError` otherwise."""
+    """Check that the metrics are exactly the counts, integers of at least 0, and the sums, finite numbers.
+
+    Raises:
+        ValueError: a metric is missing, unknown or out of range.
+    """
     if metrics.keys() != {*_COUNTS, *_SUMS}:
         raise ValueError(f"it has {', '.join(sorted(metrics))}")
     for name, value in metrics.items():
@@ -187,19 +212,26 @@ def _check_numbers(metrics: Mapping[str, Any]) -> None:
 
 
 def vector_to_arrays(vector: Vector) -> ArrayRecord:
-    """The flat trainable parameters as Flower arrays."""
+    """Return the trainable parameters, float32 (d,), as Flower arrays."""
     from flwr.app import Array, ArrayRecord
 
     return ArrayRecord({_VECTOR: Array(vector)})
 
 
 def arrays_to_vector(arrays: ArrayRecord) -> Vector:
-    """The flat trainable parameters of Flower arrays, float32 (d,)."""
+    """Return the trainable parameters of Flower arrays, float32 (d,)."""
     return np.asarray(arrays[_VECTOR].numpy(), dtype=np.float32)
 
 
 def runs_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Ascending ids as runs of consecutive ids, (R, 2); everybody is one run, however many they are."""
+    """Return ids as runs of consecutive ids, so that a cohort of all users is a single run.
+
+    Args:
+        ids: int64 (k,), strictly ascending.
+
+    Returns:
+        int64 (R, 2), the first id of each run and one past its last.
+    """
     if len(ids) == 0:
         return np.empty((0, 2), dtype=np.int64)
     breaks = np.flatnonzero(np.diff(ids) != 1) + 1

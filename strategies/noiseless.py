@@ -1,4 +1,14 @@
-"""``noiseless``: the upper bound of utility, the same rounds without clip and noise. It protects nobody."""
+"""Define ``noiseless``: the same rounds without clip and noise, as an upper bound of utility.
+
+No guarantee: the released model is the plain average of client updates, and ε is infinite.
+
+>>> mechanism = Noiseless(
+...     population=10, q_u=1.0, q_e=1.0, q_s=0.1, clip_norm=float("inf"), user_cap=1.0, noise_multiplier=0.0)
+>>> mechanism.noise_std(clip_norm=1.0), mechanism.event() is None
+(0.0, True)
+>>> mechanism.describe().warnings
+('noiseless protects nobody: its ε is infinite.',)
+"""
 
 from __future__ import annotations
 
@@ -15,7 +25,7 @@ from fl_sim.strategies.primitives.limits import require
 
 @dataclass(frozen=True, kw_only=True)
 class Noiseless(Mechanism):
-    """Rounds that release the plain average.
+    """Release the plain average of client updates in every round, without a guarantee.
 
     Attributes:
         local: how users train.
@@ -53,7 +63,7 @@ class Noiseless(Mechanism):
         yield "privacy", ("secure_noise",), f"{strategy} draws no noise"
 
     def check(self) -> None:
-        """Nothing: clips and noise are not used."""
+        """Accept every clip and noise, because neither is used."""
 
     def client_rule(self, clip_norm: float) -> ClientRule:
         return gradients_or_steps(self.local.update or "gradients", self.local, self.bounds(clip_norm))

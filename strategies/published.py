@@ -1,10 +1,21 @@
-"""``published``: the UeDP paper's algorithm as it is.
+"""Define ``published``: the UeDP paper's algorithm, unchanged.
 
     v_u = w_u·Π_β( Σ_e w_e Σ_{s∋e} −∇l(θ, s) + Σ_s w_s·(−∇l(θ, s)) ) over the sampled entities e and extended entities s
 
-A sentence takes part as soon as one of its entities is sampled. Noise and denominator are the paper's
-(:mod:`fl_sim.strategies.accounting.paper_model`), and so is the ε that it claims; what is proven is
-:meth:`Published.event`.
+A sentence is eligible iff at least one of its entities is sampled. Noise, denominator and the claimed ε are those of
+the paper (:mod:`fl_sim.strategies.accounting.paper_model`).
+
+Guarantee: not the claimed ε, but that of :meth:`Published.event`, user-level accounting in which q_e amplifies nothing
+(docs/privacy.md, section 3). Assumption: the sums of weights are public. With a weight cap, weights depend on other
+users' data, so ε is that of an entity which all users mention.
+
+>>> terms = PublishedTerms(
+...     estimator="f_e_plus", noise="as-stated", user_weights=1000.0, entity_weights=200.0, extended_weights=50.0,
+...     sentences=9000, sensitive_sentences=8950)
+>>> mechanism = Published(population=1000, q_u=0.05, q_e=0.5, q_s=1.0, clip_norm=0.1, user_cap=1.0,
+...     noise_multiplier=2.0, terms=terms)
+>>> mechanism.denominator, mechanism.noise_per_clip
+(7500.0, 102.0)
 """
 
 from __future__ import annotations
@@ -27,20 +38,21 @@ from fl_sim.strategies.primitives.limits import PrivacyError, require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTerms:
-    """What the paper's algorithm needs beside rates, β and z: its estimator, its weights, its noise.
+    """Hold the estimator, the weights and the noise of the paper's algorithm.
 
     The weights are w_u = min(n_u/ŵ_u, 1), w_e = min(n_e/ŵ_e, 1), w_s = min(|S|/ŵ_s, 1); without a cap they are 1, as
-    in the authors' code. Their sums are taken as public.
+    in the authors' code. The guarantee assumes that their sums are public.
 
     Attributes:
         estimator: ``f_e`` (only sentences with a sampled entity) or ``f_e_plus`` (sampled extended entities too).
         noise: ``as-stated`` (standard deviation σ) or ``as-coded`` (σ², what the authors' code draws).
         user_weights, entity_weights, extended_weights: W_u, W_e, W_s.
-        sentences, sensitive_sentences: all, and those with an entity; only the paper's own ε needs them.
+        sentences, sensitive_sentences: the numbers of all sentences and of sentences with an entity; only the paper's
+            own ε depends on them.
         user_cap, entity_cap, extended_cap: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
 
     Raises:
-        PrivacyError: a value is impossible.
+        PrivacyError: a value is out of range.
     """
 
     estimator: Estimator
@@ -69,13 +81,13 @@ class PublishedTerms:
 
     @classmethod
     def of_corpus(cls, settings: Settings) -> PublishedTerms:
-        """Return the terms of a run; sums of weights that are not given are those of the corpus.
+        """Return the terms of a run; sums of weights that are not configured are computed from the corpus.
 
-        Without a cap W_u is N. With one some user must reach it, so that max(w_u), which scales the noise, is 1 whoever
-        joins or leaves.
+        Without a cap W_u is N. With a cap, at least one user must have ŵ_u sentences: max(w_u), which scales the noise,
+        is then 1, also after another user joins or leaves.
 
         Raises:
-            PrivacyError: no user reaches the cap, or a value is impossible.
+            PrivacyError: no user has ŵ_u sentences, or a value is out of range.
         """
         corpus, privacy = settings.corpus, settings.privacy
         cap = privacy["user_weight_cap"]
@@ -102,7 +114,7 @@ class PublishedTerms:
 
     @property
     def weights_from_data(self) -> bool:
-        """Whether a user's share depends on other users' data, so that one of them moves everybody's."""
+        """Return whether a user's weights depend on other users' data, so that one user changes all client updates."""
         return any(cap is not None for cap in (self.user_cap, self.entity_cap, self.extended_cap))
 
 
@@ -115,18 +127,18 @@ def _check_user_cap(cap: float | None, largest: int) -> None:
 
 
 def _sum_of_extended_weights(corpus: CorpusCounts, cap: float | None) -> float:
-    """W_s = |S|·w_s: the paper takes n_s = |S|, so that all sentences without an entity have the same weight."""
+    """Return W_s = |S|·w_s; the paper sets n_s = |S|, so all sentences without an entity have the same weight."""
     extended = corpus.sentences_without_entity
     return extended * float(weights_of(np.array([extended]), cap)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Mechanism):
-    """The paper's algorithm on the machinery of the others. The defaults are the paper's.
+    """Compute the paper's algorithm with its defaults, and account for it as user-level DP.
 
     Attributes:
         terms: estimator, weights and noise.
-        sums_from_corpus: whether W_e or W_s was read off the corpus; no record has it.
+        sums_from_corpus: whether W_e or W_s was computed from the corpus; records omit it.
     """
 
     defaults: ClassVar = {
@@ -192,17 +204,20 @@ class Published(Mechanism):
         )
 
     def event(self) -> RoundEvent:
-        """Any sentence with the entity may turn a user's update, so that q_e amplifies nothing."""
+        """Return the release of user-level DP, because q_e amplifies nothing (docs/privacy.md, section 3).
+
+        A sentence that mentions the entity may be eligible through another one and change its user's whole update.
+        """
         return RoundEvent("user_level", self.noise_per_clip, q_u=self.q_u)
 
     def exposed(self, adjacency: Adjacency) -> Adjacency:
-        """Return an entity that all users mention where the weights depend on other users' data."""
+        """Return the adjacency with an entity that all users mention, if weights depend on other users' data."""
         if not self.terms.weights_from_data:
             return adjacency
         return replace(adjacency, entity_bound=ContributionBound(users=self.population, sentences_per_user=1))
 
     def claim(self) -> PublishedSettings:
-        """Return the training as the paper's accountant reads it."""
+        """Return the settings of the training as the paper's accountant reads them."""
         return PublishedSettings(
             estimator=self.terms.estimator,
             users=self.population,

@@ -1,7 +1,19 @@
-"""``user_level``: DP-FedAvg and DP-FedSGD (McMahan et al. 2018).
+"""Define ``user_level``: DP-FedAvg and DP-FedSGD (McMahan et al. 2018).
 
-Users are sampled independently, and the user's update as a whole is clipped to β = c: the way its local steps went, or
-the sum of its gradients. Entities are protected only through the users who mention them.
+Each user is sampled independently, and the whole client update is clipped to β = c: θ_u − θ after local steps, or the
+sum of the user's gradients.
+
+Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/privacy.md, section 7). An entity is protected
+only as a group of the users who mention it. Assumption: rates, clip, z and N are public.
+
+>>> from fl_sim.strategies.accounting.adjacency import Adjacency
+>>> from fl_sim.strategies.mechanism import PrivacyPlan
+>>> mechanism = UserLevelDP(
+...     population=1000, q_u=0.05, q_e=1.0, q_s=1.0, clip_norm=0.5, user_cap=1.0, noise_multiplier=1.0)
+>>> mechanism.client_rule(clip_norm=0.5).user_clip, mechanism.denominator
+(0.5, 50.0)
+>>> PrivacyPlan(mechanism=mechanism, rounds=10, delta=1e-5).epsilon_curve(Adjacency(), [1, 10]).round(2)
+array([1.03, 1.66])
 """
 
 from __future__ import annotations
@@ -18,10 +30,10 @@ from fl_sim.strategies.mechanism import Mechanism, Settings, UnreadSettings
 
 @dataclass(frozen=True, kw_only=True)
 class UserLevelDP(Mechanism):
-    """User-level differential privacy on the same machinery as ``uedp``.
+    """Clip each client update as a whole and sample users only.
 
     Attributes:
-        local: how users train. ε does not depend on it, so that no record of the mechanism has it.
+        local: how users train; ε does not depend on it, so records of the mechanism omit it.
     """
 
     defaults: ClassVar = {

@@ -1,15 +1,27 @@
-"""Per-sentence gradient norms, and weighted gradient sums, from what each layer saw and what came back to it.
+"""Compute per-sentence gradient norms and weighted gradient sums from the inputs and output gradients of each layer.
 
 For a linear layer, sentence s's weight gradient is ``G_sᵀ A_s``, with inputs ``A_s`` (T, p) and output
 gradients ``G_s`` (T, q). Its squared norm is ``Σ_{t,t'} (A_s A_sᵀ)[t,t'] · (G_s G_sᵀ)[t,t']`` ("ghost norm":
 Goodfellow 2015; Li et al. 2022, "Large language models can be strong differentially private learners",
 section 4), and the clipped sum over sentences ``Σ_s f_s G_sᵀ A_s`` is one product of the stacked matrices
 ("book-keeping": Bu et al. 2023, "Differentially private optimization on large model at small cost"). No
-per-sentence gradient is stored for a large layer, and one forward and one backward pass serve both.
+per-sentence gradient is ever stored for a large layer, and one forward and one backward pass serve both.
 
-A :class:`Contribution` is what a batch adds to the gradient of one parameter. The handlers of
-`fl_sim.clients.ghost_norms.layer_handlers` make them from the :class:`Record` of one call. Norms are float64 sums of
+A :class:`Contribution` holds the gradients of one parameter for a batch. The handlers of
+`fl_sim.clients.ghost_norms.layer_handlers` compute them from the :class:`Record` of one call. Norms are float64 sums of
 float32 products.
+
+The clip of a sentence relies on these norms (docs/privacy.md, section 2): ``squared + slack`` is never smaller than the
+true squared norm.
+
+>>> inputs, grad = torch.ones(1, 2, 3), torch.ones(1, 2, 3)
+>>> weight = Product("weight", inputs, grad, transposed=False)
+>>> weight.squared  # ‖G_sᵀ A_s‖², a 3 × 3 matrix of twos
+tensor([36.], dtype=torch.float64)
+>>> total = torch.zeros(3, 3)
+>>> weight.add(torch.tensor([0.5]), total)
+>>> total.sum()
+tensor(9.)
 """
 
 from __future__ import annotations
@@ -21,27 +33,27 @@ from typing import Any
 
 import torch
 
-# A Gram matrix entry carries a rounding error of a few float32 units relative to the product of the two
-# norms. Where a sentence's tokens nearly cancel, that is no longer small beside the norm; it is added, so
-# that a norm computed here never falls short of the true one.
+# An entry of a Gram matrix has a rounding error of a few float32 units relative to the product of the two norms. If a
+# sentence's tokens nearly cancel, this error is not small beside the norm of their sum. It is added, so that a norm
+# computed here is never smaller than the true one.
 GRAM_ROUNDING = 2.0**-24
-PER_SENTENCE_LIMIT = 1 << 22  # float32 numbers of per-sentence gradients of one layer that may exist at once
+PER_SENTENCE_LIMIT = 1 << 22  # largest number of float32 entries of one layer's per-sentence gradients in memory
 
 
 class NotCovered(Exception):
-    """The reason why the fast path does not cover a model, or one pass through it; the slow path has to be taken."""
+    """Report why the fast path does not cover a model, or a pass through it; the slow path must be taken."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One call of one module.
+    """Record one call of one module.
 
     Attributes:
-        inputs: (B, T, …), its positional argument, detached.
-        grad: (B, T, …), the gradient of its output.
-        output: (B, T, …), its output, detached.
+        inputs: its positional argument, detached, (B, T, …).
+        grad: the gradient of its output, float32 (B, T, …).
+        output: its output, detached, (B, T, …).
         options: its keyword arguments.
-        joined: how many sentences, one after another, each of the B rows holds.
+        joined: the number of sentences that each of the B rows holds one after another.
     """
 
     inputs: torch.Tensor
@@ -51,11 +63,11 @@ class Record:
     joined: int = 1
 
     def of_users(self, users: int, factors: torch.Tensor | None) -> Record:
-        """Return the record with one row per user, whose gradient is Σ_s factors[s] · gradient_s over its sentences.
+        """Return the record with one row per user, of gradient Σ_s factors[s] · gradient_s over the user's sentences.
 
         Args:
-            users: U; the record's B rows are sentences, each user's side by side, the same number for every user.
-            factors: (B,); ``None`` for 1.
+            users: U; the B rows are sentences, those of a user adjacent, the same number for each user.
+            factors: float32 (B,); None for 1.
         """
 
         def rows(of_sentences: torch.Tensor) -> torch.Tensor:
@@ -67,12 +79,12 @@ class Record:
 
 
 class Contribution(ABC):
-    """What a batch of B sentences adds to the gradient of one parameter.
+    """Hold the per-sentence gradients of one parameter for a batch of B sentences.
 
     Attributes:
-        name: of the parameter.
-        squared: (B,) float64, squared norms of the per-sentence gradients.
-        slack: (B,) float64, a bound on the rounding error of ``squared``.
+        name: the name of the parameter.
+        squared: squared norms of the per-sentence gradients, float64 (B,).
+        slack: a bound on the rounding error of ``squared``, float64 (B,).
     """
 
     name: str
@@ -81,11 +93,21 @@ class Contribution(ABC):
 
     @abstractmethod
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        """``total += Σ_s factors[s] · gradient_s`` in place; factors (B,), total in the parameter's shape."""
+        """Add Σ_s factors[s] · gradient_s to ``total`` in place.
+
+        Args:
+            factors: float32 (B,).
+            total: float32 in the parameter's shape.
+        """
 
 
 class PerSentence(Contribution):
-    """Gradients small enough to be stored for each sentence: biases, norms' scales, low-rank adapters."""
+    """Store the gradient of each sentence, if it is small: biases, scales of norms, low-rank adapters.
+
+    Args:
+        name: the name of the parameter.
+        gradients: float32 (B, …), the rest in the parameter's shape.
+    """
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         self.name = name
@@ -98,7 +120,14 @@ class PerSentence(Contribution):
 
 
 class Product(Contribution):
-    """The weight (q, p) of a linear layer: gradient ``G_sᵀ A_s``; ``transposed`` for one stored as (p, q)."""
+    """Represent the gradients ``G_sᵀ A_s`` of a linear layer's weight (q, p) by their factors.
+
+    Args:
+        name: the name of the parameter.
+        inputs: A, float32 (B, T, p).
+        grad: G, float32 (B, T, q).
+        transposed: whether the weight is stored as (p, q).
+    """
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, transposed: bool) -> None:
         self.name = name
@@ -140,7 +169,14 @@ class Product(Contribution):
 
 
 class Lookup(Contribution):
-    """The table (V, h) of an embedding: sentence s adds ``grad[s, t]`` to row ``ids[s, t]``."""
+    """Represent the gradients of an embedding table (V, h): sentence s adds ``grad[s, t]`` to row ``ids[s, t]``.
+
+    Args:
+        name: the name of the parameter.
+        ids: int64 (B, T).
+        grad: float32 (B, T, h).
+        padding_idx: the row without a gradient, if any.
+    """
 
     def __init__(self, name: str, ids: torch.Tensor, grad: torch.Tensor, padding_idx: int | None) -> None:
         self.name = name
@@ -156,15 +192,15 @@ class Lookup(Contribution):
         total.index_add_(0, self.ids.flatten(), (self.grad * factors.view(-1, 1, 1)).flatten(0, 1))
 
     def add_to_rows(self, tables: torch.Tensor) -> None:
-        """``tables[s] += gradient_s`` in place, (B, V, h)."""
+        """Add gradient_s to ``tables[s]`` in place; ``tables`` is float32 (B, V, h)."""
         starts = torch.arange(len(tables), device=tables.device).unsqueeze(1) * tables.shape[1]
         tables.flatten(0, 1).index_add_(0, (self.ids + starts).flatten(), self.grad.flatten(0, 1))
 
 
 class TiedTable(Contribution):
-    """One (V, h) table used as embedding and as output layer: the gradients add, so their product enters the
-    norm.
+    """Represent the gradients of a (V, h) table that is both embedding and output layer.
 
+    The two gradients add, so their inner product enters the norm:
     ``⟨Lookup_s, G_sᵀ A_s⟩ = Σ_{t,t'} G_s[t', x_t] · (A_s[t'] · grad_s[t])``.
     """
 
@@ -177,7 +213,7 @@ class TiedTable(Contribution):
         inner = torch.bmm(product.inputs, lookup.grad.transpose(1, 2))  # (B, t', t)
         cross = (picked * inner).sum(dim=(1, 2), dtype=torch.float64)
         self.squared = lookup.squared + product.squared + 2 * cross
-        # |cross| errs by no more than the geometric mean of what the two norms may err by
+        # The error of |cross| is at most the geometric mean of the errors of the two norms.
         self.slack = 2 * (lookup.slack + product.slack)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:

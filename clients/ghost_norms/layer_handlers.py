@@ -1,8 +1,15 @@
-"""Layer handlers: for each type of module, the gradients of its parameters from the record of one call.
+"""Compute the gradients of a module's parameters from the record of one call, by a handler for each type of module.
 
-A handler covers the trainable parameters of one module, or of a tied pair of modules, and yields one
-`Contribution` per parameter. :func:`handler_of` picks it by the module's exact type, because a subclass may compute
-something else. An architecture brings handlers for its own types of module (``Architecture.layer_handlers``).
+A `Layer` covers the trainable parameters of one module, or of a tied pair of modules, and computes one `Contribution`
+per parameter. :func:`handler_of` chooses it by the module's exact type, because a subclass may compute something else.
+An architecture may add handlers for its own types of module (``Architecture.layer_handlers``).
+
+>>> module, names = nn.Linear(3, 2), {"weight": "head.weight", "bias": "head.bias"}
+>>> layer = handler_of(module, names, own={})(module, names)
+>>> ones = torch.ones(1, 4, 3), torch.ones(1, 4, 2)
+>>> record = Record(inputs=ones[0], grad=ones[1], output=ones[1], options={})
+>>> [(c.name, c.squared.item()) for c in layer.contributions([record])]
+[('head.weight', 96.0), ('head.bias', 32.0)]
 """
 
 from __future__ import annotations
@@ -28,11 +35,11 @@ from fl_sim.clients.ghost_norms.layer_gradients import (
 
 
 class Layer(ABC):
-    """A module, or a tied pair of modules, whose trainable parameters (by name) have per-sentence gradients.
+    """Describe a module, or a tied pair of modules, whose per-sentence gradients can be computed.
 
     Attributes:
-        modules: the modules whose calls are recorded.
-        names: of the trainable parameters, as in ``LanguageModel.parameters``.
+        modules: the modules to record.
+        names: the names of their trainable parameters, as in ``LanguageModel.parameters``.
     """
 
     modules: tuple[nn.Module, ...]
@@ -46,16 +53,16 @@ class Layer(ABC):
             records: one per module of ``modules``, in their order.
 
         Raises:
-            NotCovered: the shapes do not tell the sentences apart.
+            NotCovered: the inputs do not have one row per sentence.
         """
 
 
 LayerHandler = Callable[[nn.Module, Mapping[str, str]], Layer]
-"""Makes the layer of a module; its second argument maps the module's own trainable parameters to their full names."""
+"""Build the layer of a module; the second argument maps the module's own trainable parameters to their full names."""
 
 
 class LinearLayer(Layer):
-    """``nn.Linear`` (weight (q, p)), or ``transposed`` with weight (p, q); with or without bias."""
+    """Describe ``nn.Linear`` (weight (q, p)), or its ``transposed`` form (weight (p, q)), with or without bias."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, str], *, transposed: bool = False) -> None:
         self.modules = (module,)
@@ -66,22 +73,22 @@ class LinearLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         record = _of_sentences(records[0])
-        made: list[Contribution] = []
+        by_parameter: list[Contribution] = []
         if self._weight is not None:
-            made.append(self.product(self._weight, record))
+            by_parameter.append(self.product(self._weight, record))
         if self._bias is not None:
-            made.append(PerSentence(self._bias, record.grad.sum(dim=1)))
-        return made
+            by_parameter.append(PerSentence(self._bias, record.grad.sum(dim=1)))
+        return by_parameter
 
     def product(self, name: str, record: Record) -> Contribution:
-        """Return the weight's contribution, stored per sentence where that takes less work."""
+        """Return the contribution of the weight, stored per sentence if that takes less work."""
         if _better_stored(record):
             return PerSentence(name, _stored(record, self.transposed))
         return Product(name, record.inputs, record.grad, self.transposed)
 
 
 class EmbeddingLayer(Layer):
-    """``nn.Embedding``, called with one row of ids per sentence."""
+    """Describe ``nn.Embedding``, called with one row of ids per sentence."""
 
     def __init__(self, module: Any, names: Mapping[str, str]) -> None:
         if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
@@ -94,14 +101,18 @@ class EmbeddingLayer(Layer):
         return [self.lookup(records[0])]
 
     def lookup(self, record: Record) -> Lookup:
-        """Return the table's contribution."""
+        """Return the contribution of the table.
+
+        Raises:
+            NotCovered: the ids do not have one row per sentence.
+        """
         if record.inputs.dim() != 2 or record.inputs.shape != record.grad.shape[:2]:
             raise NotCovered(f"{self.names[0]} was looked up with ids of shape {tuple(record.inputs.shape)}")
         return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
 
 
 class ScaleLayer(Layer):
-    """A normalisation that is affine in a scale (and shift) per feature."""
+    """Describe a normalisation that is affine in a scale (and shift) per feature, such as an RMSNorm."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
         self.modules = (module,)
@@ -111,16 +122,16 @@ class ScaleLayer(Layer):
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         inputs, grad = records[0].inputs, records[0].grad  # (B, …, features): some norms act on each head
-        made: list[Contribution] = []
+        by_parameter: list[Contribution] = []
         if self._weight is not None:
             by_scale = grad * self.normalised(inputs)
-            made.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
+            by_parameter.append(PerSentence(self._weight, by_scale.flatten(1, -2).sum(dim=1)))
         if self._bias is not None:
-            made.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
-        return made
+            by_parameter.append(PerSentence(self._bias, grad.flatten(1, -2).sum(dim=1)))
+        return by_parameter
 
     def normalised(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return what the scale multiplies: the output at scale 1 less the output at scale 0."""
+        """Return the factor of the scale, shaped as ``inputs``: the output at scale 1 less the output at scale 0."""
         module: Any = self.modules[0]
         at_one, at_zero = (
             torch.func.functional_call(module, {"weight": value}, (inputs,))
@@ -130,7 +141,7 @@ class ScaleLayer(Layer):
 
 
 class LayerNormLayer(ScaleLayer):
-    """``nn.LayerNorm``."""
+    """Describe ``nn.LayerNorm``."""
 
     def normalised(self, inputs: torch.Tensor) -> torch.Tensor:
         module: Any = self.modules[0]
@@ -138,7 +149,7 @@ class LayerNormLayer(ScaleLayer):
 
 
 class TiedLayer(Layer):
-    """The pair of an embedding and an output layer that share one table."""
+    """Describe an embedding and an output layer that share one table."""
 
     def __init__(self, embedding: EmbeddingLayer, linear: LinearLayer) -> None:
         self.modules = embedding.modules + linear.modules
@@ -150,30 +161,28 @@ class TiedLayer(Layer):
         table = self._embedding.names[0]
         head = _of_sentences(records[1])
         lookup = self._embedding.lookup(records[0])
-        rest = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
+        biases = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
         if _better_stored(head):
             gradients = _stored(head, transposed=False)
             lookup.add_to_rows(gradients)
-            return [PerSentence(table, gradients), *rest]
-        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *rest]
+            return [PerSentence(table, gradients), *biases]
+        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *biases]
 
 
 def _better_stored(record: Record) -> bool:
-    """Return whether storing a linear layer's gradient of every row takes no more work than Gram matrices, and little
-    memory."""
+    """Tell whether computing a linear layer's gradient of every row takes no more work than Gram matrices, and fits."""
     (rows, tokens, p), q = record.inputs.shape, record.grad.shape[2]
     return p * q <= tokens * (p + q) and rows * p * q <= PER_SENTENCE_LIMIT
 
 
 def _stored(record: Record, transposed: bool) -> torch.Tensor:
-    """Return the gradient of a linear layer's weight for every row, (B, q, p) or (B, p, q)."""
+    """Return the gradient of a linear layer's weight for every row, float32 (B, q, p) or (B, p, q)."""
     left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
     return torch.bmm(left.transpose(1, 2), right)
 
 
 def _of_sentences(record: Record) -> Record:
-    """Return the record of a layer that saw (B, T, features); raise NotCovered for another shape, whose rows may not be
-    sentences."""
+    """Return the record if its inputs are (B, T, features), one row per sentence; else raise NotCovered."""
     if record.inputs.dim() != 3 or record.inputs.shape[:2] != record.grad.shape[:2]:
         raise NotCovered(f"a layer was given inputs of shape {tuple(record.inputs.shape)}; covered: (B, T, features)")
     return record
@@ -193,16 +202,16 @@ def handler_of(
 
     Args:
         module: a module with trainable parameters of its own.
-        names: from those parameters to their full names.
-        own: the handlers that the architecture brings, by exact type; they come before the built-in ones.
+        names: the full name of each of these parameters.
+        own: the architecture's handlers, by exact type; they take precedence over the built-in ones.
 
     Raises:
-        NotCovered: no handler is known for the module's type.
+        NotCovered: the module's type has no handler.
     """
     kind = type(module)
     handler = own.get(kind) or _BY_TYPE.get(kind)
     if handler is None and kind.__name__.endswith("RMSNorm") and set(names) == {"weight"}:
-        handler = ScaleLayer  # every architecture has an RMSNorm of its own
+        handler = ScaleLayer  # every architecture defines its own class of RMSNorm
     if handler is None:
         raise NotCovered(f"{', '.join(names.values())} belong to a {kind.__name__}")
     return handler

@@ -1,10 +1,18 @@
-"""Each user's Σ_s m_s·Π_c(g_s) and its norm, to be bounded by the caller before it is added to anything.
+"""Compute each user's sum Σ_s m_s·Π_c(g_s) and its norm; the caller bounds the sum before adding it to others.
 
-The sentences of users with about as many of them are batched into one forward and one backward pass: a user is to
-`fl_sim.clients.ghost_norms` one long sentence, made of its own side by side. So its norm is a ghost norm as
-well, and none of these sums is ever stored. A user who does not fit into a micro-batch, whose norm is not known well
-enough, or of whom anything is not finite, gets a buffer of its own, and so do those in the same pass; so does every
-user where the model is not covered.
+The sentences of users with similar numbers of them are batched into one forward and one backward pass.
+`fl_sim.clients.ghost_norms` treats a user as one long sentence, made of the user's sentences side by side. The norm of
+the sum is then a ghost norm too, and no sum is ever stored. The slow path computes each user's sum in a buffer. It is
+taken if the model is not covered, and for all users of a pass in which a user does not fit, has a norm that is not
+precise enough, or has a value that is not finite.
+
+The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never smaller than the true norms.
+
+>>> total = torch.zeros(2)
+>>> single = UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
+>>> single.add([1.0 / single.lengths[0]], total)  # bound the norm by 1
+>>> total
+tensor([0.6000, 0.8000])
 """
 
 from __future__ import annotations
@@ -29,17 +37,17 @@ from fl_sim.clients.models.language_model import LanguageModel
 
 Floats = npt.NDArray[np.float64]
 
-_LONGEST = 1024  # tokens of a user who shares a pass: the Gram matrices have as many rows and columns
+_LONGEST = 1024  # tokens of a user in a joint pass: the Gram matrices have as many rows and columns
 _WINDOW = 32  # micro-batches of users that are sorted at a time
 
 
 class UserSums(ABC):
-    """Sums of some users, none of them bounded yet.
+    """Hold the sums of k users, not bounded yet.
 
     Attributes:
-        users: their places in what was given.
-        lengths: the norm of each sum; not finite where the sum is not.
-        tallies: what went into each sum.
+        users: the index of each user in the caller's order (k,).
+        lengths: the norm of each sum (k,); not finite if the sum is not.
+        tallies: the counts of each sum (k,).
     """
 
     users: Sequence[int]
@@ -48,7 +56,12 @@ class UserSums(ABC):
 
     @abstractmethod
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
-        """``total += Σ_u shares[u] · sum_u`` in place, total (d,); a share of 0 leaves a user out."""
+        """Add Σ_u shares[u] · sum_u to ``total`` in place.
+
+        Args:
+            shares: one factor per user (k,); 0 omits the user, also one whose sum is not finite.
+            total: float32 (d,).
+        """
 
 
 def user_sums(
@@ -58,14 +71,14 @@ def user_sums(
     mask_seed: int | None = None,
     weights: Sequence[Floats] | None = None,
 ) -> Iterator[UserSums]:
-    """Yield Σ_s m_s·Π_c(-∇ l(θ, s)) of every user, in an order of its own; each is to be used before the next.
+    """Yield Σ_s m_s·Π_c(-∇ l(θ, s)) of every user, in any order; use each result before requesting the next.
 
     Args:
         model: the model, holding θ.
-        users: the sentences of each, read as they are needed.
+        users: the sentences of each user, read when they are needed.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        mask_seed: of the dropout masks, where the model has dropout; ``None`` switches it off.
-        weights: m_s > 0 of each user's sentences; 1 if left out.
+        mask_seed: the seed of the dropout masks, if the model has dropout; None switches dropout off.
+        weights: m_s > 0, for each user float64 (sentences,); None for 1.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -74,53 +87,53 @@ def user_sums(
     at_once, buffer = batch_tokens(None, model.device), None
     for window in _windows(model, users, weights, _WINDOW * at_once):
         for group in user_groups([user.shape for user in window], at_once):
-            members = [window[place] for place in group]
-            if (together := _in_one_pass(model, members, clip_norm, mask_seed)) is not None:
-                yield together
-                together.forget()
+            members = [window[index] for index in group]
+            if (joint := _in_one_pass(model, members, clip_norm, mask_seed)) is not None:
+                yield joint
+                joint.forget()
                 continue
             buffer = buffer or GradientSum(model, mask_seed)
             for user in members:
                 yield _in_buffer(user, clip_norm, buffer)
-        window.clear()  # else it would live on until the next one is whole
+        window.clear()  # frees the sentences before the next window is read
 
 
 class _User(NamedTuple):
-    """One user of a window.
+    """Hold one user of a window.
 
     Attributes:
-        place: its place in what was given.
-        given: its sentences.
-        sizes: the number of inputs of each; 0 for one without a prediction target.
-        weights: m_s of each; None for weights of 1.
+        position: the user's index in the caller's order.
+        sentences: the user's sentences.
+        sizes: the number of inputs of each sentence; 0 for one without a prediction target.
+        weights: m_s of each sentence, float64 (sentences,); None for weights of 1.
     """
 
-    place: int
-    given: Sequence[Example]
+    position: int
+    sentences: Sequence[Example]
     sizes: list[int]
     weights: Floats | None
 
     @property
     def examples(self) -> list[Example]:
-        """The sentences with at least one prediction target."""
-        return [example for example, size in zip(self.given, self.sizes, strict=True) if size]
+        """Return the sentences with at least one prediction target."""
+        return [example for example, size in zip(self.sentences, self.sizes, strict=True) if size]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many sentences have a prediction target, and the inputs of the longest."""
+        """Return the number of sentences with a prediction target, and the inputs of the longest."""
         return sum(map(bool, self.sizes)), max(self.sizes, default=0)
 
 
 def _windows(
     model: LanguageModel, users: Iterable[Sequence[Example]], weights: Sequence[Floats] | None, most: int
 ) -> Iterator[list[_User]]:
-    """Yield the users, about ``most`` inputs of them at a time."""
+    """Yield the users in lists of about ``most`` inputs."""
     window: list[_User] = []
     inputs = 0
-    for place, given in enumerate(users):
-        model.validate(given)
-        sizes = [model.task.size(example) for example in given]
-        window.append(_User(place, given, sizes, None if weights is None else weights[place]))
+    for position, sentences in enumerate(users):
+        model.validate(sentences)
+        sizes = [model.task.size(example) for example in sentences]
+        window.append(_User(position, sentences, sizes, None if weights is None else weights[position]))
         inputs += sum(sizes)
         if inputs >= most:
             yield window
@@ -130,7 +143,13 @@ def _windows(
 
 
 class UserVector(UserSums):
-    """One user's sum, or any other vector of it, in a buffer, float32 (d,)."""
+    """Hold one user's vector in a buffer.
+
+    Args:
+        vector: the sum, float32 (d,).
+        tally: its counts.
+        place: the user's index in the caller's order.
+    """
 
     def __init__(self, vector: torch.Tensor, tally: Tally, place: int = 0) -> None:
         self.users, self.tallies = [place], [tally]
@@ -143,23 +162,23 @@ class UserVector(UserSums):
 
 
 def _in_buffer(user: _User, clip_norm: float, buffer: GradientSum) -> UserVector:
-    """Return the sum of one user in ``buffer``, which the next user takes over.
+    """Return the sum of one user in ``buffer``, which the next user overwrites.
 
-    Of weights, the sentences of a weight m are added after what was there has been divided by m.
+    ``GradientSum`` adds with weight 1. To add sentences of weight m, divide the buffer by m, add, and multiply by m.
     """
     buffer.reset()
     if user.weights is None:
-        buffer.add(user.given, clip_norm)
-        return UserVector(buffer.flat, buffer.tally, user.place)
+        buffer.add(user.sentences, clip_norm)
+        return UserVector(buffer.flat, buffer.tally, user.position)
     for weight in np.unique(user.weights):
         buffer.flat /= float(weight)
-        buffer.add([e for e, own in zip(user.given, user.weights, strict=True) if own == weight], clip_norm)
+        buffer.add([e for e, own in zip(user.sentences, user.weights, strict=True) if own == weight], clip_norm)
         buffer.flat *= float(weight)
-    return UserVector(buffer.flat, buffer.tally, user.place)
+    return UserVector(buffer.flat, buffer.tally, user.position)
 
 
-class _Together(UserSums):
-    """Users of one pass, whose sums are nowhere but in what its layers saw."""
+class _JointSums(UserSums):
+    """Represent the sums of the users of one pass by the contributions of its layers, without storing them."""
 
     def __init__(
         self,
@@ -174,7 +193,7 @@ class _Together(UserSums):
         self._contributions: Sequence[Contribution] | None = contributions
 
     def forget(self) -> None:
-        """Make room for the next pass."""
+        """Free the memory of the contributions before the next pass."""
         self._contributions = None
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
@@ -189,36 +208,38 @@ class _Together(UserSums):
 
 def _in_one_pass(
     model: LanguageModel, users: Sequence[_User], clip_norm: float, mask_seed: int | None
-) -> _Together | None:
-    """Return the sums of ``users`` from one pass; None if it cannot be had, or not well enough."""
+) -> _JointSums | None:
+    """Return the sums of ``users`` from one pass; None if the pass is not covered, too large or not precise enough."""
     sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
     layers = clipped_sums.covered_layers(model)
     if layers is None or not 0 < sentences * longest <= _LONGEST:
         return None
     try:
         with clipped_sums.full_precision():
-            seen = ghost_pass(model, layers, _rectangle(model, [user.examples for user in users], mask_seed))
-            factors, clipped = _sentence_clips(seen, clip_norm)
+            recorded = ghost_pass(model, layers, _rectangle(model, [user.examples for user in users], mask_seed))
+            factors, clipped = _sentence_clips(recorded, clip_norm)
             if users[0].weights is not None:
-                by_row = _weight_rows(users).to(seen.losses)
+                by_row = _weight_rows(users).to(recorded.losses)
                 factors = by_row if factors is None else factors * by_row
-            contributions = seen.of_users(len(users), factors)
+            contributions = recorded.of_users(len(users), factors)
             lengths = clipped_sums.sure_norms(contributions, 0.0)
     except NotCovered:
         return None
-    tallies = [Tally(loss_sum=loss, clipped=int(count)) for loss, count in _by_user(len(users), seen.losses, clipped)]
+    tallies = [
+        Tally(loss_sum=loss, clipped=int(count)) for loss, count in _by_user(len(users), recorded.losses, clipped)
+    ]
     for tally, user in zip(tallies, users, strict=True):
-        tally.count(model, user.given)
-    return _Together(model, [user.place for user in users], lengths, tallies, contributions)
+        tally.count(model, user.sentences)
+    return _JointSums(model, [user.position for user in users], lengths, tallies, contributions)
 
 
 def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_seed: int | None) -> Batch:
-    """Return a batch with as many rows for each user; those that a user has too few of have no target, no gradient."""
+    """Return a batch with the same number of rows per user; filling rows have no target and so no gradient."""
     most = max(map(len, users))
     rows = [user[i] if i < len(user) else user[0] for user in users for i in range(most)]
-    filled = torch.tensor([i >= len(user) for user in users for i in range(most)], device=model.device)
+    is_filling = torch.tensor([i >= len(user) for user in users for i in range(most)], device=model.device)
     batch = model.batch(rows, mask_seed)
-    return replace(batch, targets=batch.targets.masked_fill(filled.unsqueeze(1), NO_TARGET))
+    return replace(batch, targets=batch.targets.masked_fill(is_filling.unsqueeze(1), NO_TARGET))
 
 
 def _weight_rows(users: Sequence[_User]) -> torch.Tensor:
@@ -228,16 +249,16 @@ def _weight_rows(users: Sequence[_User]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([np.pad(w, (0, most - len(w)), constant_values=1.0) for w in weights]))
 
 
-def _sentence_clips(seen: Pass, clip_norm: float) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the factors by which sentences are scaled down, float32 (B,), None where they are not; and which are."""
+def _sentence_clips(recorded: Pass, clip_norm: float) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the clip factor of each sentence, float32 (B,), None without a clip; and which are clipped, (B,)."""
     if math.isinf(clip_norm):
-        return None, torch.zeros_like(seen.losses)
-    norms = clipped_sums.sure_norms(seen.of_sentences(), clip_norm)
+        return None, torch.zeros_like(recorded.losses)
+    norms = clipped_sums.sure_norms(recorded.of_sentences(), clip_norm)
     return clipped_sums.clip_factors(norms, clip_norm), norms > clip_norm
 
 
 def _by_user(users: int, *of_sentences: torch.Tensor) -> Iterator[tuple[float, ...]]:
-    """Return for each user the sums over its sentences of each of ``of_sentences`` (B,)."""
+    """Yield for each user the sums of the values (B,) over the user's sentences."""
     return zip(*(v.view(users, -1).sum(dim=1, dtype=torch.float64).tolist() for v in of_sentences), strict=True)
 
 
