@@ -25,15 +25,15 @@ class WeightedSelection(Selection):
     """A selection whose sentences and users count with weights.
 
     Attributes:
-        weights: m_s = Σ w_e over the sampled entities of sentence s, or w_s of an extended entity (K,).
-        user_weights: w_u (U,).
+        weights: m_s = Σ w_e over the sampled entities of sentence s, or w_s of an extended entity, float64 (K,).
+        user_weights: w_u, float64 (U,).
     """
 
     weights: Floats
     user_weights: Floats
 
     def nonempty(self) -> Self:
-        """The same without the users who have no eligible sentence, and without their weights."""
+        """Return the selection without the users who have no eligible sentence, and without their weights."""
         # not super(): a dataclass with slots is another class than the one this method was written in
         return replace(Selection.nonempty(self), user_weights=self.user_weights[self.counts > 0])
 
@@ -75,6 +75,6 @@ def _sentence_weights(ownership: Ownership, sentences: IntArray, round_seed: int
     total = np.bincount(mentioned_by, weights=weights, minlength=len(sentences)).astype(np.float64)
     if rule.extended:
         alone = counts == 0
-        up = sampling.sampled_sentences(round_seed, sentences, rule.q_s)
-        total[alone & up] = weights_of(np.array([num_extended(ownership)]), rule.extended_weight_cap)
+        chosen = sampling.sampled_sentences(round_seed, sentences, rule.q_s)
+        total[alone & chosen] = weights_of(np.array([num_extended(ownership)]), rule.extended_weight_cap)
     return total

@@ -1,1 +1,1 @@
-"""What the server does in a round, and what it may promise about it: sampling, clipping, noise, accounting."""
+"""Strategies, the round that they share on the server, and its guarantee: sampling, clipping, noise, accounting."""

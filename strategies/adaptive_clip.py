@@ -2,6 +2,12 @@
 
 Every item that is clipped (a sentence, or a user where sentences are not clipped) votes b − γ, with b = 1 if the clip
 left it as it was. The votes are one more coordinate of the user's vector, bounded and noised with it.
+
+>>> clip = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
+>>> clip.vote.of_items(10, clipped=2)  # eight of ten are within the clip, where five are wanted
+3.0
+>>> round(clip.next_clip(first=1.0, clip=1.0, share=3.0 / 10), 3)  # so that the clip falls
+0.942
 """
 
 from __future__ import annotations

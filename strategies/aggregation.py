@@ -117,7 +117,7 @@ class _OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundParts:
-    """What a strategy is made of.
+    """What the server runs a plan with.
 
     Attributes:
         plan: the mechanism, which decides rates, clips, noise and denominator, and how often it may be used.
@@ -125,7 +125,8 @@ class RoundParts:
         optimizer: the server's step, post-processing of the noisy average.
         average: of the models so far, which is what is evaluated and saved.
         should_stop: asked after every round; a true answer ends the run there.
-        before_release: told the round before its noise is drawn; the ledger's place. If it raises, nothing leaves.
+        before_release: called with the round before its noise is drawn, to write the ledger. If it raises, nothing is
+            released.
         secure_noise: draw the noise from the operating system instead of the federation's seed. A round that is
             done again is then another release.
     """

@@ -1,8 +1,15 @@
-"""Client rules: what a node is told about how a user's sentences become one bounded vector.
+"""Client rules: how a node turns a user's sentences into one bounded vector.
 
 Each rule is a small dataclass of its own. A node computes it by the function that is registered for its class in
 :mod:`fl_sim.clients.training`; the server only reads its clips. A rule travels as the import path of its class with its
 fields as JSON (:mod:`fl_sim.strategies.messages`), so that a strategy may bring a rule of its own.
+
+>>> rule = ClippedGradients(q_e=0.5, q_s=0.1, sentence_clip=1.0, user_clip=2.0)
+>>> rule.item_clip
+1.0
+>>> ClippedGradients(q_e=0.5, q_s=1.1, user_clip=2.0)
+Traceback (most recent call last):
+fl_sim.strategies.primitives.limits.PrivacyError: q_s is 1.1; allowed: in (0, 1]
 """
 
 from __future__ import annotations

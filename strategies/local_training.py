@@ -1,4 +1,9 @@
-"""How a sampled user trains where the strategy lets it take several steps."""
+"""The settings of a user's local training, and the client rule that follows from them.
+
+>>> local = LocalTrainingConfig(epochs=2, learning_rate=0.1)
+>>> gradients_or_steps("steps", local, {"q_e": 1.0, "q_s": 1.0, "user_clip": 1.0}).epochs
+2
+"""
 
 from __future__ import annotations
 

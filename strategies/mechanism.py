@@ -3,6 +3,15 @@
 A strategy derives from :class:`Mechanism` and says, in one module of its own, which settings it reads, what nodes
 compute, how much noise the sum gets and what a round releases. Sampling, clipping, noise and accounting all read the
 same object, so that they cannot disagree. docs/extending/add_a_strategy.md adds one.
+
+>>> from fl_sim.strategies.uedp import UserEntityDP
+>>> rates = {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1}
+>>> mechanism = UserEntityDP(population=946, clip_norm=0.5, user_cap=2.0, noise_multiplier=4.0, **rates)
+>>> mechanism.noise_std(clip_norm=0.5), mechanism.client_rule(clip_norm=0.5).user_clip, mechanism.denominator
+(4.0, 1.0, 946.0)
+>>> plan = PrivacyPlan(mechanism=mechanism, rounds=30, delta=1e-5)
+>>> round(float(plan.epsilon_curve(Adjacency(user_sentences=15), [30])[0]), 2)
+3.73
 """
 
 from __future__ import annotations
@@ -44,7 +53,7 @@ class CorpusCounts:
         sentences_per_user: int64 (U,).
         sentences_per_entity: int64 (E,), how many sentences mention each entity.
         sentences: all of them.
-        sentences_without_entity: those that mention none.
+        sentences_without_entity: the sentences that mention none.
     """
 
     sentences_per_user: npt.NDArray[np.int64]
@@ -188,7 +197,7 @@ class Mechanism(ABC):
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        """Return the fields that this strategy has beside those of :class:`Mechanism`."""
+        """Return the fields that this strategy has beside the fields of :class:`Mechanism`."""
         return {}
 
     @classmethod

@@ -1,7 +1,14 @@
-"""What server and nodes say to each other in a round, read and written in one place.
+"""The messages of a round between server and nodes, written and read in one place.
 
 A request carries the model once, the ids of the node's sampled users, the round's seed and the client rule; a reply
-carries the sum of those users' bounded updates and counts. Nothing of a single user leaves a node.
+carries the sum of these users' bounded updates and counts. Nothing of a single user leaves a node.
+
+>>> from fl_sim.strategies.client_rules import ClippedGradients
+>>> rule = ClippedGradients(q_e=0.5, q_s=0.1, sentence_clip=1.0, user_clip=2.0)
+>>> rule_from_json(rule_to_json(rule)) == rule
+True
+>>> runs_of(np.array([0, 1, 2, 7])).tolist()
+[[0, 3], [7, 8]]
 """
 
 from __future__ import annotations
@@ -74,7 +81,7 @@ class TrainRequest:
 
     Attributes:
         server_round: the round, from 1.
-        round_seed: the seed of the round's entity and sentence coins and local draws.
+        round_seed: the seed of the round's sampling of entities and sentences, and of local draws.
         users: the node's sampled users as runs of consecutive ids, int64 (R, 2): first, one past the last.
         rule: the client rule.
         workspace: JSON that names the corpus and the model every node keeps open.
@@ -90,7 +97,7 @@ class TrainRequest:
 
     @property
     def identity(self) -> str:
-        """Names round and users, so that an answer for others is told from one for these."""
+        """A name of round and users, by which an answer for others is refused."""
         asked = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
         return hashlib.sha256(asked.encode()).hexdigest()
 
@@ -134,7 +141,7 @@ class TrainReply:
         nonfinite: how many contributions were not finite and counted as zero.
         loss_sum: the sum over sentences of their mean token loss, before the update.
         votes: Σ(b − γ) over the items that vote on an adaptive clip, b = 1 if the clip left the item as it was;
-            bounded together with the vector. 0 where nobody votes.
+            bounded together with the vector. 0 where the clip is fixed.
         answers: the :attr:`TrainRequest.identity` of the request that is answered; a node fills it in when it sends.
     """
 

@@ -1,4 +1,9 @@
-"""``noiseless``: the upper bound of utility, the same rounds without clip and noise. It protects nobody."""
+"""``noiseless``: the upper bound of utility, the same rounds without clip and noise. It protects nobody.
+
+>>> mechanism = Noiseless(population=946, **Noiseless.defaults)
+>>> mechanism.event() is None, mechanism.noise_std(math.inf)
+(True, 0.0)
+"""
 
 from __future__ import annotations
 

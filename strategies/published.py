@@ -5,6 +5,15 @@
 A sentence takes part as soon as one of its entities is sampled. Noise and denominator are the paper's
 (:mod:`fl_sim.strategies.accounting.paper_model`), and so is the ε that it claims; what is proven is
 :meth:`Published.event`.
+
+>>> terms = PublishedTerms(
+...     estimator="f_e_plus", noise="as-stated", user_weights=946.0, entity_weights=7610.0, extended_weights=2864.0,
+...     sentences=14_040, sensitive_sentences=11_176,
+... )
+>>> rates = {"q_u": 50 / 946, "q_e": 0.5, "q_s": 1.0}
+>>> paper = Published(population=946, clip_norm=0.1, user_cap=1.0, noise_multiplier=2.0, terms=terms, **rates)
+>>> round(paper.noise_per_clip), round(paper.denominator)
+(102, 333450)
 """
 
 from __future__ import annotations
@@ -69,10 +78,10 @@ class PublishedTerms:
 
     @classmethod
     def of_corpus(cls, settings: Settings) -> PublishedTerms:
-        """Return the terms of a run; sums of weights that are not given are those of the corpus.
+        """Return the terms of a run; sums of weights that are not given are computed from the corpus.
 
-        Without a cap W_u is N. With one some user must reach it, so that max(w_u), which scales the noise, is 1 whoever
-        joins or leaves.
+        Without a cap W_u is N. With one some user must reach it, so that max(w_u), which scales the noise, is 1 when
+        any user joins or leaves.
 
         Raises:
             PrivacyError: no user reaches the cap, or a value is impossible.
@@ -249,8 +258,8 @@ class Published(Mechanism):
 
     @classmethod
     def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        terms = values.get("published")
+        others = dict(values)
+        terms = others.pop("published", None)
         if terms is None:
             raise PrivacyError("published is None; allowed: the terms of the paper's algorithm")
-        others = {name: value for name, value in values.items() if name != "published"}
         return super().recorded_fields(others) | {"terms": PublishedTerms(**terms)}

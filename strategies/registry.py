@@ -1,4 +1,10 @@
-"""Strategies by name: those that ship, those of other packages, and any class by its import path."""
+"""Strategies by name: shipped, registered by another package, or any class by its import path.
+
+>>> load_strategy("user_level").defaults["q_u"]
+0.05
+>>> load_strategy("fl_sim.strategies.uedp:UserEntityDP") is load_strategy("uedp")
+True
+"""
 
 from __future__ import annotations
 

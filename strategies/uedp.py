@@ -4,6 +4,11 @@ v_u = Π_β( Σ_{s eligible} Π_c( −∇l(θ, s) ) ), β = ŵ·c; a sentence is
 Removing an entity then moves the sum by at most c per active sentence that mentions it, where user clipping alone would
 allow 2β per user who knows it (docs/privacy.md, Theorem). ``clipping="user"`` leaves the inner clip out, to show what
 that costs.
+
+>>> rates = {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1}
+>>> mechanism = UserEntityDP(population=946, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0, **rates)
+>>> mechanism.client_rule(1.0).sentence_clip, mechanism.client_rule(1.0).user_clip
+(1.0, 2.0)
 """
 
 from __future__ import annotations

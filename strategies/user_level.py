@@ -2,6 +2,11 @@
 
 Users are sampled independently, and the user's update as a whole is clipped to β = c: the way its local steps went, or
 the sum of its gradients. Entities are protected only through the users who mention them.
+
+>>> rates = {"q_u": 0.05, "q_e": 1.0, "q_s": 1.0}
+>>> mechanism = UserLevelDP(population=946, clip_norm=1.0, user_cap=1.0, noise_multiplier=1.0, **rates)
+>>> mechanism.describe().settings
+('q_u 0.05', 'user clip β 1', 'noise multiplier z 1 (noise 1 on the sum)')
 """
 
 from __future__ import annotations

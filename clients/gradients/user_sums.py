@@ -213,7 +213,7 @@ def _in_one_pass(
 
 
 def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_seed: int | None) -> Batch:
-    """Return a batch with as many rows for each user; those that a user has too few of have no target, no gradient."""
+    """Return a batch with as many rows for each user; rows that fill up a user have no target and no gradient."""
     most = max(map(len, users))
     rows = [user[i] if i < len(user) else user[0] for user in users for i in range(most)]
     filled = torch.tensor([i >= len(user) for user in users for i in range(most)], device=model.device)
