@@ -10,6 +10,9 @@ projection cannot act, so the sentences of all such users share batches; the oth
 
 All are the same for every task: what an example is, and its loss l, is the model's affair. A strategy of another
 package registers a function for its own rule (docs/extending/add_a_strategy.md).
+
+>>> rule = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=2.0)
+>>> check_client_rule(rule)  # nodes can rebuild and compute it
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run may promise after every round: ε of a user, and of a user and an entity at the corpus's reach.
+"""The guarantee after every round: ε of a user, and of a user with an entity at the corpus's contribution bounds.
 
 The curves follow from the plan and the number of rounds alone, so they are computed once, before the first round.
 """

@@ -1,4 +1,4 @@
-"""Settings that somebody changed and that nothing will read: said aloud, so that nobody trusts in them."""
+"""Settings that were changed and that nothing will read: a run warns of them."""
 
 from __future__ import annotations
 
