@@ -93,7 +93,7 @@ def python_memory(model: LanguageModel, examples: Examples, users: int, rule: Cl
     skip = lambda *_: None  # noqa: E731
     with (
         mock.patch.object(GradientSum, "add", skip),
-        mock.patch("fl_sim.clients.gradients.user_sums._together", skip),
+        mock.patch("fl_sim.clients.gradients.user_sums._in_one_pass", skip),
     ):
         tracemalloc.start()
         run_round(model, examples, users, rule)
