@@ -1,4 +1,10 @@
-"""spaCy's pipelines without the components that other packages plug into it."""
+"""spaCy's pipelines without the components that other packages plug into it.
+
+>>> from spacy.util import registry
+>>> with without_plugins():
+...     registry._entry_point_factories.get_all()
+{}
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,15 @@
 Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); what is frozen is
 loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is asked of their
 `fl_sim.clients.models.architectures.architecture.Architecture`.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> examples = model.encode(["Ada left.", "It rained all day."])
+>>> batch = model.batch(examples)
+>>> tuple(model.logits(batch).shape) == (*batch.targets.shape, model.vocabulary_size)
+True
+>>> model.get_vector().shape == (model.num_parameters,)
+True
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""What is checked of a model that another package or module brings, before it trains."""
+"""What is checked of a model that another package or module brings, before it trains.
+
+>>> from fl_sim.clients.models.architectures.model_source import ModelSource
+>>> from fl_sim.clients.models.architectures.transformer import PRETRAINED
+>>> with plugin_errors("mine:Model", ModelSource(PRETRAINED, "mine:Model", ships=False)):
+...     raise RuntimeError("bad shape")
+Traceback (most recent call last):
+fl_sim.clients.errors.ModelError: model 'mine:Model' fails with RuntimeError: bad shape
+"""
 
 from __future__ import annotations
 

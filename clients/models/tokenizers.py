@@ -2,6 +2,11 @@
 
 The vocabulary must be public (docs/privacy.md): the bundled tokenizer was trained on public text only
 (scripts/train_tokenizer.py), and a named one comes with its public model.
+
+>>> vocabulary = Vocabulary("bundled")
+>>> ids = vocabulary.tokenizer("It rained.", add_special_tokens=False)["input_ids"]
+>>> vocabulary.tokenizer.decode(ids).strip(), max(ids) < vocabulary.size
+('It rained.', True)
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Presidio's recognisers of personal data, called one by one, without Presidio's analyser, models or network."""
+"""Presidio's recognisers of personal data, called one by one, without Presidio's analyser, models or network.
+
+>>> require_presidio()
+>>> Recognisers().find("Write to ada@example.org.")
+(Mention(start=9, end=24, label='EMAIL_ADDRESS'),)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Tag with any spaCy pipeline that finds entities; each text is a document of its own."""
+"""Tag with any spaCy pipeline that finds entities; each text is a document of its own.
+
+>>> tagger = SpacyTagger(SHIPPED)
+>>> sorted(tagger.labels)
+['LOC', 'MISC', 'ORG', 'PER']
+>>> list(tagger.tag(["Angela Merkel visited Paris."]))[0][0]
+Mention(start=0, end=13, label='PER')
+"""
 
 from __future__ import annotations
 
