@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Let spaCy know its own components only, while the block runs.
+    """Hide the components of other packages from spaCy while the block runs.
 
     Otherwise spaCy imports every component that an installed package registers, for any pipeline. Presidio's imports
     transformers, which takes seconds.

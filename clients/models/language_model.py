@@ -1,7 +1,7 @@
 """A model for a task as clients train it: one flat vector of trainable parameters, batches in, scores out.
 
 Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); what is frozen is
-loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is asked of their
+loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is in their
 `fl_sim.clients.models.architectures.architecture.Architecture`.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec

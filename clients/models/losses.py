@@ -1,4 +1,4 @@
-"""The loss of one sentence, its plain gradient, and held-out evaluation.
+"""Compute the loss of each sentence and its plain gradient, and evaluate on held-out sentences.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> from fl_sim.clients.models.language_model import load_model

@@ -1,4 +1,4 @@
-"""Central training of a language model on public text, so that private training need not start from random weights.
+"""Train a language model centrally on public text, so that private training need not start from random weights.
 
 Nothing here is private: the text must be public, because the initial model is a public input of every guarantee
 (docs/privacy.md).

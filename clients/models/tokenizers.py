@@ -1,4 +1,4 @@
-"""Text to token ids with a public vocabulary.
+"""Turn text into token ids with a public vocabulary.
 
 The vocabulary must be public (docs/privacy.md): the bundled tokenizer was trained on public text only
 (scripts/train_tokenizer.py), and a named one comes with its public model.

@@ -1,4 +1,4 @@
-"""The choice of the parameters that train: the head, the biases, or low-rank adapters beside frozen weights.
+"""Choose the parameters that train: the head, the biases, or low-rank adapters beside frozen weights.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))

@@ -85,7 +85,7 @@ class Recognisers:
         ]
 
     def find(self, text: str) -> tuple[Mention, ...]:
-        """Return the mentions in ``text``; of those that overlap the longest, then the first."""
+        """Return the mentions in ``text``; of overlapping mentions the longest, then the first."""
         mentions: list[Mention] = []
         for needed, find in self._recognisers:
             if needed.search(text):

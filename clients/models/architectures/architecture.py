@@ -1,4 +1,4 @@
-"""The interface of a model architecture: what training asks of a model and what differs between families.
+"""The interface of a model architecture: what training needs of a model, and what differs between families.
 
 A model of your own subclasses :class:`Architecture` and overrides what differs (docs/extending/add_a_model.md).
 This module loads neither torch nor transformers, so that a configuration can be checked without them.

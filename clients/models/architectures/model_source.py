@@ -1,4 +1,4 @@
-"""From the name of a model to its architecture, and to the folder of its weights if it was saved.
+"""Resolve the name of a model to its architecture, and to the folder of its weights if it was saved.
 
 A name is, in this order of precedence: a model that ships, an entry point of the group ``fl_sim.models``, a folder, an
 import path ``module:attribute``, a model of the Hugging Face hub.

@@ -1,4 +1,4 @@
-"""Modules of transformers by name: language models with their output layer, and bodies without one.
+"""Load modules of transformers by name: language models with their output layer, and bodies without one.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> from fl_sim.clients.models.tokenizers import Vocabulary

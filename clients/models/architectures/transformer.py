@@ -103,7 +103,7 @@ class Transformer(Architecture):
         return {Conv1D: functools.partial(LinearLayer, transposed=True)}
 
     def lora_targets(self, module: Any, spec: ModelSpec) -> list[str] | str | None:
-        """Return the layers to adapt: those of the spec, else peft's choice (``None``), else all linear layers."""
+        """Return the layers to adapt: the spec's, else peft's choice (``None``), else all linear layers."""
         from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
 
         if spec.lora_targets:
