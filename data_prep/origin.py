@@ -1,4 +1,8 @@
-"""The origin of a corpus: everything that decides its content, to recognise a second preparation of the same."""
+"""The origin of a corpus: everything that decides its content, to recognise a second preparation of the same.
+
+>>> summarize(["seed: 1 then, 2 now", "tagger: rules then, gold now", "a", "b", "c"])
+'seed: 1 then, 2 now; tagger: rules then, gold now; a; 2 more'
+"""
 
 from __future__ import annotations
 

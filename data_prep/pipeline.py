@@ -1,4 +1,14 @@
-"""Prepare a raw corpus: atomically, resumably, and only if it is not there already."""
+"""Prepare a raw corpus: atomically, resumably, and only if it is not there already.
+
+>>> import tempfile
+>>> from fl_sim.data_prep.readers.raw_corpora import conll2003
+>>> lines = "-DOCSTART- -X- -X- O\\n\\n{} NNP I-NP I-PER\\nleft VBD I-VP O\\n\\n"
+>>> with tempfile.TemporaryDirectory() as folder:
+...     _ = (Path(folder) / "eng.train").write_text(lines.format("Ada") + lines.format("Bob"))
+...     raw, out = conll2003(Path(folder)), Path(folder) / "corpus"
+...     prepare(raw, out).corpus.ownership("train").num_entities, prepare(raw, out).cached
+(2, True)
+"""
 
 from __future__ import annotations
 

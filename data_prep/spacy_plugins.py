@@ -1,4 +1,10 @@
-"""spaCy's pipelines without the components that other packages plug into it."""
+"""spaCy's pipelines without the components that other packages plug into it.
+
+>>> from spacy.util import registry
+>>> with without_plugins():
+...     registry._entry_point_factories.get_all()
+{}
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from types import SimpleNamespace
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Let spaCy know its own components only, while the block runs.
+    """Hide the components of other packages from spaCy while the block runs.
 
     Otherwise spaCy imports every component that an installed package registers, for any pipeline. Presidio's imports
     transformers, which takes seconds.

@@ -1,4 +1,8 @@
-"""The models that clients train: architectures, tokenizers, trainable parameters and losses."""
+"""The models that clients train: architectures, tokenizers, trainable parameters and losses.
+
+>>> Architecture.settings, Architecture.mixed_precision
+(frozenset(), False)
+"""
 
 from fl_sim.clients.models.architectures.architecture import Architecture
 

@@ -1,4 +1,10 @@
-"""The place of a named model: a package, a folder, the hub or its cache; and the message if there is none."""
+"""Locate a named model in a package, a folder, the hub or its cache, and describe a failure.
+
+>>> locate(".")
+'.'
+>>> first_line(OSError("no such model\\nand a long explanation"))
+'no such model'
+"""
 
 from __future__ import annotations
 

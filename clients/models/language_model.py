@@ -1,8 +1,17 @@
 """A model for a task as clients train it: one flat vector of trainable parameters, batches in, scores out.
 
 Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); what is frozen is
-loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is asked of their
+loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is in their
 `fl_sim.clients.models.architectures.architecture.Architecture`.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> examples = model.encode(["Ada left.", "It rained all day."])
+>>> batch = model.batch(examples)
+>>> tuple(model.logits(batch).shape) == (*batch.targets.shape, model.vocabulary_size)
+True
+>>> model.get_vector().shape == (model.num_parameters,)
+True
 """
 
 from __future__ import annotations

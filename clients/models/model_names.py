@@ -1,4 +1,9 @@
-"""Names of tasks, poolings and the models that ship; a configuration reads them without torch."""
+"""Names of tasks, poolings and the models that ship; a configuration reads them without torch.
+
+>>> from typing import get_args
+>>> get_args(TaskName), get_args(Pooling)
+(('next-word', 'classification'), ('mean', 'cls', 'last'))
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The trainable parameters of a module as one ordered vector, which is what travels between server and clients."""
+"""The trainable parameters of a module as one ordered vector, which is what travels between server and clients.
+
+>>> parameters = TrainableParameters(nn.Linear(2, 1))
+>>> parameters.shapes()
+[('weight', (1, 2)), ('bias', (1,))]
+>>> parameters.write(np.array([1.0, 2.0, 3.0]))
+>>> parameters.read()
+array([1., 2., 3.], dtype=float32)
+"""
 
 from __future__ import annotations
 

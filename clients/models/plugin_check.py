@@ -1,4 +1,12 @@
-"""What is checked of a model that another package or module brings, before it trains."""
+"""Check a model of another package or module before it trains.
+
+>>> from fl_sim.clients.models.architectures.model_source import ModelSource
+>>> from fl_sim.clients.models.architectures.transformer import PRETRAINED
+>>> with plugin_errors("mine:Model", ModelSource(PRETRAINED, "mine:Model", ships=False)):
+...     raise RuntimeError("bad shape")
+Traceback (most recent call last):
+fl_sim.clients.errors.ModelError: model 'mine:Model' fails with RuntimeError: bad shape
+"""
 
 from __future__ import annotations
 
@@ -49,14 +57,14 @@ def plugin_errors(name: str, source: ModelSource) -> Iterator[None]:
 
 
 def check_scores(model: ScoringModel, name: str) -> None:
-    """Refuse a model whose scores have another shape, or depend on other sentences, on padding or on later words.
+    """Check that scores have the right shape and do not depend on other sentences, on padding or on later words.
 
     Args:
         model: the model.
         name: its name, for the message.
 
     Raises:
-        ModelError: says which of these it is.
+        ModelError: the scores fail one of these checks; the message names it.
     """
     draws = np.random.default_rng(0)
     lengths = [min(length, model.task.longest(model.max_tokens)) for length in _LENGTHS]

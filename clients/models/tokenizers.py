@@ -1,7 +1,12 @@
-"""Text to token ids with a public vocabulary.
+"""Turn text into token ids with a public vocabulary.
 
 The vocabulary must be public (docs/privacy.md): the bundled tokenizer was trained on public text only
 (scripts/train_tokenizer.py), and a named one comes with its public model.
+
+>>> vocabulary = Vocabulary("bundled")
+>>> ids = vocabulary.tokenizer("It rained.", add_special_tokens=False)["input_ids"]
+>>> vocabulary.tokenizer.decode(ids).strip(), max(ids) < vocabulary.size
+('It rained.', True)
 """
 
 from __future__ import annotations

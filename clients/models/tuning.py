@@ -1,4 +1,11 @@
-"""The choice of the parameters that train: the head, the biases, or low-rank adapters beside frozen weights."""
+"""Choose the parameters that train: the head, the biases, or low-rank adapters beside frozen weights.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+>>> train_head_only(module, module[1], ModelSpec())
+>>> [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+['1.weight', '1.bias']
+"""
 
 from __future__ import annotations
 

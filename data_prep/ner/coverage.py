@@ -2,6 +2,11 @@
 
 The record, ``coverage.json``, lies beside a corpus's data files and is no part of its fingerprint: it describes the
 tagger, not the corpus, and no ε depends on it.
+
+>>> Estimate(value=0.9, low=0.85, high=0.94).model_dump()
+{'value': 0.9, 'low': 0.85, 'high': 0.94}
+>>> read_coverage(Corpus.open("bundled")) is None  # its marks are gold
+True
 """
 
 from __future__ import annotations

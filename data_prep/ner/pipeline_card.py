@@ -1,4 +1,14 @@
-"""Write the model card of a trained pipeline: its use, training data, terms and evaluation."""
+"""Write the model card of a trained pipeline: its use, training data, terms and evaluation.
+
+>>> from spacy.lang.en import English
+>>> from fl_sim.data_prep.spacy_plugins import without_plugins
+>>> with without_plugins():
+...     pipeline = English()
+>>> training = {"command": "make", "seed": 0, "sentences": 1, "teacher": None}
+>>> describe(pipeline, [], training, scores={})
+>>> model_card(pipeline.meta, sha256="0" * 64).splitlines()[0]
+'# en_fl_sim_ner 2.0.0'
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,14 @@
 A few thousand marked sentences show few names. In the word embeddings of a sentence encoder, learnt from much text,
 "Syria" is like "Lebanon" and "Johnson" like "Jones". Our pipeline is first trained on them. The linear map of word
 vectors that it learns is reduced to its main directions, which :mod:`fl_sim.data_prep.ner.distillation` fits.
+
+>>> import spacy, tempfile
+>>> from fl_sim.data_prep.spacy_plugins import without_plugins
+>>> vectors = WordVectors(("paris",), np.ones((1, 2), dtype=np.float32), sha256="0" * 64)
+>>> with without_plugins(), tempfile.TemporaryDirectory() as folder:
+...     vectors.write(Path(folder))
+...     spacy.load(folder).vocab["Paris"].vector.tolist()
+[1.0, 1.0]
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """Read the four-column files of CoNLL-2003: documents are users, gold tags are the entities.
 
 Tjong Kim Sang and De Meulder (2003), "Introduction to the CoNLL-2003 shared task".
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "eng.train"
+...     _ = path.write_text("-DOCSTART- -X- -X- O\\n\\nAda NNP I-NP I-PER\\nleft VBD I-VP O\\n")
+...     [(s.user, s.text, s.mentions) for s in read_conll2003(Path(folder))]
+[('train-0001', 'Ada left', (Mention(start=0, end=3, label='PER'),))]
 """
 
 from __future__ import annotations

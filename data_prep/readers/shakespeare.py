@@ -1,6 +1,13 @@
 """Read Shakespeare by speaker: a speaker is a user, and users have very different amounts of text.
 
 The files are JSON lines with ``user`` and ``text``, one speech each, and ``play`` if the edition has it.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "plays.jsonl"
+...     _ = path.write_text('{"play": "Hamlet", "user": "BERNARDO", "text": "Who is there?"}')
+...     [(s.user, s.text) for s in read_shakespeare(path)]
+[('Hamlet: BERNARDO', 'Who is there?')]
 """
 
 from __future__ import annotations

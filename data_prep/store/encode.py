@@ -33,7 +33,7 @@ Tokenizer = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """The tokens of S sentences; those of sentence s are ``tokens[offsets[s]:offsets[s+1]]``.
+    """The tokens of S sentences; the tokens of sentence s are ``tokens[offsets[s]:offsets[s+1]]``.
 
     Attributes:
         tokens: int32 (total,).

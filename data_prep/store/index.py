@@ -2,6 +2,13 @@
 
 Opening reads only what the checks of :class:`~fl_sim.data_prep.store.ownership.Ownership` need, and processes that open
 the same corpus share its pages.
+
+>>> import tempfile
+>>> rows = [(np.array([1, 0, 2]), np.array([0, 0, 1], dtype=np.int32))]  # three sentences, two entities
+>>> with tempfile.TemporaryDirectory() as folder:
+...     ownership = write_index(Path(folder), "train", np.array([2, 1]), rows, num_entities=2)
+...     ownership.sentences_per_user.tolist(), ownership.entities_per_sentence.tolist()
+([2, 1], [1, 0, 2])
 """
 
 from __future__ import annotations

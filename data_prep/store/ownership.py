@@ -55,7 +55,7 @@ class EntityContributions:
         if not 0 <= q <= 1:
             raise CorpusError(f"quantile {q} must lie in [0, 1]")
         if len(self.users) == 0:
-            raise CorpusError("the corpus has no entity, so its entity reach has no quantile")
+            raise CorpusError("the corpus has no entity, so its contribution bounds have no quantile")
         users, max_per_user, sentences = (
             int(np.quantile(values, q, method="inverted_cdf"))
             for values in (self.users, self.max_per_user, self.sentences)

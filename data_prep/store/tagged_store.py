@@ -2,6 +2,13 @@
 
 Tagging takes most of the time; everything else is done again. Mentions are kept in batches; each is a file that appears
 atomically, with a checksum of its texts.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     store = TaggedStore(Path(folder) / "tagged", key="rules, version 2")
+...     sentences = [Sentence("train", "ann", "Ada left.", ())]
+...     [marked.text for marked in store.marked(sentences, mark=lambda batch: batch)], store.reused
+(['Ada left.'], 0)
 """
 
 from __future__ import annotations

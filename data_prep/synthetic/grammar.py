@@ -11,6 +11,13 @@ The notation of a template:
 ``%my``       the possessive of the subject (my, our, his, her, its, their); ``%I`` its pronoun
 ``(a|b)``     one of them; ``[a]`` an option, taken with the writer's verbosity as probability
 ``a_``        "a" or "an", to fit the next word
+
+>>> from types import SimpleNamespace
+>>> ann = SimpleNamespace(verbosity=0.0, entity=lambda label, tense, rng: ("Ada", label),
+...                       subject=lambda rng: (("she", ""), Agreement("she", 3, plural=False)))
+>>> rules = Grammar({"start": ["<S> @send a letter[ today] to {PERSON}"]})
+>>> "".join(text for text, label in rules.expand("start", "past", False, ann, np.random.default_rng(0)))
+'she sent a letter to Ada'
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""A user of the synthetic corpus: topics, contacts, firms, towns, habits, and the user's sentences."""
+"""A user of the synthetic corpus: topics, contacts, firms, towns, habits, and the user's sentences.
+
+>>> from fl_sim.data_prep.synthetic.world import build_world
+>>> rng = np.random.default_rng(0)
+>>> user = User.of(build_world(num_users=2, seed=0), rng)
+>>> 2 <= len(user.topics) <= 5, any(text.strip() for text, label in user.pieces(rng))
+(True, True)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Run a tagger in several processes; each has its own copy and takes whole batches of texts."""
+"""Run a tagger in several processes; each has its own copy and takes whole batches of texts.
+
+>>> from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
+>>> tagger = ParallelTagger(RuleTagger, processes=2)
+>>> tagger.describe() == RuleTagger().describe()  # processes start at the first text
+True
+"""
 
 from __future__ import annotations
 

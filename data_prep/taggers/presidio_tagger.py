@@ -1,4 +1,9 @@
-"""Presidio's recognisers of personal data, called one by one, without Presidio's analyser, models or network."""
+"""Presidio's recognisers of personal data, called one by one, without Presidio's analyser, models or network.
+
+>>> require_presidio()
+>>> Recognisers().find("Write to ada@example.org.")
+(Mention(start=9, end=24, label='EMAIL_ADDRESS'),)
+"""
 
 from __future__ import annotations
 
@@ -80,7 +85,7 @@ class Recognisers:
         ]
 
     def find(self, text: str) -> tuple[Mention, ...]:
-        """Return the mentions in ``text``; of those that overlap the longest, then the first."""
+        """Return the mentions in ``text``; of overlapping mentions the longest, then the first."""
         mentions: list[Mention] = []
         for needed, find in self._recognisers:
             if needed.search(text):

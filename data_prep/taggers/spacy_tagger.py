@@ -1,4 +1,11 @@
-"""Tag with any spaCy pipeline that finds entities; each text is a document of its own."""
+"""Tag with any spaCy pipeline that finds entities; each text is a document of its own.
+
+>>> tagger = SpacyTagger(SHIPPED)
+>>> sorted(tagger.labels)
+['LOC', 'MISC', 'ORG', 'PER']
+>>> list(tagger.tag(["Angela Merkel visited Paris."]))[0][0]
+Mention(start=0, end=13, label='PER')
+"""
 
 from __future__ import annotations
 
@@ -166,7 +173,7 @@ def _locate(name_or_path: str) -> tuple[Path, bool]:
 
 
 def _needed_components(components: Mapping[str, Config]) -> list[str]:
-    """Return the names of the components that may find entities, and of those that they need."""
+    """Return the names of the components that may find entities, and of the components that they need."""
     factories = {name: str(component.get("factory")) for name, component in components.items()}
     finding = [name for name, factory in factories.items() if factory not in _NOT_NEEDED | _EMBEDDERS]
     if any(factories[name] in _RULERS for name in finding):

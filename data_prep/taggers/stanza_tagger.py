@@ -1,4 +1,11 @@
-"""Tag with Stanza's named-entity models, if Stanza and its models are installed."""
+"""Tag with Stanza's named-entity models, if Stanza and its models are installed.
+
+>>> try:
+...     labels = StanzaTagger("xx").labels
+... except CorpusError as error:  # Stanza or its models of this language are not installed
+...     "Stanza" in str(error)
+True
+"""
 
 from __future__ import annotations
 

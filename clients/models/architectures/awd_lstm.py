@@ -9,6 +9,13 @@ out: they belong to the trainer.
 Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
 sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
 public randomness, independent of the data.
+
+>>> _ = torch.manual_seed(0)
+>>> module = AwdLstmForNextWord(AwdLstmConfig(vocabulary=5, embedding=8, hidden=8, layers=1))
+>>> sum(parameter.numel() for parameter in module.parameters())
+589
+>>> module.body.layers[0](torch.zeros(2, 3, 8), None).shape  # two sentences of three words
+torch.Size([2, 3, 8])
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Per-sentence gradients of AWD-LSTM's recurrence, for the fast path (`fl_sim.clients.ghost_norms`)."""
+"""Per-sentence gradients of AWD-LSTM's recurrence, for the fast path (`fl_sim.clients.ghost_norms`).
+
+>>> inputs, grad = torch.ones(2, 3, 4), torch.ones(2, 3, 8)  # two sentences of three words
+>>> MaskedProduct("weight", inputs, grad, scale=torch.full((8, 4), 2.0)).squared.tolist()
+[1152.0, 1152.0]
+"""
 
 from __future__ import annotations
 

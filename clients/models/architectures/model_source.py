@@ -1,7 +1,13 @@
-"""From the name of a model to its architecture, and to the folder of its weights if it was saved.
+"""Resolve the name of a model to its architecture, and to the folder of its weights if it was saved.
 
 A name is, in this order of precedence: a model that ships, an entry point of the group ``fl_sim.models``, a folder, an
 import path ``module:attribute``, a model of the Hugging Face hub.
+
+>>> source = source_of("small-gpt2")
+>>> source.architecture.tokenizer, sorted(source.settings)
+('bundled', ['heads', 'hidden', 'layers'])
+>>> sorted(MODELS.built_in)
+['awd-lstm', 'minilm', 'small-gpt2', 'small-gpt2-public']
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Modules of transformers by name: language models with their output layer, and bodies without one."""
+"""Load modules of transformers by name: language models with their output layer, and bodies without one.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> from fl_sim.clients.models.tokenizers import Vocabulary
+>>> spec = ModelSpec(hidden=8, layers=1, heads=2, max_tokens=16)
+>>> body = build_small_gpt2(spec, Vocabulary("bundled"), output_layer=False)
+>>> body.config.n_embd, own_context(body.config), is_two_way(body)
+(8, 16, False)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The architecture ``awd-lstm``; its modules are in `fl_sim.clients.models.architectures.awd_lstm`."""
+"""The architecture ``awd-lstm``; its modules are in `fl_sim.clients.models.architectures.awd_lstm`.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> from fl_sim.clients.models.tokenizers import Vocabulary
+>>> spec = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=4, dropout=1.0)
+>>> module = AWD_LSTM.build(spec, Vocabulary("bundled"), output_layer=True)
+>>> AWD_LSTM.width(module), AWD_LSTM.has_dropout(module)
+(4, True)
+"""
 
 from __future__ import annotations
 

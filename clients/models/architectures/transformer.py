@@ -1,4 +1,12 @@
-"""Architectures of transformers: models with weights of their own by hub name or folder, GPT-2 built from sizes."""
+"""Architectures of transformers: models with weights of their own by hub name or folder, GPT-2 built from sizes.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> from fl_sim.clients.models.tokenizers import Vocabulary
+>>> spec = ModelSpec(hidden=8, layers=1, heads=2, max_tokens=16)
+>>> module = SMALL_GPT2.build(spec, Vocabulary("bundled"), output_layer=True)
+>>> SMALL_GPT2.width(module), SMALL_GPT2.context(module), SMALL_GPT2.reads_both_ways(module)
+(8, 16, False)
+"""
 
 from __future__ import annotations
 
@@ -95,7 +103,7 @@ class Transformer(Architecture):
         return {Conv1D: functools.partial(LinearLayer, transposed=True)}
 
     def lora_targets(self, module: Any, spec: ModelSpec) -> list[str] | str | None:
-        """Return the layers to adapt: those of the spec, else peft's choice (``None``), else all linear layers."""
+        """Return the layers to adapt: the spec's, else peft's choice (``None``), else all linear layers."""
         from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
 
         if spec.lora_targets:
