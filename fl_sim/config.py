@@ -1,8 +1,15 @@
-"""A run's configuration: typed, complete, checked before anything starts.
+"""The configuration of a run: typed, complete, and checked before the run starts.
 
 A configuration is a TOML file with the sections below, every key optional. On the command line and in ``flwr run
---run-config`` a key is written ``section.key=value``. Unknown keys and impossible values are :class:`ConfigError`\\ s
-that name the key, the value and what is allowed.
+--run-config`` a key is written ``section.key=value``. An unknown key or an impossible value raises
+:class:`ConfigError`, which names the key, the value and what is allowed.
+
+>>> config = RunConfig.from_mapping({"rounds": 5, "privacy.target_epsilon": 2.0})
+>>> config.rounds, config.privacy.target_epsilon, config.engine.name
+(5, 2.0, 'ray')
+>>> RunConfig.from_mapping({"rounds": 0})
+Traceback (most recent call last):
+fl_sim.config.ConfigError: rounds is 0; allowed: an integer in [1, 100000]
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_str
 
 
 def _rate(value: float) -> float:
-    assert is_rate(value)  # noqa: S101 - pydantic's way to say so; the message is made from the schema
+    assert is_rate(value)  # noqa: S101 - pydantic expects it; the message comes from the schema
     return value
 
 
@@ -67,22 +74,24 @@ class _Section(BaseModel):
 
 
 class CorpusConfig(_Section):
-    """Which text."""
+    """The corpus and its splits."""
 
-    path: Text = Field("bundled", description="a folder made by `fl-sim prepare`, or the corpus that ships: `bundled`")
+    path: Text = Field(
+        "bundled", description="a folder made by `fl-sim prepare`, or `bundled`, the corpus that ships with fl_sim"
+    )
     train_split: Text = Field("train", description="the split whose users train")
     held_out_split: Text | None = Field(
         None, description="the split on which utility is measured; default: `validation`, else `test`"
     )
     feature_cache: Text | None = Field(
         None,
-        description="a folder where what a frozen encoder makes of every sentence is kept for other runs; it is as "
+        description="a folder that keeps a frozen encoder's features of all sentences for other runs; they are as "
         "private as the text; default: the run's folder, removed at the end",
     )
 
 
 class PrivacyConfig(_Section):
-    """The strategy and its guarantee. What is left out takes the strategy's default."""
+    """The strategy and its guarantee. A key that is left out takes the strategy's default."""
 
     strategy: Text = Field(
         "uedp",
@@ -92,8 +101,8 @@ class PrivacyConfig(_Section):
         },
     )
     q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
-    q_e: Rate | None = Field(None, description="the probability that an entity is active in a round; 1 in user_level")
-    q_s: Rate | None = Field(None, description="the probability that a sentence is active in a round; 1 in user_level")
+    q_e: Rate | None = Field(None, description="the probability that an entity is sampled in a round; 1 in user_level")
+    q_s: Rate | None = Field(None, description="the probability that a sentence is sampled in a round; 1 in user_level")
     clip_norm: float | None = Field(
         None,
         gt=0,
@@ -101,12 +110,12 @@ class PrivacyConfig(_Section):
         description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level, published: β)",
     )
     user_cap: float | None = Field(
-        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 but in uedp"
+        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 except in uedp"
     )
     clipping: Clipping | None = Field(
         None,
         description="uedp: clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), or "
-        "the user's sum alone (`user`), which hardly protects an entity",
+        "the user's sum alone (`user`), which gives an entity little protection",
     )
     noise_multiplier: float | None = Field(
         None,
@@ -118,26 +127,26 @@ class PrivacyConfig(_Section):
         None,
         gt=0,
         lt=1,
-        description="uedp, user_level: let c follow this quantile of the norms, by a noisy count that ε covers; "
-        "clip_norm is the first round's",
+        description="uedp, user_level: adapt c to this quantile of the norms by a noisy count, which ε covers; "
+        "clip_norm is c of the first round",
     )
     clip_learning_rate: float = Field(0.2, gt=0, le=10, description="η of c ← c·exp(−η·(share within c − quantile))")
     clip_count_noise: float = Field(
         5.0,
         gt=1,
         le=1e6,
-        description="noise on the count, as a multiple of what would use up the whole budget; the noise on the sum "
-        "grows by (1 − 1/x²)^−½",
+        description="noise x on the count, as a multiple of the noise that would use the whole budget; the noise on "
+        "the sum grows by (1 − 1/x²)^−½",
     )
     estimator: Literal["f_e", "f_e_plus"] | None = Field(
         None,
-        description="published: train on sentences with a sampled entity alone, or on sampled sentences without one, "
-        "too (`f_e_plus`, the default)",
+        description="published: train only on sentences with a sampled entity (`f_e`), or also on sampled sentences "
+        "without an entity (`f_e_plus`, the default)",
     )
     noise: NoiseScale | None = Field(
         None,
-        description="published: noise of standard deviation σ, as the paper states (the default), or σ², as its code "
-        "has it, which protects nobody",
+        description="published: noise of standard deviation σ, as in the paper (the default), or σ², as in its code, "
+        "without a guarantee",
     )
     user_weight_cap: WeightCap = Field(
         None, description="published: ŵ_u of w_u = min(n_u/ŵ_u, 1); default: weights of 1"
@@ -155,14 +164,14 @@ class PrivacyConfig(_Section):
         None, ge=0, le=1e12, description="published: W_s, a public constant; default: the sum over the corpus"
     )
     target_epsilon: Epsilon | None = Field(
-        None, description="instead of noise_multiplier: find the smallest noise that meets this ε"
+        None, description="instead of noise_multiplier: use the smallest noise that meets this ε"
     )
     target_unit: Literal["user", "user_entity"] = Field(
         "user_entity",
-        description="whose ε target_epsilon and epsilon_budget mean: a user's, or that of a user and an entity at the "
-        "95th percentile of the corpus's reach",
+        description="the ε of target_epsilon and epsilon_budget: that of a user, or of a user and an entity at the "
+        "95th percentile of the corpus's contribution bounds",
     )
-    epsilon_budget: Epsilon | None = Field(None, description="stop before this ε would be exceeded")
+    epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ at which every ε is stated; below 1/N")
     population: int | None = Field(
         None,
@@ -178,10 +187,10 @@ class PrivacyConfig(_Section):
 
     secure_noise: bool = Field(
         False,
-        description="draw noise and coins from the operating system instead of the seed: nobody can repeat the run, "
-        "and a round that is done again after a crash is paid for again",
+        description="draw noise and samples from the operating system instead of the seed: the run cannot be repeated, "
+        "and a round that is repeated after a crash counts twice in ε",
     )
-    options: dict[str, Any] = Field({}, description="the settings of a strategy that does not ship")
+    options: dict[str, Any] = Field({}, description="the settings of a strategy that is not built in")
 
     @model_validator(mode="after")
     def _one_source_of_noise(self) -> PrivacyConfig:
@@ -193,7 +202,7 @@ class PrivacyConfig(_Section):
         return self
 
     @model_validator(mode="after")
-    def _of_the_strategy(self) -> PrivacyConfig:
+    def _settings_fit_the_strategy(self) -> PrivacyConfig:
         try:
             strategy = load_strategy(self.strategy)
             strategy.check_settings(dict(self))
@@ -204,7 +213,7 @@ class PrivacyConfig(_Section):
         return self
 
     def _check_keys(self, strategy: type[Mechanism]) -> None:
-        """Refuse keys that mean something to other strategies only."""
+        """Refuse keys that only other strategies read."""
         shipped = built_in_strategies()
         for name in dict.fromkeys(key for other in shipped.values() for key in other.keys):
             if getattr(self, name) != type(self).model_fields[name].default and name not in strategy.keys:
@@ -216,20 +225,20 @@ class PrivacyConfig(_Section):
 
     @model_serializer(mode="wrap")
     def _without_empty_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Runs of strategies without options are recorded as they were before there were any."""
+        """Leave out empty options, so that records stay the same for strategies without options."""
         values: dict[str, Any] = dump(self)
         return values if self.options else {name: value for name, value in values.items() if name != "options"}
 
 
 class EvaluationConfig(_Section):
-    """How utility is measured."""
+    """The measurement of utility."""
 
-    every: int = Field(1, ge=1, description="rounds between two evaluations; the last round always is evaluated")
+    every: int = Field(1, ge=1, description="rounds between two evaluations; the last round is always evaluated")
     max_sentences: int = Field(1000, ge=1, description="held-out sentences used, a seeded sample of the split")
 
 
 class EngineConfig(_Section):
-    """Where the rounds are computed."""
+    """The engine that computes the rounds."""
 
     name: Literal["ray", "inline"] = Field("ray", description="Flower's simulation on Ray, or one process without Ray")
     nodes: int | None = Field(
@@ -248,35 +257,35 @@ class EngineConfig(_Section):
             if self.address is not None and getattr(self, name) is not None:
                 raise ValueError(
                     f"engine.{name} is {getattr(self, name)} and engine.address is '{self.address}'; allowed: one of "
-                    "them, because a running cluster decides what it has"
+                    "them, because a running cluster has a fixed size"
                 )
         return self
 
 
 def _split_at_commas(value: Any) -> Any:
-    """Return the parts of a text, so that a list can be given where only texts can, as on Flower's command line."""
+    """Return the parts of a text between commas: Flower's command line takes no lists."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class RunConfig(_Section):
-    """Everything a run depends on."""
+    """All settings of a run."""
 
     seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
     task: TaskName = Field(
         "next-word",
         description="what the model predicts: every next word, or the class of a sentence (of a corpus with classes)",
     )
-    rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, how many rounds are released")
+    rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, the number of rounds")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
     checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
     observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
         (),
-        description="what is called with every round's row: names of entry points or import paths such as "
-        "`my_module:MyObserver`; in one text with commas between them, too (docs/extending/add_an_observer.md)",
+        description="observers, called with the row of every round: names of entry points or import paths such as "
+        "`my_module:MyObserver`; also one text, separated by commas (docs/extending/add_an_observer.md)",
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
-    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)  # not at import: it looks for entry points
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)  # not at import: the default reads entry points
     server: ServerOptimizerConfig = ServerOptimizerConfig()
     averaging: AveragingConfig = AveragingConfig()
     local: LocalTrainingConfig = LocalTrainingConfig()
@@ -285,13 +294,13 @@ class RunConfig(_Section):
 
     @model_serializer(mode="wrap")
     def _without_empty_observers(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Runs without observers are recorded as they were before there were any."""
+        """Leave out empty observers, so that records stay the same for runs without observers."""
         values: dict[str, Any] = dump(self)
         return values if self.observers else {name: value for name, value in values.items() if name != "observers"}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Validate nested or dotted keys; dashes in keys are underscores (Flower's habit).
+        """Return the configuration of nested or dotted keys; dashes in keys mean underscores (as in Flower).
 
         Raises:
             ConfigError: names every mistake in one line.
@@ -299,7 +308,7 @@ class RunConfig(_Section):
         tree = nested(values)
         _check_leaves(tree)
         try:
-            # strict: "30" and true are no numbers
+            # strict: "30" and true are not numbers
             return cls.model_validate(tree, strict=True)
         except ValidationError as error:
             raise ConfigError(_explain(error)) from error
@@ -320,7 +329,7 @@ class RunConfig(_Section):
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of a TOML file (or the defaults) with ``section.key`` overrides on top.
+        """Return the configuration of a TOML file (or the defaults) with ``section.key`` overrides.
 
         ``noise_multiplier`` among the overrides takes the place of the file's ``target_epsilon``, and vice versa.
 
@@ -340,12 +349,12 @@ class RunConfig(_Section):
 
 @functools.cache
 def run_keys() -> dict[str, Key]:
-    """Every key of a run's configuration by its full name."""
+    """Return every key of a run's configuration by its full name."""
     return config_keys.keys_of(RunConfig)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file; :class:`ConfigError` names file and position of a mistake."""
+    """Return the tables of a TOML file; raise ConfigError with the file and the position of a mistake."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -357,7 +366,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """``section.key=value`` words as a mapping; :class:`ConfigError` for another form, or a key given twice."""
+    """Return ``section.key=value`` words as a mapping; raise ConfigError for another form, or a key given twice."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
@@ -369,7 +378,16 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def add_setting(values: dict[str, Any], key: str, text: str) -> None:
-    """Put the value that ``text`` stands for under ``key``; :class:`ConfigError` if another one is there."""
+    """Add the value that ``text`` means under ``key``, in place.
+
+    Args:
+        values: settings by dotted key.
+        key: the key.
+        text: its value, as :func:`parse_value` reads it.
+
+    Raises:
+        ConfigError: ``values`` already has another value under ``key``.
+    """
     value = parse_value(key, text)
     if key in values and values[key] != value:
         raise ConfigError(
@@ -379,7 +397,7 @@ def add_setting(values: dict[str, Any], key: str, text: str) -> None:
 
 
 def parse_value(key: str, text: str) -> Any:
-    """What ``text`` means for ``key``: text where the key takes any, else a TOML value, else a number."""
+    """Return the value that ``text`` means for ``key``: text if the key takes any, else a TOML value, else a number."""
     known = run_keys().get(key)
     try:
         tables = tomllib.loads(f"value = {text}")
@@ -389,14 +407,14 @@ def parse_value(key: str, text: str) -> Any:
         return tables["value"]
     if known is None or not known.is_text:
         try:
-            return float(text)  # .5 is no TOML
+            return float(text)  # .5 is not TOML
         except ValueError:
             return text
     return text
 
 
 def user_sentence_bound(setting: int | str, largest: int) -> float:
-    """n' as a number, for the corpus whose largest user owns ``largest`` sentences."""
+    """Return n' as a number, for a corpus whose largest user owns ``largest`` sentences."""
     if setting == "unbounded":
         return math.inf
     return float(largest if setting == "corpus" else setting)
@@ -407,7 +425,7 @@ def _plain(key: str) -> str:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted or nested keys as nested mappings; :class:`ConfigError` where a key is a value and a section at once."""
+    """Return dotted or nested keys as nested mappings; raise ConfigError if a key is both a value and a section."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = _plain(key).split(".")
@@ -430,7 +448,7 @@ def _frozen(value: Any) -> Any:
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Nested mappings, those of ``over`` on top."""
+    """Return the values of two nested mappings; those of ``over`` take precedence."""
     both = dict(base)
     for key, value in over.items():
         sections = isinstance(value, dict) and isinstance(both.get(key), dict)
@@ -439,7 +457,7 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``values`` without the way to choose the noise that ``over`` replaces by the other one."""
+    """Return ``values`` without noise multiplier and target ε if ``over`` sets one of them."""
     privacy, chosen = values.get("privacy"), over.get("privacy")
     if not isinstance(privacy, dict) or not isinstance(chosen, dict):
         return values
@@ -449,7 +467,7 @@ def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, An
 
 
 def _check_leaves(values: Mapping[str, Any], section: str = "") -> None:
-    """Refuse what no key can be, in any section: infinite numbers, and text that no file name or JSON can hold."""
+    """Refuse values that no key accepts: infinite numbers, and text that no file name or JSON can hold."""
     for name, value in values.items():
         key = f"{section}{name}"
         if isinstance(value, dict):
@@ -469,7 +487,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _explain(error: ValidationError) -> str:
-    """All mistakes of a configuration in one line, each key once."""
+    """Return all mistakes of a configuration in one line, each key once."""
     lines: dict[str, str] = {}
     for mistake in error.errors():
         where = ".".join(str(part) for part in mistake["loc"])

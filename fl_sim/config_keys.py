@@ -1,6 +1,14 @@
-"""The keys of a configuration, read off its pydantic models: what each may be, its default, what it means.
+"""The keys of a configuration, from its pydantic models: allowed values, default and meaning.
 
-Error messages, the command line and docs/configuration.md all speak from here, so that they cannot differ.
+Error messages, the command line and docs/configuration.md all use these keys, so they cannot differ.
+
+>>> from pydantic import Field
+>>> class Options(BaseModel):
+...     clip: float = Field(1.0, gt=0, description="the L2 clip")
+>>> keys_of(Options)["clip"].allowed
+'a number above 0'
+>>> nearest("privacy.clipp", {"privacy.clip": keys_of(Options)["clip"]})
+'privacy.clip'
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ _SYMBOLS = {
     "lr": "server.learning_rate",
     "eta": "server.learning_rate",
 }
-"""What people write for a key: the papers' letters, and customary short names."""
+"""Other names of keys: the symbols of papers, and customary short names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +41,10 @@ class Key:
 
     Attributes:
         name: with its section, such as ``privacy.q_u``.
-        allowed: the values that it may have, in words.
-        default: as it would be written in TOML; empty where the key is left out.
-        meaning: what it does.
-        is_text: whether any text is a value, so that ``2024`` means the folder and not the number.
+        allowed: the allowed values, in words.
+        default: in TOML; empty if there is none.
+        meaning: its effect.
+        is_text: whether any text is allowed, so that ``2024`` means the folder and not the number.
     """
 
     name: str
@@ -47,7 +55,7 @@ class Key:
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, Key]:
-    """Every key of ``model`` and its sections by full name, in the order of the fields."""
+    """Return every key of ``model`` and its sections by full name, in the order of the fields."""
     schema = model.model_json_schema()
     keys: dict[str, Key] = {}
     for name, field in schema["properties"].items():
@@ -61,12 +69,12 @@ def keys_of(model: type[BaseModel]) -> dict[str, Key]:
 
 
 def sections_of(keys: Mapping[str, Key]) -> list[str]:
-    """The names of the sections, in the order of their first key."""
+    """Return the names of the sections, in the order of their first key."""
     return list(dict.fromkeys(name.split(".")[0] for name in keys if "." in name))
 
 
 def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
-    """The key or section that somebody who wrote ``name`` may have meant; None where nothing is near."""
+    """Return the key or section most similar to ``name``; None if none is similar."""
     leaves: dict[str, str] = {}
     for key in keys:
         leaves.setdefault(key.rsplit(".", 1)[-1], key)
@@ -83,16 +91,16 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
 
 
 def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str, owner: str) -> None:
-    """Check the keys and values of a table by the model of the part that owns it.
+    """Check the keys and values of a table against the settings of the plug-in that reads it.
 
     Args:
-        model: what the part reads.
+        model: settings of the plug-in.
         values: the table.
-        section: the name of the table, such as ``privacy.options``.
-        owner: the name of the part.
+        section: name of the table, such as ``privacy.options``.
+        owner: name of the plug-in.
 
     Raises:
-        ValueError: a key is unknown, or a value impossible; one line that names every mistake.
+        ValueError: a key is unknown, or a value is not allowed; the message names every mistake in one line.
     """
     known = keys_of(model)
     allowed = ", ".join(f"{section}.{name}" for name in known) or f"nothing under {owner}"
@@ -111,7 +119,7 @@ def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str,
 
 
 def shown(value: Any) -> str:
-    """Return a value as its writer would know it again."""
+    """Return a value in words, as in a configuration file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -131,7 +139,7 @@ def _key(name: str, field: Mapping[str, Any], documented: Mapping[str, str]) -> 
 
 
 def _attributes(docstring: str) -> dict[str, str]:
-    """The entries of a docstring's ``Attributes:``, by name; ``a, b: text`` is an entry of both."""
+    """Return the entries of a docstring's ``Attributes:`` by name; ``a, b: text`` is an entry of both."""
     _, _, block = docstring.partition("Attributes:\n")
     entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", block, flags=re.MULTILINE)
     return {name: " ".join(text.replace("``", "`").split()) for names, text in entries for name in names.split(", ")}

@@ -2,6 +2,13 @@
 
 Both use the same ServerApp, Strategy and ClientApp and the same Flower messages. The inline grid calls the ClientApp
 directly where Flower's engine would send it the message.
+
+>>> app = ServerApp()
+>>> @app.main()
+... def count_nodes(grid, context):
+...     print(len(list(grid.get_node_ids())), "nodes")
+>>> run_inline(app, client_app, num_nodes=3)
+3 nodes
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ class Engine:
     """The engine of one run, a context manager; it may start while the run is being prepared.
 
     Args:
-        config: of the engine, if known before the preparation; None: known later.
+        config: of the engine, if known before the preparation; None if known later.
 
     Raises:
         EngineError: if it cannot be started as configured, as far as known without Ray.

@@ -1,4 +1,11 @@
-"""Flower grids: one with its nodes in this process, and one that retries lost work of another grid."""
+"""Flower grids: one with its nodes in this process, and one that retries lost work of another grid.
+
+>>> from unittest.mock import patch
+>>> with patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=SERVER_NODE):
+...     grid = AttendedGrid(InlineGrid(ClientApp(), num_nodes=2), num_nodes=2)
+>>> list(grid.get_node_ids())
+[2, 3]
+"""
 
 from __future__ import annotations
 
@@ -144,7 +151,7 @@ class AttendedGrid(Grid):
         attempts, since = 0, time.monotonic()
         while lost and (attempts < _RETRIES or time.monotonic() - since < _PATIENCE_SECONDS):
             nodes = {reply.metadata.src_node_id for reply in lost}
-            log.info("%d of %d nodes lost their worker and are asked again", len(nodes), len(requests))
+            log.info("%d of %d nodes lost their worker; their work is requested again", len(nodes), len(requests))
             retries = [_copy(message) for message in requests if message.metadata.dst_node_id in nodes]
             recovered, lost = self._ask(retries, timeout)
             replies += recovered

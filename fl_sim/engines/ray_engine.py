@@ -1,4 +1,11 @@
-"""Flower's simulation engine on Ray, started or joined while the run is being prepared."""
+"""Flower's simulation engine on Ray, started or joined while the run is being prepared.
+
+>>> engine = EngineConfig(cpus_per_node=2)
+>>> backend_config(engine)["client_resources"]["num_cpus"]
+2
+>>> count_workers([{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 3.0}}], engine)
+5
+"""
 
 from __future__ import annotations
 

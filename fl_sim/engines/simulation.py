@@ -1,4 +1,9 @@
-"""Run an experiment on its engine, from the start or from a checkpoint, and stop it gently on Ctrl-C."""
+"""Run an experiment on its engine, from the start or from a checkpoint, and stop it gently on Ctrl-C.
+
+>>> run(RunConfig.from_mapping({"out": "/dev/null/run", "engine.name": "inline"}))
+Traceback (most recent call last):
+fl_sim.storage.run_folder.ResultsError: /dev/null/run: is a file, or lies below one; a run needs a folder
+"""
 
 from __future__ import annotations
 
@@ -27,8 +32,8 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
 
     Args:
         config: the run.
-        on_row: called with the metrics of every round (round 0 is the initial model); what it raises ends the run.
-        observers: called besides those of the configuration; what they raise is ignored.
+        on_row: called with the metrics of every round (round 0 is the initial model); an exception in it ends the run.
+        observers: called besides those of the configuration; their exceptions are ignored.
 
     Returns:
         The finished run folder.
@@ -42,7 +47,7 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
 
 
 def resume(folder: str | Path, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
-    """Go on with a run that was interrupted or killed; the end is the same as without the interruption.
+    """Resume a run that was interrupted or killed; the result is the same as without the interruption.
 
     Args:
         folder: of the run.
@@ -59,7 +64,7 @@ def resume(folder: str | Path, on_row: RowCallback | None = None, observers: Seq
 def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None = None) -> RunFolder:
     """Run a prepared experiment. The first Ctrl-C stops after the round under way, the second at once.
 
-    An error that ends the run early gets a note that says what is left of it (:meth:`Experiment.abandon`).
+    An error that ends the run early gets a note on what is left of it (:meth:`Experiment.abandon`).
     """
     if on_row is not None:
         experiment.row_callbacks.append(on_row)

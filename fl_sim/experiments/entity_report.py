@@ -1,7 +1,13 @@
-"""What a training costs every single entity of a corpus: ε of a user together with it, from its own profile.
+"""ε of every single entity of a corpus, together with a user, computed from the entity's own profile.
 
-The reach of a configuration is one promise for all entities up to some size. This report says what is true of each,
-and how ε is spread over them. It is read off the private corpus, so it is for the simulation's owner: no ε covers it.
+A contribution bound gives one guarantee for all entities up to some size. This report has ε of each entity, and the
+distribution of ε over them. It is computed from the private corpus without noise, so it is for the simulation's owner.
+
+>>> bounds = Bounds(np.array([1.0, 3.0]), np.array([1.0, 3.0]), evaluations=2)
+>>> entities = EntityEpsilons([np.array([1]), np.array([2, 1])], np.array([0, 0, 1]), bounds, bounds, user=0.5)
+>>> spread = summarise(entities)["epsilon_user_entity"]
+>>> spread["median"], spread["max"], spread["share_within"]["2"]
+(1.0, 3.0, 0.6666666666666666)
 """
 
 from __future__ import annotations
@@ -34,13 +40,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained, and the user that is protected beside each entity.
+    """A training, and the user that is protected together with each entity.
 
     Attributes:
-        event: what every round releases.
+        event: release of every round.
         rounds: number of rounds.
         delta: δ at which ε is stated.
-        user_sentences: n' of the protected user; ``inf`` where none is assumed.
+        user_sentences: n' of the protected user; ``inf`` if no bound is assumed.
     """
 
     event: RoundEvent
@@ -56,8 +62,8 @@ class EntityEpsilons:
     Attributes:
         profiles: the distinct profiles: sentences of each user that mention the entity, largest first.
         profile_of: int64 (E,), the index of each entity's profile.
-        detected: ε per profile, for an entity that the tagger finds wherever it occurs.
-        robust: ε per profile, also for an entity that it misses.
+        detected: ε per profile, for an entity whose every mention the tagger detects.
+        robust: ε per profile, also for an entity that the tagger misses.
         user: ε of the user alone.
     """
 
@@ -69,17 +75,17 @@ class EntityEpsilons:
 
 
 def entity_epsilons(ownership: Ownership, training: Training, evaluations: int = EVALUATIONS) -> EntityEpsilons:
-    """ε of every entity of a corpus.
+    """Return ε of every entity of a corpus.
 
     Args:
-        ownership: who owns which sentence, and which entities it mentions.
-        training: the mechanism.
-        evaluations: at most about so many ε are computed, each for detected and missed entities. Where there are
-            more different profiles, the rarest are bounded by profiles that dominate them.
+        ownership: users, their sentences, and the entities that each mentions.
+        training: mechanism, rounds, δ and n'.
+        evaluations: number of ε to compute, at most about, each for detected and missed entities. If there are
+            more distinct profiles, the rarest are bounded by profiles that dominate them.
 
     Raises:
         ConfigError: the corpus has no entity.
-        PrivacyError: the mechanism, or ``evaluations``, is impossible.
+        PrivacyError: the mechanism or ``evaluations`` is not allowed.
     """
     if ownership.num_entities == 0:
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
@@ -93,28 +99,28 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
 
 
 def summarise(
-    found: EntityEpsilons, thresholds: Sequence[float] = THRESHOLDS, names: Sequence[str] | None = None
+    entities: EntityEpsilons, thresholds: Sequence[float] = THRESHOLDS, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The report as plain values: how ε is spread over the entities, and the worst profiles.
+    """Return the report as plain values: the distribution of ε over the entities, and the worst profiles.
 
     Args:
-        found: what :func:`entity_epsilons` computed.
-        thresholds: the shares of entities within these ε are given.
-        names: of the entities, by entity id, to be named among the worst; None names nobody.
+        entities: result of :func:`entity_epsilons`.
+        thresholds: values of ε for which to report the share of entities within them.
+        names: of the entities, by entity id, for the worst profiles; None leaves names out.
     """
     return {
-        "entities": len(found.profile_of),
-        "distinct_profiles": len(found.profiles),
-        "evaluations": found.detected.evaluations,
-        "epsilon_user": found.user,
-        "epsilon_user_entity": _spread(found.detected, found.profile_of, thresholds),
-        "epsilon_user_entity_robust": _spread(found.robust, found.profile_of, thresholds),
-        "worst": _worst(found, names),
+        "entities": len(entities.profile_of),
+        "distinct_profiles": len(entities.profiles),
+        "evaluations": entities.detected.evaluations,
+        "epsilon_user": entities.user,
+        "epsilon_user_entity": _spread(entities.detected, entities.profile_of, thresholds),
+        "epsilon_user_entity_robust": _spread(entities.robust, entities.profile_of, thresholds),
+        "worst": _worst(entities, names),
     }
 
 
 def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], Ints]:
-    """The different profiles, and which of them each entity has."""
+    """Return the distinct profiles, and the index of each entity's profile, int64 (E,)."""
     offsets, sentences = entity_profiles.offsets, entity_profiles.sentences
     numbers: dict[bytes, int] = {}
     profile_of = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -126,14 +132,14 @@ def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], 
 def _bounds(
     accountant: ProfileAccountant, distinct: Sequence[profiles.Profile], profile_of: Ints, evaluations: int
 ) -> Bounds:
-    """ε per distinct profile; those that the mechanism cannot tell apart are computed once."""
+    """Return ε per distinct profile; profiles that the mechanism cannot tell apart are computed once."""
     numbers: dict[bytes, int] = {}
     reduced = (profiles.reduced(accountant.event, profile) for profile in distinct)
     kinds = np.array([numbers.setdefault(profile.tobytes(), len(numbers)) for profile in reduced])
     different = [np.frombuffer(key, dtype=np.int64) for key in numbers]
     multiplicities = np.bincount(kinds[profile_of], minlength=len(different))
-    found = bound_all(different, multiplicities.tolist(), accountant.epsilons, evaluations)
-    return Bounds(found.upper[kinds], found.lower[kinds], found.evaluations)
+    bounds = bound_all(different, multiplicities.tolist(), accountant.epsilons, evaluations)
+    return Bounds(bounds.upper[kinds], bounds.lower[kinds], bounds.evaluations)
 
 
 def _spread(bounds: Bounds, profile_of: Ints, thresholds: Sequence[float]) -> dict[str, Any]:
@@ -149,28 +155,28 @@ def _spread(bounds: Bounds, profile_of: Ints, thresholds: Sequence[float]) -> di
 
 
 def _quantile(values: Floats, share: float) -> float:
-    """A value that occurs, never interpolated: at least this share of the entities lies within it."""
+    """Return the smallest occurring value, never interpolated, with at least this share of ``values`` within it."""
     return float(np.quantile(values, share, method="inverted_cdf"))
 
 
-def _worst(found: EntityEpsilons, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The profiles with the largest ε, each with the entities that have it."""
-    sentences = np.array([profile.sum() for profile in found.profiles])
-    order = np.lexsort((-sentences, -found.robust.upper, -found.detected.upper))
-    return [_described(found, int(index), names) for index in order[:WORST]]
+def _worst(entities: EntityEpsilons, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return the profiles with the largest ε, each with its entities."""
+    sentences = np.array([profile.sum() for profile in entities.profiles])
+    order = np.lexsort((-sentences, -entities.robust.upper, -entities.detected.upper))
+    return [_profile_row(entities, int(index), names) for index in order[:WORST]]
 
 
-def _described(found: EntityEpsilons, index: int, names: Sequence[str] | None) -> dict[str, Any]:
-    profile = found.profiles[index]
-    entities = np.flatnonzero(found.profile_of == index)
+def _profile_row(entities: EntityEpsilons, index: int, names: Sequence[str] | None) -> dict[str, Any]:
+    profile = entities.profiles[index]
+    ids = np.flatnonzero(entities.profile_of == index)
     counts, users = np.unique(profile, return_counts=True)
-    described: dict[str, Any] = {
+    row: dict[str, Any] = {
         "users": len(profile),
         "sentences": int(profile.sum()),
         "max_per_user": int(profile.max(initial=0)),
         "users_by_sentences": {str(n): int(m) for n, m in zip(counts, users, strict=True)},
-        "entities": len(entities),
-        "epsilon_user_entity": float(found.detected.upper[index]),
-        "epsilon_user_entity_robust": float(found.robust.upper[index]),
+        "entities": len(ids),
+        "epsilon_user_entity": float(entities.detected.upper[index]),
+        "epsilon_user_entity_robust": float(entities.robust.upper[index]),
     }
-    return described if names is None else described | {"names": [names[int(entity)] for entity in entities]}
+    return row if names is None else row | {"names": [names[int(entity)] for entity in ids]}

@@ -1,7 +1,13 @@
-"""Utility on held-out text: what the task's metrics say of the model, and of a reference that knows no text.
+"""Utility on held-out text: the task's metrics of the model, and of a reference without a model.
 
-The held-out figures and references are computed from private text without noise: for the simulation's owner, not
-for release.
+Metrics and references are computed from private text without noise: they are for the simulation's owner, not for
+release.
+
+>>> split = EncodedSplit(np.arange(10, dtype=np.int32), np.arange(6, dtype=np.int64) * 2)  # 5 sentences, 2 tokens each
+>>> held_out_sample(split, max_sentences=9, seed=0).tolist()
+[0, 1, 2, 3, 4]
+>>> len(held_out_sample(split, max_sentences=3, seed=0))
+3
 """
 
 from __future__ import annotations
@@ -29,7 +35,13 @@ _AT_ONCE = 1 << 20  # tokens counted at a time, so that counting needs no memory
 
 
 def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> IntArray:
-    """The ids of at most ``max_sentences`` held-out sentences, the same for every run with that seed."""
+    """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``.
+
+    Args:
+        encoded: the held-out split.
+        max_sentences: size of the sample.
+        seed: of the sample; runs with the same seed have the same sample.
+    """
     sentences = len(encoded.offsets) - 1
     if sentences <= max_sentences:
         return np.arange(sentences, dtype=np.int64)
@@ -39,11 +51,11 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSentences:
-    """The sentences on which a run is measured.
+    """The n sentences on which a run is measured.
 
     Attributes:
-        examples: what the model reads.
-        words: white-space separated words of each, its end counted as one more, int64 (n,); 0 for a sentence that
+        examples: the sentences as input of the model.
+        words: number of white-space separated words of each, plus one for its end, int64 (n,); 0 for a sentence that
             was cut to the context.
     """
 
@@ -52,7 +64,14 @@ class HeldOutSentences:
 
     @classmethod
     def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
-        """The sentences ``ids`` of a split with these texts."""
+        """Return the sentences ``ids`` of a split.
+
+        Args:
+            model: its context length and end token decide which sentences are cut.
+            source: examples of the split.
+            texts: of the split.
+            ids: int64 (n,).
+        """
         examples = source.read(ids)
         whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
         words = np.array([len(text.split()) + 1 for text in texts.take(pa.array(ids)).to_pylist()], dtype=np.int64)
@@ -61,32 +80,44 @@ class HeldOutSentences:
     def read_by(
         self, model: LanguageModel, folder: Path, observer: Observer = lambda done, total: None
     ) -> HeldOutSentences:
-        """The same sentences as the frozen body of ``model`` reads them, from a file in ``folder`` that is made if
-        need be; unchanged for a model whose body trains."""
+        """Return the sentences with the features of the frozen body of ``model``; unchanged if the body trains.
+
+        Args:
+            model: of the run.
+            folder: of the file of features, which is written if it is missing.
+            observer: called with the progress.
+        """
         if not model.reads_features or not self.examples:
             return self
         offsets = np.cumsum([0, *(len(example) for example in self.examples)], dtype=np.int64)
         encoded = EncodedSplit(np.concatenate([example.tokens for example in self.examples]), offsets)
         features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
-        read = zip(self.examples, features, strict=True)
-        return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in read], self.words)
+        pairs = zip(self.examples, features, strict=True)
+        return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in pairs], self.words)
 
 
 def measure(model: LanguageModel, sentences: HeldOutSentences) -> dict[str, float]:
-    """The task's metrics of the model (`fl_sim.clients.tasks`), by name."""
-    # One thread, as in the workers: several on cores that the workers share slow each other down many times over.
+    """Return the task's metrics of the model (`fl_sim.clients.tasks`) by name."""
+    # One thread, as in the workers: more threads on the same cores slow each other down many times over.
     torch.set_num_threads(1)
     return model.task.metrics(held_out(model, sentences.examples), sentences.words)
 
 
 def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
-    """What one gets without a model, from the training text: ``unigram_perplexity`` (and ``…_per_word``) of the
-    add-one-smoothed unigram model on the same predicted tokens, or ``majority_error`` of always saying the most
-    frequent class."""
+    """Return the metrics of a reference that is estimated from the training text alone.
+
+    For next-word prediction: ``unigram_perplexity`` and ``unigram_perplexity_per_word`` of the add-one-smoothed
+    unigram model on the same tokens. For classification: ``majority_error`` of the most frequent class.
+
+    Args:
+        model: its task and vocabulary.
+        train: the training examples.
+        sentences: the held-out sentences.
+    """
     if isinstance(model.task, Classification):
         return {"majority_error": _majority_error(train, sentences.examples)}
-    found = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.words)
-    return {f"unigram_{name}": value for name, value in found.items() if name != "loss"}
+    metrics = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.words)
+    return {f"unigram_{name}": value for name, value in metrics.items() if name != "loss"}
 
 
 def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> HeldOut:
@@ -100,7 +131,7 @@ def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> H
 
 
 def _predicted(encoded: EncodedSplit, vocabulary: int) -> IntArray:
-    """How often each token is predicted, (vocabulary,): in every sentence but as its first, which nothing predicts."""
+    """Return how often each token is predicted, int64 (vocabulary,); the first token of a sentence never is."""
     firsts = encoded.tokens[encoded.offsets[:-1][encoded.lengths > 0]]
     counts = -np.bincount(firsts, minlength=vocabulary)
     for start in range(0, len(encoded.tokens), _AT_ONCE):

@@ -1,7 +1,11 @@
-"""One run from start to end, as the server sees it: preparation, every round, and the finished run folder.
+"""One run on the server, from start to end: preparation, every round, and the finished run folder.
 
-An :class:`Experiment` is everything about a run except where its rounds are computed; :mod:`fl_sim.engines.server_app`
-gives it a Flower grid, :mod:`fl_sim.engines.engine` decides what that grid is.
+An :class:`Experiment` is everything about a run except the engine that computes its rounds:
+:mod:`fl_sim.engines.server_app` gives it a Flower grid, which :mod:`fl_sim.engines.engine` chooses.
+
+>>> Experiment.resume("no/such/run")  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+fl_sim.storage.run_folder.ResultsError: ...no/such/run: ...
 """
 
 from __future__ import annotations
@@ -59,8 +63,8 @@ _ENCODED = "encoded"
 class Experiment:
     """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
-    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share, and what a
-    frozen encoder made of its sentences. They are as private as the text, so they are removed at the end.
+    While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share, and the
+    features of a frozen encoder. They are as private as the text, so they are removed at the end.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class Experiment:
         planned: Planned,
         model: LanguageModel,
         folder: RunFolder,
-        place: RunClaim,
+        claim: RunClaim,
         ledger: Ledger,
         observers: Observers,
     ) -> None:
@@ -80,13 +84,13 @@ class Experiment:
         self.corpus = corpus
         self._coverage = read_coverage(corpus)
         self.row_callbacks: list[Callable[[Row], None]] = []
-        """Parts of the project that are called with every round's row; what they raise ends the run."""
+        """Functions called with the row of every round; an exception in one of them ends the run."""
         self._observers = observers
         self.stop_requested = False
         self._stopping = False
-        self._place = place
+        self._claim = claim
         self._model = model
-        self._charges = PrivacySpent(ledger, config, planned)
+        self._privacy_spent = PrivacySpent(ledger, config, planned)
         self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
@@ -109,21 +113,21 @@ class Experiment:
 
         Args:
             config: the run.
-            when_planned: called once the ε of the run is known, before the model is built and the corpus is read: the
-                engine may start meanwhile.
+            when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
+                the engine can start meanwhile.
             observers: called besides those of the configuration.
 
         Raises:
-            ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that could not
-                run. The folder is then as it was, and so are the folders above it.
+            ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that cannot
+                run. The folder and its parents are then unchanged.
         """
-        watching = _observers(config, observers)
+        all_observers = _observers(config, observers)
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
-        place = RunClaim.claim(Path(path).expanduser().absolute())
+        claim = RunClaim.claim(Path(path).expanduser().absolute())
         try:
-            return cls._prepared(with_absolute_paths(config), place, when_planned, watching)
+            return cls._prepared(with_absolute_paths(config), claim, when_planned, all_observers)
         except BaseException:
-            place.discard()
+            claim.discard()
             raise
 
     @classmethod
@@ -133,7 +137,7 @@ class Experiment:
         when_planned: WhenPlanned = lambda engine: None,
         observers: Sequence[RunObserver] = (),
     ) -> Experiment:
-        """Open a run that was stopped, ready to go on after its last checkpoint.
+        """Open a stopped run, to be continued after its last checkpoint.
 
         Args:
             path: the run's folder.
@@ -142,22 +146,22 @@ class Experiment:
 
         Raises:
             PluginError: if an observer of its configuration cannot be loaded.
-            ResultsError: if it is no run folder, is finished, is at work in another process, is corrupt, or its
-                corpus, its plan or its ε can no longer be reproduced.
+            ResultsError: if it is not a run folder, is finished, is in use by another process, is corrupt, or its
+                corpus, plan or ε can no longer be reproduced.
             LedgerError: if its ledger cannot be trusted.
         """
         folder = RunFolder.open(Path(path).absolute())
-        place = RunClaim.hold(folder.path)
+        claim = RunClaim.hold(folder.path)
         try:
-            return cls._resumed(folder, place, when_planned, observers)
+            return cls._resumed(folder, claim, when_planned, observers)
         except BaseException:
             shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
-            place.release()
+            claim.release()
             raise
 
     @classmethod
     def _prepared(
-        cls, config: RunConfig, place: RunClaim, when_planned: WhenPlanned, observers: Observers
+        cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
     ) -> Experiment:
         corpus = open_corpus(config)
         planned = plan_run(config, corpus.ownership(config.corpus.train_split))
@@ -165,38 +169,38 @@ class Experiment:
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)
-        folder = RunFolder.create(place.path, config=described, environment=environment.describe())
-        experiment = cls(config, corpus, planned, model, folder, place, Ledger.create(folder.path), observers)
+        folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
+        experiment = cls(config, corpus, planned, model, folder, claim, Ledger.create(folder.path), observers)
         experiment._announce(None)
         return experiment
 
     @classmethod
     def _resumed(
-        cls, folder: RunFolder, place: RunClaim, when_planned: WhenPlanned, observers: Sequence[RunObserver]
+        cls, folder: RunFolder, claim: RunClaim, when_planned: WhenPlanned, observers: Sequence[RunObserver]
     ) -> Experiment:
         result = folder.result
         if result is not None and result.get("stopped") != "interrupted":
             raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
-        began = Record.read(folder)
-        config = began.config
-        watching = _observers(config, observers)
-        corpus = began.open_corpus(folder)
+        record = Record.read(folder)
+        config = record.config
+        all_observers = _observers(config, observers)
+        corpus = record.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
-        planned = plan_run(config, ownership, noise_multiplier=began.noise_multiplier)
-        began.check(folder, planned)
+        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier)
+        record.check(folder, planned)
         ledger = Ledger.open(folder.path)
         if result is not None:
             ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
-        experiment = cls(config, corpus, planned, model, folder, place, ledger, watching)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
-        experiment._last_round = experiment._charges.go_on_after(experiment._first_round - 1)
+        experiment._last_round = experiment._privacy_spent.go_on_after(experiment._first_round - 1)
         experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
         return experiment
 
     def execute(self, grid: Grid) -> None:
-        """Run the rounds that are left on ``grid`` and finish the run folder."""
+        """Run the remaining rounds on ``grid`` and finish the run folder."""
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             if self._features is not None:
@@ -216,23 +220,23 @@ class Experiment:
             self._leave()
 
     def abandon(self, error: BaseException) -> None:
-        """Clean up after ``error``: remove a folder without measurements, and note on the error what is left."""
+        """Clean up after ``error``: remove a folder without measurements, and add a note on what is left."""
         self._leave()
         where = self.folder.path
-        if self.folder.last_round is None and self._place.new:
-            self._place.discard()
+        if self.folder.last_round is None and self._claim.new:
+            self._claim.discard()
             error.add_note("no round was run, and no run folder is left")
         elif str(where) not in str(error):
             error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
 
     def _announce(self, last_round: int | None) -> None:
-        """Announce the start of the run to its observers, and the round after which it goes on."""
+        """Announce the start of the run to its observers, and the round after which it is resumed."""
         rounds, warnings = self.planned.rounds, self.planned.warnings
         self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
 
     def _leave(self) -> None:
         shutil.rmtree(self._encoded, ignore_errors=True)
-        self._place.release()
+        self._claim.release()
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """Restore the state of ``checkpoint``; without one the run begins again."""
@@ -247,7 +251,7 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
-        self._charges.check_head(checkpoint.ledger)
+        self._privacy_spent.check_head(checkpoint.ledger)
         self.folder.check_head(checkpoint.folder)
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
@@ -255,8 +259,8 @@ class Experiment:
         self._first_round = checkpoint.server_round + 1
 
     def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Evaluate the round, record it, and write the checkpoint from which the run can go on."""
-        # A stop that is requested from here on lets one more round run, which then is the last.
+        """Evaluate the round, record it, and write the checkpoint from which the run can be resumed."""
+        # A stop requested from here on lets one more round run, which is then the last.
         self._stopping = self.stop_requested
         last = self._stopping or server_round == self._last_round
         self._vector = arrays_to_vector(arrays)
@@ -264,14 +268,14 @@ class Experiment:
         row: dict[str, Any] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
             row |= evaluate.measure(self._model, self._held_out)
-        row |= self._charges.after(server_round)
+        row |= self._privacy_spent.after(server_round)
         if server_round > 0:
             row |= self._strategy.tally.metrics()
         row["seconds"] = time.monotonic() - self._round_began
         self._round_began = time.monotonic()
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
-            heads = self._charges.head(), self.folder.head()
+            heads = self._privacy_spent.head(), self.folder.head()
             state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
             state.write(self.folder.checkpoint_dir)
         for callback in self.row_callbacks:
@@ -296,8 +300,8 @@ class Experiment:
             },
             "task": self.config.task,
             **self._utility(metrics),
-            **self._charges.altogether(),
-            "ledger": self._charges.head(),
+            **self._privacy_spent.total(),
+            "ledger": self._privacy_spent.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.protected.record(),
             "warnings": list(self.planned.warnings),
@@ -307,7 +311,7 @@ class Experiment:
 
     def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
         """Return the task's figures at the start, at the end, and of a reference without a model."""
-        measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # rounds between two evaluations: none
+        measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # not rounds between two evaluations
         names = [name for name in ("perplexity", "perplexity_per_word", "error") if name in measured]
         final = {name: float(measured[name].iloc[-1]) for name in names}
         if "perplexity" in final:
@@ -357,7 +361,7 @@ class Experiment:
         federation = Federation(
             workspace=workspace.model_dump_json(),
             sentences_per_user=self.corpus.ownership(config.corpus.train_split).sentences_per_user,
-            seed=self._charges.sampling_seed,
+            seed=self._privacy_spent.sampling_seed,
         )
         size, rounds = self._model.num_parameters, self.planned.rounds
         return BoundedSumStrategy(
@@ -367,12 +371,12 @@ class Experiment:
                 optimizer=build_optimizer(config.server, size, rounds),
                 average=IterateAverage(config.averaging, size, rounds),
                 should_stop=lambda: self._stopping,
-                before_release=self._charges.before_release,
+                before_release=self._privacy_spent.before_release,
                 secure_noise=config.privacy.secure_noise,
             )
         )
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:
-    """Return the observers of a configuration, then those that the caller passes."""
+    """Return the observers of a configuration, followed by those of the caller."""
     return Observers([*load_observers(config.observers), *checked_observers(observers)])

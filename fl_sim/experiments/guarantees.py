@@ -1,6 +1,16 @@
-"""The guarantee after every round: ε of a user, and of a user with an entity at the corpus's contribution bounds.
+"""The guarantee of a run after every round: ε of a user, and of a user and an entity within a contribution bound.
 
-The curves follow from the plan and the number of rounds alone, so they are computed once, before the first round.
+The curves follow from the plan alone, so they are computed once, before the first round.
+
+>>> from fl_sim.strategies.uedp import UserEntityDP
+>>> rates = {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1}
+>>> mechanism = UserEntityDP(population=50, **rates, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
+>>> plan = PrivacyPlan(mechanism=mechanism, rounds=2, delta=1e-5)
+>>> bounds = dict.fromkeys(CONTRIBUTION_QUANTILES, ContributionBound(users=2, sentences_per_user=1))
+>>> guarantees = Guarantees.of(plan, Protected(12, bounds, dict.fromkeys(bounds, 1.0), largest_user=12))
+>>> epsilon = guarantees.after(2)
+>>> 0 < epsilon["epsilon_user"] < epsilon["epsilon_user_entity_max"] < epsilon["epsilon_user_entity_robust_max"]
+True
 """
 
 from __future__ import annotations
@@ -20,19 +30,20 @@ from fl_sim.strategies.mechanism import PrivacyPlan
 
 CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
-# ε is computed after at most so many numbers of rounds; between two of them the later, larger one holds.
+# ε is computed for at most this many numbers of rounds; between two of them the later, larger ε holds.
 _MOST_COUNTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """Whom the printed ε speak of, read off the corpus (and therefore for its owner's eyes).
+    """The user and the entity that the reported ε protect, computed from the corpus and so for its owner alone.
 
     Attributes:
-        user_sentences: n' of the protected user; ``inf`` where none is assumed.
-        reach: the reach of the protected entity at the corpus's median, 95th percentile and maximum.
-        coverage: the share of the corpus's entities that lie within each reach.
-        largest_user: the most sentences that a user of the corpus has.
+        user_sentences: n' of the protected user; ``inf`` if no bound is assumed.
+        entity_bounds: contribution bounds of the protected entity at the corpus's median, 95th percentile and
+            maximum.
+        coverage: share of the corpus's entities within each bound.
+        largest_user: number of sentences of the corpus's largest user.
     """
 
     user_sentences: float
@@ -42,7 +53,7 @@ class Protected:
 
     @classmethod
     def of(cls, ownership: Ownership, privacy: PrivacyConfig) -> Protected:
-        """The protected parties of a corpus."""
+        """Return the protected user and entity of a corpus."""
         largest = int(ownership.sentences_per_user.max(initial=0))
         contributions = ownership.entity_contributions()
         bounds = dict.fromkeys(CONTRIBUTION_QUANTILES, NO_ENTITY)
@@ -55,12 +66,12 @@ class Protected:
         return cls(user_sentence_bound(privacy.user_sentences, largest), bounds, coverage, largest)
 
     def target(self, unit: str) -> Adjacency:
-        """The adjacency that a target or a budget means."""
+        """Return the adjacency of a target or budget for ``unit``."""
         entity_bound = self.entity_bounds["p95"] if unit == "user_entity" else NO_ENTITY
         return Adjacency(user_sentences=self.user_sentences, entity_bound=entity_bound)
 
     def record(self) -> dict[str, Any]:
-        """For the run's record."""
+        """Return the bounds and their coverage, JSON-ready, for the result of the run."""
         return {
             "user_sentences": self.user_sentences,
             "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
@@ -70,17 +81,19 @@ class Protected:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """ε after 0, 1, …, T rounds under the names that metrics use.
+    """ε after 0, 1, …, T rounds, under the names of the metrics.
 
-    Each is proven, but for the claims that a mechanism has besides
-    (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
+    Every curve is proven except the mechanism's claims (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
+
+    Attributes:
+        curves: float64 (T+1,) by name.
     """
 
     curves: Mapping[str, npt.NDArray[np.float64]]
 
     @classmethod
     def of(cls, plan: PrivacyPlan, protected: Protected) -> Guarantees:
-        """All curves of a plan."""
+        """Return all curves of a plan."""
         event = plan.mechanism.event()
         curves = {
             "epsilon_user": _curve(plan, Adjacency(protected.user_sentences)),
@@ -97,25 +110,25 @@ class Guarantees:
         return cls(curves | plan.mechanism.claims(plan.rounds, plan.delta))
 
     def after(self, rounds: int) -> dict[str, float]:
-        """ε of every kind after ``rounds`` rounds."""
+        """Return every ε after ``rounds`` rounds, by name."""
         return {name: float(curve[rounds]) for name, curve in self.curves.items()}
 
     def rounds_within(self, budget: float, unit: str) -> int:
-        """How many rounds may be released before ε of ``unit`` would exceed ``budget``."""
+        """Return the number of rounds within ``budget``, an ε of ``unit``."""
         return int(np.count_nonzero(self.curves[epsilon_name(unit)][1:] <= budget))
 
 
 def epsilon_name(unit: str) -> str:
-    """The metric that a target or a budget for ``unit`` means."""
+    """Return the name of the metric that a target or budget for ``unit`` limits."""
     return "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
 
 
 def _curve(plan: PrivacyPlan, adjacency: Adjacency, *, robust: bool = False) -> npt.NDArray[np.float64]:
-    """ε after 0, 1, …, T rounds: at each the smallest figure that is proven."""
+    """Return ε after 0, 1, …, T rounds, float64 (T+1,): the smallest proven value at each."""
     last = plan.rounds
     counts = np.unique(np.linspace(1, last, min(last, _MOST_COUNTS)).round().astype(np.int64))
     epsilons = plan.epsilon_curve(adjacency, counts.tolist(), robust=robust)
-    if len(counts) > SHORT_CURVE:  # on its own the last has a finer grid, and targets are met on that
+    if len(counts) > SHORT_CURVE:  # alone, the last has a finer grid, which targets are calibrated on
         epsilons[-1] = min(epsilons[-1], plan.epsilon_curve(adjacency, [last], robust=robust)[0])
     # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
     monotone = np.minimum.accumulate(epsilons[::-1])[::-1]

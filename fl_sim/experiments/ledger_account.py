@@ -1,4 +1,12 @@
-"""ε of one run, or of several on one corpus, from their ledgers alone."""
+"""ε of one run, or of several on one corpus, from their ledgers alone.
+
+>>> account = account_for([], Adjacency(12), Adjacency(12), delta=1e-5, joined_at=None)
+>>> account["releases"], account["epsilon_user"]
+(0, 0.0)
+>>> read_ledgers(["no/such/run"])
+Traceback (most recent call last):
+fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
+"""
 
 from __future__ import annotations
 
@@ -12,7 +20,7 @@ from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, sin
 
 
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
-    """The ledgers of run folders, checked; of finished runs also against the copy of the head in the result.
+    """Return the ledgers of run folders, checked; those of finished runs also against the head hash in the result.
 
     Raises:
         LedgerError: a ledger is missing, changed, cut off or reordered.
@@ -32,17 +40,17 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
 def account_for(
     ledgers: Sequence[Ledger], user: Adjacency, both: Adjacency, delta: float, joined_at: int | None
 ) -> dict[str, Any]:
-    """ε of all that ``ledgers`` say was released.
+    """Return ε of all releases that ``ledgers`` record.
 
     Args:
         ledgers: of runs on one corpus.
         user: the protected user alone.
-        both: the user with an entity of some reach.
+        both: the user together with an entity within a contribution bound.
         delta: δ, in (0, 1).
-        joined_at: charge the protected parties only from this round on; of a single run.
+        joined_at: the round at which the protected user and entity joined, of a single run; None counts all releases.
 
     Raises:
-        LedgerError: the runs are not independent, or ``joined_at`` means no round.
+        LedgerError: the runs are not independent, or ``joined_at`` is not a round.
     """
     entries = together(ledgers)
     if joined_at is not None:

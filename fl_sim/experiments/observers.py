@@ -35,14 +35,14 @@ _METHODS = ("on_start", "on_round", "on_end")
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """What an observer learns when a run starts.
+    """The information that observers get when a run starts.
 
     Attributes:
         path: the run's folder.
         config: the configuration, paths made absolute.
-        rounds: how many rounds are to be released; fewer than ``config.rounds`` where a budget ends the run.
-        last_round: the round after which the run goes on; None for a run that starts from the beginning.
-        warnings: what the owner should know, each a sentence.
+        rounds: number of rounds to release; fewer than ``config.rounds`` if a budget ends the run.
+        last_round: the round after which the run is resumed; None for a new run.
+        warnings: for the owner, each a sentence.
     """
 
     path: Path

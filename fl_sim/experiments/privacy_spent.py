@@ -1,6 +1,18 @@
-"""What a run has spent: its ledger, in the figures that metrics and results use.
+"""The privacy that a run has spent: ε of the releases in its ledger, by the names of the metrics.
 
-A round that is released again with fresh noise spends as much again, so ε follows from releases, not from rounds.
+A round that is released twice with different noise counts twice, so ε follows from releases, not from rounds.
+
+>>> import tempfile, numpy as np
+>>> from pathlib import Path
+>>> from fl_sim.data_prep.store.ownership import Ownership
+>>> from fl_sim.experiments.run_plan import plan_run
+>>> config = RunConfig.from_mapping({"privacy.strategy": "user_level", "rounds": 3})
+>>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     spent = PrivacySpent(Ledger.create(Path(folder)), config, plan_run(config, two_users))
+...     spent.before_release(1)
+...     spent.total()["releases"]
+1
 """
 
 from __future__ import annotations
@@ -18,31 +30,31 @@ from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
 
 class PrivacySpent:
-    """The ledger of a run under one plan, and ε of what it says."""
+    """The ledger of a run under one plan, and ε of its releases."""
 
     def __init__(self, ledger: Ledger, config: RunConfig, planned: Planned) -> None:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._terms = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
+        self._release = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
         self._planned = planned
         self._guarantees = planned.guarantees
-        # Secure noise needs coins that are as fresh: ε of two releases of a round counts on two independent cohorts.
+        # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
         self.sampling_seed = secrets.randbits(128) if self._secure else config.seed
 
     @property
     def before_release(self) -> Callable[[int], None]:
-        """What the strategy calls before it draws a round's noise."""
-        return self._ledger.recorder(self._terms)
+        """Return the function that the strategy calls before it draws the noise of a round."""
+        return self._ledger.recorder(self._release)
 
     def go_on_after(self, server_round: int) -> int:
-        """Get ready to release the rounds after ``server_round``; returns the last round that may be released.
+        """Prepare to release the rounds after ``server_round``; return the last round that may be released.
 
-        Secure noise cannot be drawn twice: rounds that a crash made the run forget are paid for again, from the
-        budget if there is one.
+        Secure noise cannot be drawn twice: rounds that were lost in a crash are released again and count again,
+        against the budget if there is one.
 
         Raises:
-            ResultsError: the ledger does not know ``server_round``.
+            ResultsError: the ledger ends before ``server_round``.
         """
         if self._ledger.last_round < server_round:
             raise ResultsError(
@@ -59,19 +71,19 @@ class PrivacySpent:
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
-        """``releases`` of the rounds up to ``server_round``, and their ε of every kind."""
+        """Return ``releases``, their number up to ``server_round``, and every ε of them."""
         return self._figures(self._ledger.releases(up_to=server_round))
 
-    def altogether(self) -> dict[str, float]:
-        """The same of everything that was released."""
+    def total(self) -> dict[str, float]:
+        """Return the number of all releases and every ε of them."""
         return self._figures(len(self._ledger.entries))
 
     def head(self) -> dict[str, str | int]:
-        """For the run's result and its checkpoints: a copy of the ledger's head."""
+        """Return the head of the ledger, for the run's result and checkpoints."""
         return self._ledger.head
 
     def check_head(self, head: Mapping[str, Any]) -> None:
-        """See that the ledger still begins with what was sealed; :class:`LedgerError` if it does not."""
+        """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""
         self._ledger.check_head(head)
 
     def _figures(self, releases: int) -> dict[str, float]:

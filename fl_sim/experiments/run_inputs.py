@@ -1,4 +1,11 @@
-"""What a run is made from: its corpus and its model, opened and checked."""
+"""The inputs of a run, opened and checked: its corpus, its task and its model.
+
+>>> corpus = open_corpus(RunConfig())
+>>> held_out_split(RunConfig(), corpus), task_of(RunConfig(), corpus).name
+('validation', 'next-word')
+>>> Path(with_absolute_paths(RunConfig.from_mapping({"corpus.path": "mine"})).corpus.path).is_absolute()
+True
+"""
 
 from __future__ import annotations
 
@@ -29,11 +36,11 @@ def check_rule_of(mechanism: Mechanism) -> None:
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
-    """Open the corpus of a run with the splits that it needs; every checksum is verified, because ε rests on it.
+    """Open the corpus of a run with the splits that it needs; every checksum is verified, because ε depends on it.
 
     Args:
         config: of the run.
-        fingerprint: of the corpus when the run began; what was appended since is left out.
+        fingerprint: of the corpus when the run began; sentences appended since are left out.
 
     Raises:
         CorpusError: the folder is no prepared corpus, or has changed since.

@@ -1,4 +1,12 @@
-"""From a configuration and a corpus to the plan of a run: the mechanism, the noise for a target, the budget."""
+"""The plan of a run, from its configuration and corpus: mechanism, noise for a target, rounds within a budget.
+
+>>> import numpy as np
+>>> offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
+>>> ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
+>>> planned = plan_run(RunConfig.from_mapping({"rounds": 2, "privacy.noise_multiplier": 50.0}), ownership)
+>>> planned.rounds, planned.guarantees.after(2)["epsilon_user"] < 1
+(2, True)
+"""
 
 from __future__ import annotations
 
@@ -19,14 +27,14 @@ from fl_sim.strategies.registry import built_in_strategies, load_strategy
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a run will do and guarantee.
+    """The plan and the guarantees of a run.
 
     Attributes:
         plan: the mechanism, with the noise for a target filled in.
-        protected: whom the ε speak of.
+        protected: the user and the entity that ε protects.
         guarantees: ε after every round.
-        rounds: how many rounds will be released; fewer than the plan's where a budget ends the run.
-        warnings: what the owner should know, each a sentence.
+        rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
+        warnings: for the owner, each a sentence.
     """
 
     plan: PrivacyPlan
@@ -37,17 +45,17 @@ class Planned:
 
 
 def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | None = None) -> Planned:
-    """Resolve the plan of a run.
+    """Return the plan of a run.
 
     Args:
-        config: what is asked for.
-        ownership: who owns which sentence of the training split.
-        noise_multiplier: z as a run recorded it for its target when it began; None to find it now.
+        config: of the run.
+        ownership: users, sentences and entities of the training split.
+        noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
 
     Raises:
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
             that cannot be trained on privately.
-        PrivacyError: for an impossible privacy parameter.
+        PrivacyError: for a privacy parameter that is not allowed.
     """
     _check_corpus(config, ownership)
     protected = Protected.of(ownership, config.privacy)
@@ -83,7 +91,7 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
 
 
 def _untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
-    """Return the plan with the noise multiplier that is given, or the strategy's default."""
+    """Return the plan with the configured noise multiplier, or the strategy's default."""
     privacy = config.privacy
     settings = Settings(
         strategy=privacy.strategy,
@@ -108,7 +116,7 @@ def _untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
 
 
 def _refuse_targets(privacy: PrivacyConfig) -> None:
-    """A strategy without a guarantee can meet no ε."""
+    """Refuse a target or a budget under a strategy without a guarantee."""
     for name in ("target_epsilon", "epsilon_budget"):
         if getattr(privacy, name) is not None:
             raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")

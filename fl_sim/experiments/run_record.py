@@ -1,4 +1,11 @@
-"""What a run folder records at its start (config.json), and whether this installation can still go on from it."""
+"""The record of a run at its start (config.json), and the check that this installation can resume the run.
+
+>>> from pathlib import Path
+>>> tree = {"run": {"rounds": 5}, "plan": {"noise_multiplier": 4.0}, "corpus": {"fingerprint": "0a1b"}}
+>>> record = Record.read(RunFolder(Path("runs/first"), config=tree, environment={}))
+>>> record.config.rounds, record.noise_multiplier, record.fingerprint
+(5, 4.0, '0a1b')
+"""
 
 from __future__ import annotations
 
@@ -18,18 +25,18 @@ from fl_sim.strategies.registry import STRATEGIES
 
 log = logging.getLogger(__name__)
 
-_SAME_EPSILON = 1e-6  # what different machines may make of one formula
+_SAME_EPSILON = 1e-6  # rounding differences between machines
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A run as it was when it began.
+    """The state of a run when it began.
 
     Attributes:
-        config: what was asked for.
-        plan: the fields of the plan that followed, the noise found for a target among them.
-        fingerprint: the checksum of the corpus.
-        strategy_origin: where the code of the strategy came from; empty for one that ships.
+        config: configuration of the run.
+        plan: fields of its plan, with the noise calibrated for a target.
+        fingerprint: checksum of the corpus.
+        strategy_origin: origin of the strategy's code; empty for a built-in strategy.
     """
 
     config: RunConfig
@@ -39,7 +46,7 @@ class Record:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Record:
-        """What ``folder`` recorded; :class:`ResultsError` if that is no run of this version."""
+        """Return the record of ``folder``; raise ResultsError if it is not a run of this version."""
         run, plan, corpus = (folder.config.get(name) for name in ("run", "plan", "corpus"))
         if not (isinstance(run, dict) and isinstance(plan, dict) and isinstance(corpus, dict)):
             raise ResultsError(f"{folder.config_file}: is corrupt ('run', 'plan' and 'corpus' are expected)")
@@ -51,15 +58,15 @@ class Record:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """z as it was given, or found for a target; None where the record has no number for it."""
-        found = self.plan.get("noise_multiplier")
-        return float(found) if isinstance(found, int | float) else None
+        """Return z, configured or calibrated for a target; None if the record has no number for it."""
+        z = self.plan.get("noise_multiplier")
+        return float(z) if isinstance(z, int | float) else None
 
     def open_corpus(self, folder: RunFolder) -> Corpus:
-        """The corpus as it was when the run began: without what was appended to it since.
+        """Return the corpus as it was when the run began, without sentences appended since.
 
         Raises:
-            ResultsError: it has changed in another way.
+            ResultsError: the corpus has changed in another way.
         """
         try:
             corpus = open_corpus(self.config, self.fingerprint)
@@ -71,10 +78,10 @@ class Record:
         return corpus
 
     def check(self, folder: RunFolder, planned: Planned) -> None:
-        """See that plan, ε and the strategy's code are still those of the record.
+        """Check that plan, ε and the strategy's code are those of the record.
 
         Raises:
-            ResultsError: one of them is not, so that the rounds to come would not belong to the same run.
+            ResultsError: one of them differs, so the remaining rounds would not belong to the same run.
         """
         strategy = self.config.privacy.strategy
         if _strategy_origin(strategy) != self.strategy_origin:
@@ -91,7 +98,7 @@ class Record:
 
 
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
-    """The record of a run that begins, as :meth:`Record.read` expects it."""
+    """Return the record of a new run, as :meth:`Record.read` reads it."""
     origin = _strategy_origin(config.privacy.strategy)
     return {
         "run": config.model_dump(mode="json"),
@@ -101,17 +108,17 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:
-    """Return where the code of a strategy comes from, with its checksum; nothing for one that ships."""
+    """Return the origin of a strategy's code with its checksum; empty for a built-in strategy."""
     return {} if strategy in STRATEGIES.built_in else plugin_record(STRATEGIES, strategy)
 
 
 def _check_epsilon(folder: RunFolder, planned: Planned) -> None:
-    """One run states ε by one accountant: what the last round recorded must be what is computed now."""
+    """Check that the last recorded ε equals the ε computed now: one run has one accountant."""
     metrics = folder.metrics()
     if not len(metrics) or int(metrics["round"].iloc[-1]) > planned.rounds:
         return
     last = metrics.iloc[-1]
-    if last.get("releases", last["round"]) != last["round"]:  # some were released twice: the plan's curve is shorter
+    if last.get("releases", last["round"]) != last["round"]:  # rounds released twice: the plan's curve is too short
         return
     for name, epsilon in planned.guarantees.after(int(last["round"])).items():
         recorded = last.get(name, math.nan)

@@ -1,4 +1,8 @@
-"""Settings that were changed and that nothing will read: a run warns of them."""
+"""Warnings about settings that were changed and have no effect.
+
+>>> idle_settings(RunConfig.from_mapping({"server.optimizer": "adam", "server.momentum": 0.9}))
+['server.momentum has no effect: server.optimizer is adam.']
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ _RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
 
 
 def idle_settings(config: RunConfig) -> list[str]:
-    """One sentence per reason why settings that differ from their default have no effect."""
+    """Return one sentence per reason why settings that differ from their default have no effect."""
     return [
         f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
         for section, fields, reason in _unread(config)
@@ -25,7 +29,7 @@ def idle_settings(config: RunConfig) -> list[str]:
 
 
 def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """The fields of each section that this configuration leaves unread, and why."""
+    """Yield sections with their fields that this configuration does not read, and the reason."""
     strategy = config.privacy.strategy
     yield from load_strategy(strategy).unread(strategy, config.local)
     if config.server.optimizer == "adam":

@@ -1,1 +1,1 @@
-"""Finished runs for a reader: reports and plots."""
+"""Reports and plots of finished runs."""

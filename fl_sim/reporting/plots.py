@@ -1,9 +1,18 @@
-"""Pictures of runs: ε against training steps, utility against ε, for one run or several over each other.
+"""Plots of runs: ε against training steps, and utility against ε, of one run or of several overlaid.
 
-Utility is the task's figure (`fl_sim.storage.utility`): held-out perplexity, or held-out error.
+Utility is the metric of the task (`fl_sim.storage.utility`): held-out perplexity or held-out error.
 
-Every function draws on a figure of its own (Agg, no pyplot state), so that runs, tests and notebooks cannot
-disturb each other. A run without a guarantee is never drawn at some ε: it says "no guarantee (ε = ∞)".
+Every function draws a new figure (Agg, no pyplot state), so that runs, tests and notebooks are independent. A run
+without a guarantee is never drawn at a finite ε; the plot says "no guarantee (ε = ∞)" instead.
+
+>>> UNITS[DEFAULT_UNIT]
+'user + entity, p95 contributions'
+>>> from itertools import islice
+>>> list(islice(styles(), 2))
+[('#0072B2', '-'), ('#D55E00', '-')]
+>>> overlay_figure([], "epsilon")
+Traceback (most recent call last):
+fl_sim.storage.run_folder.ResultsError: no run folder is given; allowed: at least one
 """
 
 from __future__ import annotations
@@ -39,14 +48,14 @@ DEFAULT_UNIT = "user_entity_p95"
 UNITS = {
     "user": "user",
     "user_unbounded": "user, any number of sentences",
-    "user_entity_median": "user + entity, median reach",
-    "user_entity_p95": "user + entity, p95 reach",
-    "user_entity_max": "user + entity, max reach",
-    "user_entity_robust_median": "user + entity, median reach, robust",
-    "user_entity_robust_p95": "user + entity, p95 reach, robust",
-    "user_entity_robust_max": "user + entity, max reach, robust",
+    "user_entity_median": "user + entity, median contributions",
+    "user_entity_p95": "user + entity, p95 contributions",
+    "user_entity_max": "user + entity, max. contributions",
+    "user_entity_robust_median": "user + entity, median contributions, robust",
+    "user_entity_robust_p95": "user + entity, p95 contributions, robust",
+    "user_entity_robust_max": "user + entity, max. contributions, robust",
 }
-"""Who ε protects: the metric ``epsilon_<unit>``, in words."""
+"""The unit of privacy of the metric ``epsilon_<unit>``, in words."""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow (too pale on white).
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
@@ -65,12 +74,12 @@ _UNIT_STYLES = {
     "user_entity_robust_max": (_VERMILION, "--"),
 }
 _LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5, "held-out error": math.inf}
-"""Curves whose ends span more than this ratio get a log axis: a linear one would lay the small ones flat."""
+"""Curves whose ends span more than this ratio get a log axis: a linear axis would flatten the small ones."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run as the plots need it."""
+    """A run with the label, style and metrics of its curve."""
 
     label: str
     mechanism: Mechanism | None
@@ -83,12 +92,12 @@ class Curve:
 
     @property
     def private(self) -> bool:
-        """Whether the run guarantees anything."""
+        """Return whether the run guarantees anything."""
         last = {str(name): value for name, value in self.metrics.iloc[-1].items()}
         return has_guarantee(self.mechanism, last)
 
     def epsilon(self, unit: str) -> pd.Series:
-        """ε of ``unit`` after every round; ResultsError if the run has no such metric."""
+        """Return ε of ``unit`` after every round; raise ResultsError if the run has no such metric."""
         column = f"epsilon_{unit}"
         if column not in self.metrics:
             raise ResultsError(f"{self.label}: the metrics have no {column}")
@@ -96,7 +105,7 @@ class Curve:
 
 
 def epsilon_figure(run: RunFolder) -> Figure:
-    """ε against training steps for every unit of one run; robust bounds dashed.
+    """Draw ε against training steps for every unit of one run, robust bounds dashed.
 
     Raises:
         ResultsError: the run has no metrics yet.
@@ -121,17 +130,17 @@ def epsilon_figure(run: RunFolder) -> Figure:
 
 
 def utility_figure(run: RunFolder, unit: str = DEFAULT_UNIT) -> Figure:
-    """Held-out perplexity or error against the ε of ``unit``, one point per measured round, of one run."""
+    """Draw held-out perplexity or error of one run against ε of ``unit``, one point per measured round."""
     return overlay_figure([run], "epsilon", unit)
 
 
 def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str = DEFAULT_UNIT) -> Figure:
-    """Several runs in one picture.
+    """Draw several runs in one plot.
 
     Args:
         runs: at least one.
         x: "round" draws ε against training steps; "epsilon" draws utility against ε.
-        unit: whose ε, a key of :data:`UNITS`.
+        unit: unit of privacy of ε, a key of :data:`UNITS`.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, or a run lacks metrics.
@@ -144,7 +153,7 @@ def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str = DEFAULT_UNIT) 
 
 
 def two_panel_figure(runs: Sequence[RunFolder], unit: str = DEFAULT_UNIT) -> Figure:
-    """Both overlays side by side, under one legend."""
+    """Draw both overlays side by side, with one legend."""
     _require_known("round", unit)
     curves = _curves(runs)
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
@@ -155,7 +164,7 @@ def two_panel_figure(runs: Sequence[RunFolder], unit: str = DEFAULT_UNIT) -> Fig
 
 
 def write_run_plots(run: RunFolder) -> list[Path]:
-    """Draw a run's own two plots into its folder; a run without metrics has none."""
+    """Write the two plots of a run into its folder and return their paths; none for a run without metrics."""
     if run.last_round is None:
         return []
     run.plots_dir.mkdir(exist_ok=True)
@@ -166,13 +175,13 @@ def write_run_plots(run: RunFolder) -> list[Path]:
 
 
 def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
-    """Write a figure as the kind of file that ``path`` ends in (.png, .pdf, .svg), whole or not at all."""
+    """Write a figure atomically, in the format of the suffix of ``path`` (.png, .pdf, .svg); return ``path``."""
     replace_file(path, render(figure, path.suffix.lstrip("."), dpi))
     return path
 
 
 def render(figure: Figure, kind: str = "png", dpi: int = 200) -> bytes:
-    """The bytes of a picture; a notebook shows a PNG with ``IPython.display.Image``."""
+    """Return the bytes of a figure; a notebook shows a PNG with ``IPython.display.Image``."""
     if figure.canvas is None or not isinstance(figure.canvas, FigureCanvasAgg):
         FigureCanvasAgg(figure)
     buffer = io.BytesIO()
@@ -188,7 +197,7 @@ def _require_known(x: str, unit: str) -> None:
 
 
 def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
-    """The runs with distinct labels and styles.
+    """Return one curve per run, with distinct labels and styles.
 
     Raises:
         ResultsError: there is no run, or one has no metrics yet.
@@ -209,12 +218,12 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
 
 
 def styles() -> Iterator[tuple[str, str]]:
-    """Colours first, then the same colours with other dashes; for ever."""
+    """Yield pairs of colour and dash without end: all colours, then the same colours with other dashes."""
     return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in _RUN_COLOURS])
 
 
 def _labels(runs: Sequence[RunFolder]) -> list[str]:
-    """ "uedp, z 1, seed 0"; runs that would be called the same get their folder's name as well."""
+    """Return a label per run, such as "uedp, z 1, seed 0"; equal labels get the name of the folder appended."""
     names = []
     for run in runs:
         strategy, z, seed = strategy_of(run), run.setting("noise_multiplier"), run.setting("seed")
@@ -235,7 +244,7 @@ def _figure() -> tuple[Figure, Axes]:
 
 
 def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dict[str, Line2D]:
-    """Draw every run into ``axes``; returns the legend's entries, by what they stand for."""
+    """Draw every run into ``axes``; return the entries of the legend by label."""
     if x == "round":
         handles = {curve.label: _draw_run_epsilon(axes, curve, unit) for curve in curves}
         _finish_axes(axes, "training steps (rounds)", f"ε, {UNITS[unit]}")
@@ -265,7 +274,7 @@ def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
 
 
 def _distinct_units(curve: Curve) -> dict[str, str]:
-    """The units of a run with their words, those with the same ε as a weaker statement merged into it."""
+    """Return the units of a run in words; a unit with the same ε as a weaker one is merged into it."""
     units: dict[str, str] = {}
     for unit, words in UNITS.items():
         weaker = unit.replace("_unbounded", "").replace("_robust", "")
@@ -286,7 +295,7 @@ def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -
 
 
 def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
-    """What the published algorithm's paper would state, dotted and called a claim, beside what is proven."""
+    """Draw the ε that the paper of the published algorithm states, dotted and labelled as a claim."""
     claimed = curve.metrics[AS_PUBLISHED].astype(float)
     label = f"as published, a claim and no guarantee: {format_epsilon(claimed.iloc[-1])}"
     (line,) = axes.plot(curve.metrics["round"], claimed, color=GREY, linestyle=":", linewidth=1.4, label=label)
@@ -294,7 +303,7 @@ def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
 
 
 def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
-    """Utility over ε, a point per measured round; without a guarantee a level line at the last one."""
+    """Draw utility over ε, one point per measured round; without a guarantee, a level line at the last."""
     column = curve.utility.column
     if column not in curve.metrics:
         raise ResultsError(f"{curve.label}: the metrics have no {column}")
@@ -314,10 +323,10 @@ def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
 
 
 def _common_utility(curves: Sequence[Curve]) -> Utility:
-    """The figure of all curves; ResultsError where they are of different tasks."""
-    found = {curve.utility.column: curve.utility for curve in curves}
-    if len(found) > 1:
-        raise ResultsError(f"the runs measure {' and '.join(found)}; allowed in one picture: runs of one task")
+    """Return the utility that all curves share; raise ResultsError if they are of different tasks."""
+    columns = list(dict.fromkeys(curve.utility.column for curve in curves))
+    if len(columns) > 1:
+        raise ResultsError(f"the runs measure {' and '.join(columns)}; allowed in one plot: runs of one task")
     return curves[0].utility
 
 
@@ -326,7 +335,7 @@ def _short(utility: Utility, value: float) -> str:
 
 
 def _finish_axes(axes: Axes, x_words: str, y_words: str) -> None:
-    """Names, grid and a scale on which every curve can be read."""
+    """Set labels, a grid, and a scale on which every curve can be read."""
     axes.set_xlabel(x_words)
     axes.set_ylabel(y_words)
     axes.margins(x=0.02)
@@ -341,7 +350,7 @@ def _finish_axes(axes: Axes, x_words: str, y_words: str) -> None:
 
 
 def _set_scale(axis: Axis, quantity: str, ends: Sequence[float]) -> None:
-    """A log scale with plain numbers where the curves' ``ends`` lie far apart."""
+    """Set a log scale with plain numbers if the ``ends`` of the curves are far apart."""
     positive = [end for end in ends if 0 < end < math.inf]  # ε is 0 before the first round
     span = max(positive) / min(positive) if positive else 1.0
     if span <= _LOG_FROM[quantity]:
@@ -354,7 +363,7 @@ def _set_scale(axis: Axis, quantity: str, ends: Sequence[float]) -> None:
 
 
 def _show_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Whole rounds from 0 to the longest run's last, whether or not there is a curve to show for them."""
+    """Set the ticks to whole rounds, from 0 to the last round of the longest run."""
     last = max(int(curve.metrics["round"].iloc[-1]) for curve in curves)
     axes.set_xlim(0, 1.02 * max(last, 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
@@ -365,7 +374,7 @@ def _title(axes: Axes, words: str, delta: str) -> None:
 
 
 def _delta_words(curves: Sequence[Curve]) -> str:
-    """The δ that every ε of the picture is stated at; runs with different ones do not compare."""
+    """Return δ of the plot in words; runs with different δ are not comparable."""
     deltas = sorted({curve.delta for curve in curves if curve.private and curve.delta is not None})
     if not deltas:
         return ""
@@ -374,7 +383,7 @@ def _delta_words(curves: Sequence[Curve]) -> str:
 
 
 def _legend(figure: Figure, handles: Iterable[Line2D], title: str | None = None) -> None:
-    """Below the axes, where it can hide no curve."""
+    """Add a legend below the axes, where it hides no curve."""
     entries = list(handles)
     if entries:
         legend = figure.legend(
@@ -384,7 +393,7 @@ def _legend(figure: Figure, handles: Iterable[Line2D], title: str | None = None)
 
 
 def _say_no_guarantee(axes: Axes, epsilon_axis: Axis) -> None:
-    """Put words where the curves would be, and no numbers on the axis of ε."""
+    """Write "no guarantee" in place of the curves, and remove the ticks of the axis of ε."""
     epsilon_axis.set_ticks([])
     axes.text(
         0.5, 0.5, NO_GUARANTEE, transform=axes.transAxes, ha="center", va="center", fontsize="x-large",

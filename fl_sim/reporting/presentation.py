@@ -1,4 +1,10 @@
-"""What a finished run's folder has for a reader: the report as text, and the plots."""
+"""The files of a finished run for human readers: the report as text, and the plots.
+
+>>> from pathlib import Path
+>>> run = RunFolder(Path("runs/uedp-seed0"), config={}, environment={})
+>>> run.summary_file.name, run.plots_dir.name
+('summary.txt', 'plots')
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,6 @@ from fl_sim.storage.run_folder import RunFolder, replace_file
 
 
 def present(run: RunFolder) -> None:
-    """Write summary.txt and the plots of ``run``, or write them again."""
+    """Write ``summary.txt`` and the plots of ``run``, replacing older ones."""
     replace_file(run.summary_file, report.summary(run).encode())
     plots.write_run_plots(run)

@@ -1,6 +1,11 @@
-"""What a run promises, what it costs in utility, and what the promise leaves out: a screen, or a JSON object.
+"""The report of a run: its guarantee, its utility, and what the guarantee leaves out; as text or as JSON.
 
-Every ε is rounded up when it is printed as text: a promise may be stated too weakly, never too strongly.
+Every ε is rounded up when it is printed as text, so that the guarantee is never overstated.
+
+>>> format_contribution_bound({"users": 3, "sentences_per_user": 2, "sentences": 5})
+'an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all'
+>>> has_guarantee(None, {"epsilon_user": 2.5}), has_guarantee(None, {"epsilon_user": float("inf")})
+(True, False)
 """
 
 from __future__ import annotations
@@ -20,20 +25,24 @@ from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.registry import plan_from_record
 
 CONTRIBUTION_QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
-"""The three reaches of the metrics' names, in words."""
+"""The contribution bounds in the names of the metrics, in words."""
 
 NO_GUARANTEE = "no guarantee (ε = ∞)"
 
 NOT_COVERED = (
-    "The promise covers the sequence of models, for whoever sees all of them.",
-    "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, the "
-    "reach, n', and held-out metrics. They are for the owner of this corpus, as is an ε stated at them.",
-    "Robust: holds for an entity that the tagger missed, too, if its true reach is as stated.",
-    "It rests on public inputs: vocabulary, tokenizer, initial weights, N and all rates must not come from "
-    "the private sentences.",
+    "The guarantee covers the sequence of models, against an adversary who observes all of them.",
+    "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, "
+    "contribution bounds, n', and held-out metrics. They are for the owner of this corpus, as is an ε computed "
+    "from them.",
+    "Robust: also holds for an entity that the tagger missed, if its true contributions are within the bound.",
+    "The guarantee assumes public inputs: vocabulary, tokenizer, initial weights, N and all rates must not be "
+    "derived from the private sentences.",
 )
-CLASSES_ARE_PUBLIC = "So are the classes, their names and their number."
 """What a reader of an ε has to know about it."""
+
+CLASSES_ARE_PUBLIC = "The classes, their names and their number are public inputs, too."
+"""What a reader of a classifier's ε has to know besides."""
+
 _STOPPED = {
     "rounds": "finished",
     "epsilon_budget": "stopped: one more round would exceed the ε budget",
@@ -50,9 +59,9 @@ _LABEL = 12
 
 
 def report(run: RunFolder) -> dict[str, Any]:
-    """The facts behind :func:`summary`, for programs (``fl-sim report --json``).
+    """Return the facts behind :func:`summary`, JSON-ready (``fl-sim report --json``).
 
-    ``epsilon`` has the last round's ε under the names of the metrics, each an upper bound at ``delta``. What
+    ``epsilon`` has the last round's ε under the names of the metrics, each an upper bound at ``delta``. A value that
     the run did not record is None.
 
     Raises:
@@ -103,14 +112,14 @@ def report(run: RunFolder) -> dict[str, Any]:
 
 
 def summary(run: RunFolder) -> str:
-    """The report as text that fits one screen; ends with a newline."""
+    """Return the report as text that fits one screen and ends with a newline."""
     facts = report(run)
     blocks = [_head(facts, mechanism_of(run)), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
     return "\n".join("\n".join(block) + "\n" for block in blocks if block)
 
 
 def strategy_of(run: RunFolder) -> str:
-    """The name of the run's strategy, "unknown" if the folder does not say."""
+    """Return the name of the run's strategy, "unknown" if the folder does not record it."""
     return str(run.setting("strategy") or "unknown")
 
 
@@ -127,16 +136,21 @@ def mechanism_of(run: RunFolder) -> Mechanism | None:
 
 
 def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, Any]) -> bool:
-    """Return whether a run guarantees anything after the round of ``row``: it has an event, and some finite ε."""
+    """Return whether a run guarantees anything after the round of ``row``.
+
+    Args:
+        mechanism: of the run; None if it is not known.
+        row: metrics of the round; some ε must be finite.
+    """
     epsilon = [value for name, value in row.items() if name.startswith("epsilon_") and name != AS_PUBLISHED]
     guarantees_nothing = mechanism is not None and mechanism.event() is None
     return not guarantees_nothing and any(math.isfinite(value) for value in epsilon)
 
 
 def format_contribution_bound(entity_bound: Mapping[str, Any] | None) -> str:
-    """A reach in words: "an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all"."""
+    """Return a contribution bound in words: "an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all"."""
     if not entity_bound:
-        return "an entity (its reach is not recorded)"
+        return "an entity (its contribution bound is not recorded)"
     users, each, total = (
         entity_bound.get("users"),
         entity_bound.get("sentences_per_user"),
@@ -154,7 +168,7 @@ def _count(number: int | None, noun: str) -> str:
 
 
 def _field(label: str, text: str) -> list[str]:
-    """``label`` in the margin, ``text`` wrapped beside it."""
+    """Return lines with ``label`` in the margin and ``text`` wrapped beside it."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -181,7 +195,7 @@ def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
 
 def _settings(facts: Mapping[str, Any], mechanism: Mechanism | None) -> str:
     values = facts["settings"]
-    if mechanism is None:  # as recorded: what its strategy would say of it is not known here
+    if mechanism is None:  # its strategy cannot be loaded here: the settings as recorded
         words = [f"{name} {format_number(values[name])}" for name in _NUMBERS if values[name] is not None]
     else:
         words = list(mechanism.describe().settings)
@@ -194,7 +208,7 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         return ["Privacy: no round is recorded."]
     if not facts["guarantee"]:
         return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
-    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}", "reach (covers)", "ε", "ε robust")]
+    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}", "bound (covers)", "ε", "ε robust")]
     any_user = "a user with any number of sentences"
     user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
     for unit, words in {"user_unbounded": any_user, "user": user}.items():
@@ -213,19 +227,19 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _coverage(coverage: Mapping[str, Any] | None) -> str | None:
-    """How much the tagger finds, where that was measured: what the plain ε of entities rests on and the robust not."""
+    """Return the note on the tagger's measured coverage, on which plain ε of entities depends; None if not measured."""
     if not coverage:
         return None
-    flagged, uniforms = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
+    flagged, mentions = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
     return (
         f"Coverage, measured on {coverage.get('gold')} ({coverage.get('split')}): the tagger flags {flagged} of the "
-        f"sentences with an entity and gives {uniforms} of the mentions their entity's coin. ε robust does not depend "
-        "on it."
+        f"sentences with an entity; {mentions} of the mentions are sampled together with their entity. ε robust does "
+        "not depend on the tagger."
     )
 
 
 def _percent(figure: Mapping[str, Any] | None) -> str:
-    """A share with its 95 % interval, rounded down: "94.1 % (93.0 to 95.2)"."""
+    """Return a share with its 95 % interval, rounded down: "94.1 % (93.0 to 95.2)"."""
     if not figure or figure.get("value") is None:
         return "an unknown share"
     low, high = figure.get("low"), figure.get("high")
@@ -238,7 +252,7 @@ def _tenths(share: float) -> str:
 
 
 def _claim(facts: Mapping[str, Any]) -> list[str]:
-    """The paper's own figure, which never stands without the proven ones above it."""
+    """Return the row of the paper's own figure, which always follows the proven ones; none without such a figure."""
     claimed = facts["epsilon_as_published"]
     if claimed is None:
         return []
@@ -255,7 +269,7 @@ def _user_bound(facts: Mapping[str, Any]) -> str:
 
 
 def _share(facts: Mapping[str, Any], entity_bound: str) -> str:
-    """The share of the corpus's entities that a reach covers, rounded down."""
+    """Return the share of the corpus's entities within a contribution bound, rounded down: " (95 %)"."""
     share = (facts["reach_coverage"] or {}).get(entity_bound)
     return "" if share is None else f" ({math.floor(100 * share)} %)"
 

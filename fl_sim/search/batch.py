@@ -1,4 +1,8 @@
-"""Many runs, in sequence or in parallel; a stopped batch resumes."""
+"""Many runs, in sequence or in parallel; a stopped batch resumes.
+
+>>> list(run_batch({"bad": RunConfig(out="/dev/null/run")}))  # doctest: +ELLIPSIS
+[Ending(name='bad', status='failed', reason='/dev/null/run: is a file, or lies below one; a run needs a folder')]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The environment of a run: commit, versions and machine, without names of people, hosts or folders."""
+"""The environment of a run: commit, versions and machine, without names of people, hosts or folders.
+
+>>> sorted(describe())
+['cpus', 'fl_sim', 'git', 'libraries', 'platform', 'python']
+>>> describe(["no-such-library"])["libraries"]["no-such-library"] is None
+True
+>>> git_state(Path("/")) is None
+True
+"""
 
 from __future__ import annotations
 

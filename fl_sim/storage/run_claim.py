@@ -1,4 +1,13 @@
-"""Exclusive use of a run's folder: claimed before any computation, locked for one process, removable."""
+"""Exclusive use of a run's folder: claimed before any computation, locked for one process, removable.
+
+>>> with tempfile.TemporaryDirectory() as parent:
+...     claim = RunClaim.claim(Path(parent, "runs", "first"))
+...     claim.path.is_dir()
+...     claim.discard()
+...     Path(parent, "runs").exists()
+True
+False
+"""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[
     text = " ".join(report.summary(run).split())
     words = (
         "Coverage, measured on conll2003 (test): the tagger flags 94.1 % (93.0 to 95.2) of the sentences with an "
-        "entity and gives 90.0 % of the mentions their entity's coin. ε robust does not depend on it."
+        "entity; 90.0 % of the mentions are sampled together with their entity. ε robust does not depend on the tagger."
     )
     assert words in text
     assert text.index("Robust:") < text.index("Coverage, measured on")

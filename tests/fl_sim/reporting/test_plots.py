@@ -38,7 +38,7 @@ def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> 
         assert (drawn[words].get_linestyle() == "--") == ("robust" in unit)
     assert "δ = 1e-5" in axes.get_title(loc="left")
     assert "uedp" in axes.get_title(loc="left")
-    assert labels(figure)[0] == "user + entity, max reach, robust: 31.70"
+    assert labels(figure)[0] == "user + entity, max. contributions, robust: 31.70"
 
 
 def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> None:
@@ -50,7 +50,7 @@ def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> N
     run.append_metrics(row | {"epsilon_user_unbounded": row["epsilon_user"]})
     words = [label.rpartition(":")[0] for label in labels(plots.epsilon_figure(run))]
     assert words == [
-        f"user + entity, {entity_bound} reach (also robust)" for entity_bound in ("max", "p95", "median")
+        f"user + entity, {entity_bound} contributions (also robust)" for entity_bound in ("max.", "p95", "median")
     ] + ["user, any number of sentences"]
 
 
@@ -187,9 +187,7 @@ def test_unknown_axes_and_units_are_refused(make_run: MakeRun, x: str, unit: str
 
 def test_runs_of_two_tasks_share_no_picture_of_utility(make_run: MakeRun) -> None:
     words, classes = make_run("uedp"), make_run("uedp", z=2.0, result={"task": "classification"})
-    with pytest.raises(
-        ResultsError, match="the runs measure perplexity and error; allowed in one picture: runs of one"
-    ):
+    with pytest.raises(ResultsError, match="the runs measure perplexity and error; allowed in one plot: runs of one"):
         plots.overlay_figure([words, classes], "epsilon")
     plots.overlay_figure([words, classes], "round")  # ε compares
 

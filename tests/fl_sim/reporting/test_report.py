@@ -51,8 +51,15 @@ def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
 
 def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
     text = " ".join(report.summary(make_run("uedp")).split())
-    assert "The promise covers the sequence of models" in text
-    for leak in ("training loss", "realised cohort sizes", "entity lists", "reach", "n'", "held-out metrics"):
+    assert "The guarantee covers the sequence of models" in text
+    for leak in (
+        "training loss",
+        "realised cohort sizes",
+        "entity lists",
+        "contribution bounds",
+        "n'",
+        "held-out metrics",
+    ):
         assert leak in text.partition("Not covered by ε:")[2]
 
 
@@ -90,7 +97,7 @@ def test_the_summary_says_why_the_run_stopped(make_run: MakeRun, stopped: str, w
 def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
     text = report.summary(make_run("uedp", finish=False))
     assert "30 of 30 rounds, not finished" in text
-    assert "an entity (its reach is not recorded)" in text
+    assert "an entity (its contribution bound is not recorded)" in text
     assert "n' sentences (not recorded)" in text
 
 
@@ -145,7 +152,7 @@ def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
         ({"users": 2, "sentences_per_user": 3, "sentences": 6}, "an entity in ≤ 2 users, ≤ 3 sentences each"),
         ({"users": 2, "sentences_per_user": 3, "sentences": 4},
          "an entity in ≤ 2 users, ≤ 3 sentences each, ≤ 4 in all"),
-        (None, "an entity (its reach is not recorded)"),
+        (None, "an entity (its contribution bound is not recorded)"),
     ],
 )  # fmt: skip
 def test_reach_in_words(entity_bound: dict[str, Any] | None, text: str) -> None:
