@@ -1,7 +1,12 @@
-"""A user's local training from θ: steps of SGD or Adam over its sentences, and the update that they make.
+"""Train a user locally from θ, by steps of SGD or Adam over the user's sentences, and return the change θ_u − θ.
 
-Where it is a single step of SGD, the update is a gradient: the model stays at θ, and several users' sentences are
-batched into one forward and backward pass (`fl_sim.clients.gradients.user_sums`).
+A single step of SGD is a scaled gradient: the model stays at θ, and several users' sentences are batched into one
+forward and backward pass (`fl_sim.clients.gradients.user_sums`). The caller bounds the change by β
+(docs/privacy.md, section 2, ``user_level``).
+
+>>> rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=0.5, epochs=1, batch_size=8)
+>>> is_one_step(np.array([3, 8, 9]), rule)
+array([ True,  True, False])
 """
 
 from __future__ import annotations
@@ -29,18 +34,21 @@ _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
 
 
 def is_one_step(counts: npt.NDArray[np.int64], rule: LocalSteps) -> npt.NDArray[np.bool_]:
-    """Return whose local training is one step of SGD, bool (U,): the update is the gradient, the model stays at θ.
+    """Return which users take a single step of SGD, whose change is a scaled gradient at θ.
 
     Args:
-        counts: how many sentences each user has, int64 (U,).
+        counts: the number of sentences of each user, int64 (U,).
         rule: the client rule.
+
+    Returns:
+        A mask, bool (U,).
     """
     one_pass = rule.optimizer == "sgd" and rule.epochs == 1
     return (counts <= rule.batch_size) & one_pass
 
 
 class _Steps(UserSums):
-    """One step of SGD along the mean of each user's gradients: η/n times their sum."""
+    """Represent one step of SGD along the mean of each user's gradients: η/n times their sum."""
 
     def __init__(self, sums: UserSums, learning_rate: float) -> None:
         self._sums = sums
@@ -50,7 +58,9 @@ class _Steps(UserSums):
             math.nan if tally.nonfinite else rate * norm
             for rate, norm, tally in zip(self._rates, sums.lengths, sums.tallies, strict=True)
         ]
-        self.tallies = [replace(tally, nonfinite=0) for tally in sums.tallies]  # the step as a whole is not finite
+        self.tallies = [
+            replace(tally, nonfinite=0) for tally in sums.tallies
+        ]  # `lengths` reports a step that is not finite
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         self._sums.add([rate * share for rate, share in zip(self._rates, shares, strict=True)], total)
@@ -59,22 +69,22 @@ class _Steps(UserSums):
 def single_steps(
     model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """Yield the step of users who take one, many users in a pass.
+    """Yield the changes of users who take a single step of SGD, many users per pass.
 
-    The dropout masks are those that :func:`local_steps` would draw, so that with dropout no two users share a pass.
+    The dropout masks equal those of :func:`local_steps`. They depend on the user, so with dropout each user has a pass.
 
     Args:
-        model: the model, holding θ.
-        users: the id and the sentences of each.
+        model: the model, with parameters θ.
+        users: the id and the sentences of each user.
         rule: the client rule.
         round_seed: the seed of the round's local draws.
     """
-    trained = ((user, with_targets(model, sentences)) for user, sentences in users)
+    with_examples = ((user, with_targets(model, sentences)) for user, sentences in users)
     if not model.has_dropout:
-        for sums in user_sums(model, (sentences for _, sentences in trained), math.inf):
+        for sums in user_sums(model, (sentences for _, sentences in with_examples), math.inf):
             yield _Steps(sums, rule.learning_rate)
         return
-    for user, sentences in trained:
+    for user, sentences in with_examples:
         rng = streams.generator(round_seed, "local", user)
         rng.permutation(len(sentences))
         for sums in user_sums(model, [sentences], math.inf, _mask_seed(rng)):
@@ -82,7 +92,7 @@ def single_steps(
 
 
 class _Update(UserSums):
-    """What several local steps made of one user's model, less θ."""
+    """Hold θ_u − θ of one user after several local steps."""
 
     def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally) -> None:
         self.users, self.lengths, self.tallies = [0], [_norm(change)], [tally]
@@ -97,18 +107,18 @@ class _Update(UserSums):
 def local_updates(
     model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """Yield θ_u − θ of each user; the model holds θ again whenever one is handed out.
+    """Yield θ_u − θ of each user; the model's parameters are θ again at every yield.
 
     Args:
-        model: the model, holding θ.
-        users: the id and the sentences of each.
+        model: the model, with parameters θ.
+        users: the id and the sentences of each user.
         rule: the client rule.
         round_seed: the seed of the round's local draws.
     """
     parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
     theta = [parameter.detach().clone() for parameter in parameters]
-    for user, given in users:
-        sentences = with_targets(model, given)
+    for user, examples in users:
+        sentences = with_targets(model, examples)
         loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user))
         with torch.no_grad():
             change = list(torch._foreach_sub(parameters, theta))
@@ -122,16 +132,16 @@ def _norm(tensors: Sequence[torch.Tensor]) -> float:
 
 
 def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps, rng: np.random.Generator) -> float:
-    """Take a user's local steps by SGD or Adam from its beginning; dropout masks are fresh at every step.
+    """Take a user's local steps by SGD or Adam with a fresh optimizer state; dropout masks are new at every step.
 
     Args:
-        model: the model, holding θ; it is changed in place.
-        sentences: the user's, each with at least one prediction target.
+        model: the model, with parameters θ; it is changed in place.
+        sentences: the user's sentences, each with at least one prediction target.
         rule: the client rule.
-        rng: the user's stream of the round.
+        rng: the user's random stream of the round.
 
     Returns:
-        The sum over sentences of their mean loss, met in the first pass (NaN and inf become 0).
+        The sum over sentences of their mean loss in the first pass (NaN and inf count as 0).
     """
     first_pass = 0.0
     parameters = list(model.parameters.tensors.values())
@@ -153,7 +163,16 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps
 def _batch_step(
     model: LanguageModel, batch: list[Example], rng: np.random.Generator
 ) -> tuple[float, list[torch.Tensor]]:
-    """Return the sum of the sentences' losses (NaN and inf count 0), and the gradient of their mean by parameter."""
+    """Compute one step's loss and gradient.
+
+    Args:
+        model: the model.
+        batch: the sentences.
+        rng: the user's random stream of the round, which draws the dropout masks.
+
+    Returns:
+        The sum of the sentences' losses (NaN and inf count as 0), and the gradient of their mean, by parameter.
+    """
     parameters = list(model.parameters.tensors.values())
     losses = sentence_losses(model, batch, _mask_seed(rng) if model.has_dropout else None)
     of_mean = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)

@@ -1,15 +1,16 @@
-"""Which sentences of a sampled user take part in a round.
+"""Select the eligible sentences of the sampled users of a round.
 
-A sentence is eligible iff the sentence itself and ALL its entities are sampled (docs/privacy.md, Algorithm). The work
-is proportional to the sampled users' sentences, whatever the size of the corpus. A client rule that selects in another
-way registers a function with :func:`select_for`; :mod:`fl_sim.clients.weighted_selection` does.
+A sentence is eligible iff the sentence itself and ALL its entities are sampled (docs/privacy.md, section 2). The proofs
+assume that all users share one draw per entity, and that sentences are sampled independently. The time is proportional
+to the sampled users' sentences, whatever the size of the corpus. A client rule that selects in another way registers a
+function with :func:`select_for`, as :mod:`fl_sim.clients.weighted_selection` does.
 
->>> corpus = Ownership(  # users with two sentences and one; the first and the last sentence mention an entity
-...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 2]), entity_ids=np.zeros(2, np.int32),
-...     num_entities=1,
-... )
->>> select(corpus, np.array([[0, 2]]), round_seed=1, q_e=1.0, q_s=1.0).counts.tolist()
-[2, 1]
+>>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
+...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),
+...     entity_ids=np.array([0, 0, 1], dtype=np.int32), num_entities=2)
+>>> selection = select(ownership, user_runs=np.array([[0, 2]]), round_seed=0, q_e=1.0, q_s=1.0)
+>>> selection.sentences, selection.counts
+(array([0, 1, 2]), array([2, 1]))
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from fl_sim.strategies.primitives import sampling
 
 IntArray = npt.NDArray[np.int64]
 
-_LONG = 64  # consecutive users from which on the uniforms of their sentences are read in one piece
+_LONG = 64  # from this mean length of user runs on, sentences are sampled in ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The eligible sentences of a node's sampled users.
+    """Hold the eligible sentences of a node's sampled users.
 
     Attributes:
-        users: the sampled users in ascending order, int64 (U,).
-        sentences: the eligible sentence ids, user by user and ascending within each, int64 (K,).
-        counts: how many of them each user owns, in the order of ``users``, int64 (U,).
+        users: the sampled users, ascending, int64 (U,).
+        sentences: the eligible sentence ids, user by user and ascending for each user, int64 (K,).
+        counts: the number of eligible sentences of each user, in the order of ``users``, int64 (U,).
     """
 
     users: IntArray
@@ -45,18 +46,18 @@ class Selection:
     counts: IntArray
 
     def nonempty(self) -> Self:
-        """Return the selection without the users who have no eligible sentence: of a million, few may have one."""
+        """Return the selection without users who have no eligible sentence, who may be most of a million."""
         has = self.counts > 0
         return replace(self, users=self.users[has], counts=self.counts[has])
 
 
 @functools.singledispatch
 def select_for(rule: ClientRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
-    """Return the sentences that take part under ``rule``, in the way that is registered for its class.
+    """Return the eligible sentences under ``rule``, by the function registered for its class.
 
     Args:
         rule: the client rule.
-        ownership: who owns which sentence of the split.
+        ownership: the users, sentences and entities of the split.
         user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
         round_seed: the seed of the round's draws.
     """
@@ -67,7 +68,7 @@ def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: floa
     """Return the sentences that are sampled together with all their entities.
 
     Args:
-        ownership: who owns which sentence of the split.
+        ownership: the users, sentences and entities of the split.
         user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
         round_seed: the seed of the round's draws.
         q_e: the probability that an entity is sampled.
@@ -83,19 +84,20 @@ def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: floa
 def _sampled_sentence_range(
     ownership: Ownership, users: IntArray, user_runs: IntArray, round_seed: int, q_s: float
 ) -> tuple[IntArray, IntArray]:
-    """Return the sampled sentences of ``users``, int64 (K,), and the places of their owners among the users, (K,)."""
+    """Return the sampled sentences of ``users``, int64 (K,), and the index of each owner in ``users``, int64 (K,)."""
     if ownership.sentence_ids is None and len(users) >= _LONG * len(user_runs) > 0:
         runs = ownership.user_offsets[user_runs].tolist()
-        pieces = [sampling.sampled_sentence_range(round_seed, first, stop, q_s) for first, stop in runs]
-        sampled = np.concatenate(pieces)
+        sampled = np.concatenate(
+            [sampling.sampled_sentence_range(round_seed, first, stop, q_s) for first, stop in runs]
+        )
         return sampled, np.searchsorted(ownership.user_offsets[users + 1], sampled, side="right")
     owned, counts = ownership.sentences_of(users)
-    places = np.flatnonzero(sampling.sampled_sentences(round_seed, owned, q_s))
-    return owned[places], np.searchsorted(np.cumsum(counts), places, side="right")
+    indices = np.flatnonzero(sampling.sampled_sentences(round_seed, owned, q_s))
+    return owned[indices], np.searchsorted(np.cumsum(counts), indices, side="right")
 
 
 def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int, q_e: float) -> npt.NDArray[np.bool_]:
-    """Return which sentences have only sampled entities, bool (K,); a sentence without entity always does."""
+    """Return a mask, bool (K,), true for sentences whose entities are all active, or that have none."""
     if q_e == 1 or len(sentences) == 0:
         return np.ones(len(sentences), dtype=np.bool_)
     entities, counts = ownership.entities_of(sentences)
@@ -105,7 +107,7 @@ def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int,
 
 
 def _expand(runs: IntArray) -> IntArray:
-    """Return the ids of runs (R, 2) of consecutive ids, concatenated, int64."""
+    """Return the concatenated ids of runs of consecutive ids, int64 (k,), from int64 (R, 2)."""
     lengths = runs[:, 1] - runs[:, 0]
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum(), dtype=np.int64) + np.repeat(runs[:, 0] - before, lengths)

@@ -1,18 +1,23 @@
-"""From (model, eligible sentences, client rule) to the sum of bounded user vectors; no Flower here.
+"""Compute the sum of bounded client updates from a model, eligible sentences and a client rule; no Flower here.
 
-:func:`bounded_sum` is the whole algorithm. What a user's vector is, is said by the function that is registered for the
-class of the rule with :func:`add_client_updates`:
+:func:`bounded_sum` is the whole algorithm. The function that :func:`add_client_updates` has registered for the class of
+the rule defines a client update:
 
-``ClippedGradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ). Where a user has at most ŵ = β/c eligible sentences the outer
-projection cannot act, so the sentences of all such users share batches; the others' sums are bounded one by one.
+``ClippedGradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ). If a user has at most ŵ = β/c eligible sentences, the outer
+projection cannot act, so the sentences of such users are batched together; other sums are bounded one by one.
 ``LocalSteps``: v_u = Π_β(θ_u − θ) after one or several local steps from θ.
 ``WeightedGradients``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
 
-All are the same for every task: what an example is, and its loss l, is the model's affair. A strategy of another
-package registers a function for its own rule (docs/extending/add_a_strategy.md).
+Rules do not depend on the task: the model defines examples and their loss l. A strategy of another package registers
+a function for its own rule (docs/extending/add_a_strategy.md).
 
->>> rule = ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=1.0, user_clip=2.0)
->>> check_client_rule(rule)  # nodes can rebuild and compute it
+Guarantee: every client update in the sum satisfies ‖v_u‖ ≤ β; a value that is not finite counts as zero. The proofs
+rely on it (docs/privacy.md, section 2).
+
+>>> from fl_sim.strategies.client_rules import ClippedGradients
+>>> check_client_rule(ClippedGradients(q_e=1.0, q_s=1.0, user_clip=2.0, sentence_clip=1.0))
+>>> [_share(norm, radius=2.0) for norm in (1.0, 4.0, math.nan)]  # the factor of the projection
+[1.0, 0.5, 0.0]
 """
 
 from __future__ import annotations
@@ -44,10 +49,10 @@ _READ_AT_ONCE = 4096  # sentences
 def bounded_sum(
     model: LanguageModel, examples: Examples, selection: Selection, rule: ClientRule, round_seed: int
 ) -> TrainReply:
-    """Return Σ_u v_u over the sampled users of ``selection``, each ‖v_u‖ ≤ ``rule.user_clip``.
+    """Return Σ_u v_u over the sampled users of ``selection``, with ‖v_u‖ ≤ ``rule.user_clip`` for each user.
 
     Args:
-        model: the model, holding the round's θ; it holds θ again afterwards.
+        model: the model, with the parameters θ of the round before and after the call.
         examples: the sentences of the split.
         selection: the sampled users and their eligible sentences.
         rule: the client rule.
@@ -61,10 +66,10 @@ def bounded_sum(
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The sampled users who have an eligible sentence, and what their updates are computed with.
+    """Hold the sampled users with an eligible sentence, and the inputs of their client updates.
 
     Attributes:
-        model: the model, holding the round's θ.
+        model: the model, with the round's θ.
         examples: the sentences of the split.
         selection: the users and their eligible sentences.
         round_seed: the seed of the round's local draws.
@@ -77,32 +82,40 @@ class Cohort:
 
     @property
     def mask_seed(self) -> int:
-        """The seed of the round's dropout masks."""
+        """Return the seed of the round's dropout masks."""
         return streams.derived_seed(self.round_seed, "masks")
 
     def users(self, chosen: Mask | None = None) -> Iterator[tuple[int, list[Example]]]:
-        """Yield each user's id and sentences; of the users of the mask ``chosen`` (U,) alone, if it is given.
+        """Yield the id and the sentences of each user.
 
-        One user is read after the other: a cohort of a million has no million arrays.
+        Users are read one by one, because a cohort may have a million users.
+
+        Args:
+            chosen: the users to yield, a mask, bool (U,); None for all.
         """
         end = 0
-        for place, (user, count) in enumerate(zip(self.selection.users, self.selection.counts, strict=True)):
+        for index, (user, count) in enumerate(zip(self.selection.users, self.selection.counts, strict=True)):
             end += int(count)
-            if chosen is None or chosen[place]:
+            if chosen is None or chosen[index]:
                 yield int(user), self.examples.read(self.selection.sentences[end - int(count) : end])
 
     def sentences(self, chosen: Mask) -> Iterator[list[Example]]:
-        """Yield the sentences of the users of the mask ``chosen`` (U,), many at a time."""
+        """Yield the sentences of the users of the mask ``chosen``, bool (U,), in lists of at most ``_READ_AT_ONCE``."""
         pooled = self.selection.sentences[np.repeat(chosen, self.selection.counts)]
         for start in range(0, len(pooled), _READ_AT_ONCE):
             yield self.examples.read(pooled[start : start + _READ_AT_ONCE])
 
 
 class BoundedSum:
-    """A running Σ_u w_u·Π_β(x_u) with the votes on a clip that adapts.
+    """Accumulate Σ_u w_u·Π_β(x_u) and the votes on an adaptive clip.
 
-    Every item that is clipped (a sentence, or a user where sentences are not clipped) says whether the clip left it as
-    it was. The votes are one more coordinate of the user's vector and bounded with it (docs/privacy.md, section 12).
+    Every clipped item (a sentence, or a user if sentences are not clipped) votes whether its norm is within the clip.
+    The votes are one more coordinate of the client update and are bounded with it (docs/privacy.md, section 12).
+
+    Args:
+        model: the model, with the round's θ.
+        rule: the client rule.
+        mask_seed: the seed of the dropout masks.
     """
 
     def __init__(self, model: LanguageModel, rule: ClientRule, mask_seed: int) -> None:
@@ -111,7 +124,7 @@ class BoundedSum:
         self._votes = 0.0
 
     def add_sentences(self, batches: Iterable[list[Example]]) -> None:
-        """Add Σ_s Π_c(−∇l(θ, s)) of the sentences of users whose sums lie within β whatever the gradients are."""
+        """Add Σ_s Π_c(−∇l(θ, s)) of users with so few sentences that their sums lie within β for any gradients."""
         for sentences in batches:
             self._total.add(sentences, self._rule.sentence_clip)
         self._votes += _sentence_votes(self._total.tally, self._rule)
@@ -120,19 +133,21 @@ class BoundedSum:
         """Add Σ_u w_u·Π_β(sum_u).
 
         Args:
-            sums: of the users, not bounded yet.
-            weights: w_u ≤ 1 of each user, float64 (U,); 1 if left out.
+            sums: the users' sums, not bounded yet.
+            weights: w_u ≤ 1 of each user, float64 (U,); None for 1.
         """
         for group in sums:
-            users = [_bound(norm, tally, self._rule) for norm, tally in zip(group.lengths, group.tallies, strict=True)]
-            w = np.ones(len(users)) if weights is None else weights[list(group.users)]
-            group.add([float(w_u) * user.share for w_u, user in zip(w, users, strict=True)], self._total.flat)
-            for user, tally in zip(users, group.tallies, strict=True):
+            bounded = [
+                _bound(norm, tally, self._rule) for norm, tally in zip(group.lengths, group.tallies, strict=True)
+            ]
+            w = np.ones(len(bounded)) if weights is None else weights[list(group.users)]
+            group.add([float(w_u) * user.share for w_u, user in zip(w, bounded, strict=True)], self._total.flat)
+            for user, tally in zip(bounded, group.tallies, strict=True):
                 self._total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))
                 self._votes += user.votes
 
     def reply(self, selection: Selection) -> TrainReply:
-        """Return the sum as the answer of a node that was asked for ``selection``."""
+        """Return the sum as a node's reply for ``selection``."""
         tally = self._total.tally
         return TrainReply(
             vector=self._total.flat.cpu().numpy(),
@@ -147,19 +162,25 @@ class BoundedSum:
 
 @functools.singledispatch
 def add_client_updates(rule: ClientRule, total: BoundedSum, cohort: Cohort) -> None:
-    """Add the vectors of all users of ``cohort`` to ``total``, by the function registered for the class of ``rule``.
+    """Add the client updates of ``cohort`` to ``total``, by the function registered for the class of ``rule``.
+
+    Args:
+        rule: the client rule.
+        total: the sum, changed in place.
+        cohort: the users and their eligible sentences.
 
     Raises:
-        TypeError: none is registered.
+        TypeError: no function is registered for the class.
     """
     raise TypeError(f"client rule is a {type(rule).__name__}; allowed: one that is registered with add_client_updates")
 
 
 def check_client_rule(rule: ClientRule) -> None:
-    """Refuse a client rule that nodes could not rebuild or compute.
+    """Check that nodes can rebuild and compute a client rule.
 
     Raises:
-        MessageError: its class cannot be imported by its path, a field is no JSON, or no function is registered for it.
+        MessageError: the class cannot be imported by its path, a field has no JSON form, or no function is registered
+            for the class.
     """
     try:
         text = rule_to_json(rule)
@@ -178,7 +199,7 @@ def check_client_rule(rule: ClientRule) -> None:
 @add_client_updates.register
 def add_clipped_gradients(rule: ClippedGradients, total: BoundedSum, cohort: Cohort) -> None:
     """Add Π_β( Σ_s Π_c(−∇l(θ, s)) ) of every user."""
-    within = cohort.selection.counts * rule.sentence_clip <= rule.user_clip  # whatever the gradients are
+    within = cohort.selection.counts * rule.sentence_clip <= rule.user_clip  # for any gradients
     total.add_sentences(cohort.sentences(within))
     apart = (sentences for _, sentences in cohort.users(~within))
     total.add_users(user_sums(cohort.model, apart, rule.sentence_clip, cohort.mask_seed))
@@ -191,14 +212,14 @@ def add_weighted_gradients(rule: WeightedGradients, total: BoundedSum, cohort: C
     if not isinstance(selection, WeightedSelection):
         raise TypeError("the selection has no weights; allowed: that of select_for")
     weights = np.split(selection.weights, np.cumsum(selection.counts)[:-1])
-    everyone = (sentences for _, sentences in cohort.users())
-    sums = user_sums(cohort.model, everyone, math.inf, cohort.mask_seed, weights)
+    sentences_of_users = (sentences for _, sentences in cohort.users())
+    sums = user_sums(cohort.model, sentences_of_users, math.inf, cohort.mask_seed, weights)
     total.add_users(sums, selection.user_weights)
 
 
 @add_client_updates.register
 def add_local_steps(rule: LocalSteps, total: BoundedSum, cohort: Cohort) -> None:
-    """Add Π_β(θ_u − θ) of every user; a single step of SGD needs no model of its own."""
+    """Add Π_β(θ_u − θ) of every user; users with a single step of SGD are batched at θ."""
     single = is_one_step(cohort.selection.counts, rule)
     total.add_users(single_steps(cohort.model, cohort.users(single), rule, cohort.round_seed))
     total.add_users(local_updates(cohort.model, cohort.users(~single), rule, cohort.round_seed))
@@ -206,13 +227,13 @@ def add_local_steps(rule: LocalSteps, total: BoundedSum, cohort: Cohort) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """What becomes of one user's sum.
+    """Describe how one user's sum is bounded.
 
     Attributes:
-        share: what it is multiplied by before it is added, so that it lies within β.
-        clipped: how many of its sentences were clipped, on their own or as a part of it.
-        nonfinite: how many contributions were not finite, and count as zero.
-        votes: what the user votes, bounded together with its sum.
+        share: the factor that scales the sum to within β.
+        clipped: the number of sentences that were clipped, one by one or as part of the sum.
+        nonfinite: the number of contributions that were not finite and count as zero.
+        votes: the user's votes, bounded together with the sum.
     """
 
     share: float
@@ -222,7 +243,13 @@ class _Bounded:
 
 
 def _bound(norm: float, tally: Tally, rule: ClientRule) -> _Bounded:
-    """Return Π_β of a user's sum of the given norm; the votes are a coordinate of it where sentences vote."""
+    """Return how Π_β scales a user's sum; if sentences vote, the votes are one of its coordinates.
+
+    Args:
+        norm: the norm of the sum; not finite if the sum is not.
+        tally: the counts of the sum.
+        rule: the client rule.
+    """
     if not math.isinf(rule.sentence_clip):
         votes = _sentence_votes(tally, rule)
         share = _share(rule.joint_norm(norm, votes), rule.user_clip)
@@ -235,14 +262,14 @@ def _bound(norm: float, tally: Tally, rule: ClientRule) -> _Bounded:
 
 
 def _share(norm: float, radius: float) -> float:
-    """Return min(1, r/‖x‖), by which Π_r multiplies x; 0 for an x that is not finite."""
+    """Return min(1, r/‖x‖), the factor of Π_r, for r = ``radius``; 0 for an x that is not finite."""
     if not math.isfinite(norm):
         return 0.0
     return radius / norm if norm > radius else 1.0
 
 
 def _sentence_votes(tally: Tally, rule: ClientRule) -> float:
-    """Return Σ(b − γ) over the sentences of a sum, where sentences vote."""
+    """Return Σ(b − γ) over the sentences of a sum; 0 if sentences do not vote."""
     if rule.vote is None or math.isinf(rule.sentence_clip):
         return 0.0
     return rule.vote.of_items(tally.sentences - tally.nonfinite, tally.clipped)
