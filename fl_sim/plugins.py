@@ -109,13 +109,13 @@ class Registry:
     def _import(self, name: str, path: str) -> Any:
         module, _, attribute = path.partition(_IMPORT_PATH)
         try:
-            found = _import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
+            part = _import_module(module)
+            for step in attribute.split("."):
+                part = getattr(part, step)
         except Exception as error:  # a plug-in's own code may raise anything while it is imported
             reason = " ".join(str(error).split()) or type(error).__name__
             raise PluginError(f"{self.kind} '{name}' cannot be imported ({reason})") from error
-        return found
+        return part
 
 
 def worker_environment() -> dict[str, str]:
