@@ -32,6 +32,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from fl_sim import config_keys
 from fl_sim.clients.models.model_names import TaskName
@@ -49,7 +50,8 @@ from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_str
 
 
 def _rate(value: float) -> float:
-    assert is_rate(value)  # noqa: S101 - pydantic expects it; the message comes from the schema
+    if not is_rate(value):
+        raise PydanticCustomError("rate", "not a rate")  # what is shown comes from the schema
     return value
 
 

@@ -140,7 +140,7 @@ class Mechanism(ABC):
     keys: ClassVar[tuple[str, ...]] = ()
     fixed_at_one: ClassVar[tuple[str, ...]] = ()
     needs_entities: ClassVar[bool] = False
-    protects: ClassVar[str] = "nobody: the strategy does not say what a round releases"
+    protects: ClassVar[str] = "no user and no entity: the strategy does not say what a round releases"
     headline: ClassVar[str | None] = "epsilon_user_entity_p95"
     Config: ClassVar[type[BaseModel]] = NoOptions
 

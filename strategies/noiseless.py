@@ -7,7 +7,7 @@ No guarantee: the released model is the plain average of client updates, and ε 
 >>> mechanism.noise_std(clip_norm=1.0), mechanism.event() is None
 (0.0, True)
 >>> mechanism.describe().warnings
-('noiseless protects nobody: its ε is infinite.',)
+('noiseless gives no guarantee: its ε is infinite.',)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Noiseless(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 0.0,
     }
-    protects = "nobody: nothing is clipped and no noise is added"
+    protects = "no user and no entity: nothing is clipped and no noise is added"
     headline = None
 
     strategy: str = "noiseless"
@@ -76,4 +76,4 @@ class Noiseless(Mechanism):
 
     def describe(self) -> Description:
         words = replace(super().describe(), settings=self.rates_in_words())
-        return replace(words, warnings=(f"{self.strategy} protects nobody: its ε is infinite.",))
+        return replace(words, warnings=(f"{self.strategy} gives no guarantee: its ε is infinite.",))

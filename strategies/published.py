@@ -246,7 +246,7 @@ class Published(Mechanism):
             stated = paper_model.stated_noise(self.noise_multiplier, self.expected_cohort)
             warnings.append(
                 f"privacy.noise is as-coded: the noise is {self.noise_per_clip:.2g} of a user's clip where the paper "
-                f"states {stated:.4g}, and protects nobody."
+                f"states {stated:.4g}, and gives no useful guarantee."
             )
         if self.sums_from_corpus:
             warnings.append(

@@ -174,7 +174,7 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
             "server.momentum has no effect",
             {"server.optimizer": "sgd", "server.momentum": 0.5},
         ),
-        ({"strategy": "noiseless"}, "protects nobody", {"strategy": "user_level"}),
+        ({"strategy": "noiseless"}, "gives no guarantee", {"strategy": "user_level"}),
     ],
 )
 def test_warnings(settings: dict[str, Any], words: str, without: dict[str, Any]) -> None:
