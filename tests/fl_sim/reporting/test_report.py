@@ -66,7 +66,7 @@ def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
     text = report.summary(make_run("noiseless"))
     assert "no guarantee (ε = ∞)" in text
-    assert "Protects    nobody" in text
+    assert "Protects    no user and no entity" in text
     assert "δ" not in text
 
 
