@@ -157,14 +157,24 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     alone = [epsilon(*part, delta) for part in counted]
     if len(counted) == 1:
         return alone[0]
-    choices = _dominating_parts([counted[index] for index in np.argsort(alone)[::-1]], delta)
+    largest_first = [counted[index] for index in np.argsort(alone)[::-1]]
     sizes = range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1)
-    together = [min(composition.epsilon_of_parts(parts[:size], delta) for parts in choices) for size in sizes]
+    together = [_epsilon_together(largest_first[:size], delta) for size in sizes]
     return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
 
 
-def _dominating_parts(parts: Sequence[Part], delta: float) -> list[list[composition.Part]]:
-    """Return the dominating pairs of several kinds of rounds; twice if no bound on the user matters, then without."""
+def _epsilon_together(parts: Sequence[Part], delta: float) -> float:
+    """Return ε of several kinds of rounds; the smaller one with and without bounds on the user that hardly matter."""
+    return min(composition.epsilon_of_parts(choice, delta) for choice in dominating_parts(parts, delta))
+
+
+def dominating_parts(parts: Sequence[Part], delta: float) -> list[list[composition.Part]]:
+    """Return the dominating pairs of several kinds of rounds, and if bounds on the user hardly matter also without.
+
+    Args:
+        parts: the kinds of rounds and their numbers, each at least 1.
+        delta: δ, of which truncations may use a small share.
+    """
     tail = composition.tail_share(delta, sum(count for _, _, count in parts))
     widened = [_widened(event, adjacency) for event, adjacency, _ in parts]
     choices = [[wide[0] for wide in widened]]
@@ -334,10 +344,11 @@ def dominating_pairs_of(
         displaced: whether each sentence with the entity may have displaced another one of its user.
     """
     user, unit = user_distribution(event, user_sentences, tail)
+    unlisted = None if exposure.cut is None else exposure.cut / float(exposure.probabilities.sum())
     result = []
     for case, probability in enumerate(exposure.probabilities.tolist()):
         entity, opposed = _shifts_of_case(event, exposure, case, tail, displaced=displaced)
-        result.append(dominating_pairs.mixture(user, entity, probability, unit, tail, opposed))
+        result.append(dominating_pairs.mixture(user, entity, probability, unit, tail, opposed, unlisted))
     return tuple(result)
 
 
@@ -361,7 +372,7 @@ def _shifts_of_case(
         cap, full = 2 * event.user_cap * users, event.q_s * sentences >= event.user_cap * users
     else:
         cap, full = 2.0 * min(users, sentences), True
-    whole = dominating_pairs.Distribution(np.array([cap]), np.ones(1))
+    whole = dominating_pairs.constant(cap)
     if displaced and full:
         return whole, None
     if not event.clips_sentences:

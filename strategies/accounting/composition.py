@@ -1,13 +1,15 @@
 """Compute ε or δ after many rounds: convolve the privacy loss of one round with itself, and add every error to δ.
 
-The loss of T rounds is the sum of T independent losses. The discrete Fourier transform of one round's masses,
-raised to the T-th power, gives the masses of that sum wrapped around a circle of grid points. Rounds of different
-kinds share one circle, on which their transforms are multiplied. The result stays an upper bound because δ includes:
+The loss of T rounds is the sum of T independent losses; rounds of different kinds add theirs. Moments of the losses on
+a coarse grid give the window that holds nearly all of the sum, and the grid just spans the window
+(:mod:`fl_sim.strategies.accounting.convolution` sums). Many rounds are summed in blocks first, on a finer grid. The
+result stays an upper bound because of these additions:
 
-* the mass above the window (bounded by Chernoff's inequality), which the circle wraps to small losses; mass below
-  the window wraps to large losses, which needs no correction;
-* infinite losses and the floating-point error of the discretisation, once per round;
-* the floating-point error of the transforms (Higham 2002, section 24.1, entry by entry).
+* to δ: the mass above the window (bounded by Chernoff's inequality), which the circle wraps to small losses; the mass
+  of blocks outside their window; infinite losses, once per round; the floating-point error of the convolution;
+* to every loss, and as a factor of every mass: the relative floating-point error of the discretisation, per round.
+
+Mass below the window does not matter: those losses lie below ε.
 
 >>> gaussian = GaussianMixturePair(1.0, 0.0, shifts=np.ones(1), weights=np.ones(1))
 >>> epsilon_curve((gaussian,), 4.0, np.array([1, 16]), delta=1e-5).round(2)
@@ -23,9 +25,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
-from scipy.signal import lfilter
 
+from fl_sim.strategies.accounting.convolution import Convolution, TailSums, TiltedLoss, block_of, log_conversion, tilt
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, discretize, loss_range
 
 _DOUBLINGS = 27
@@ -33,17 +34,23 @@ _DOUBLINGS = 27
 ORDERS = np.sort(np.multiply.outer([2.0**-13, 2.0**-13.5], 2.0 ** np.arange(_DOUBLINGS)).ravel())
 _DOUBLING_ROUND_OFF = 4 * 2.0**-53  # relative, per unit of the first exponent; it doubles with the order
 _SMALLEST = 2.0**-1022  # the most that a term of a moment loses to underflow
-# ln max_y (1 − e^−y)·e^−λy, so that δ(ε) ≤ exp(moment(λ) − λ·ε + this) (Canonne, Kamath, Steinke 2020)
-_CONVERSION = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-_FFT_ROUND_OFF = 8 * 2.0**-53  # per stage of a transform, relative to the sum of its absolute inputs
-_BLOCK_CELLS = 1 << 20
+_CONVERSION = np.array([log_conversion(order) for order in ORDERS.tolist()])
 SHORT_CURVE = 16
 """Longest curve that is computed on the fine grid; longer curves use a coarser one."""
 _CURVE_GRID = 1 << 13
 _SINGLE_GRID = 1 << 14
+_BLOCK_CELLS = 1 << 20  # entries of the composed masses that share a tilt
+_ROOM = 2  # ratio of the circle and the window at a small δ or many rounds, so that less is wrapped around
+_SMALL_DELTA = 1e-9
 _COARSE_POINTS = 1 << 11
+_COARSE_POINTS_OF_BLOCKS = 1 << 14
 _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
+_MOST_SUMMED = 4096  # from this number of rounds on, blocks of rounds are summed on a finer grid first
+_FEWEST_BLOCKS = 1024
 _LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the loss of a smaller shift
+_MOST_TILTS = 4
+_SMALL_ERROR = 1e-7  # share of δ; another tilt would hardly do better
+_TYPICAL_ERROR = 1e-10  # of a convolution, relative to the tilted mass
 _TAIL_SHARE = 1e-4  # share of δ that each kind of truncation may use
 DELTA_IN_SEARCH = 1e-12  # replaces δ in the truncations when δ itself is computed
 
@@ -57,6 +64,15 @@ class Window:
 
 
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Describe ``rounds`` equal rounds of a training: the dominating pair of each, and z."""
+
+    mixtures: tuple[GaussianMixturePair, ...]
+    noise_multiplier: float
+    rounds: int
 
 
 def epsilon_curve(
@@ -79,9 +95,8 @@ def epsilon_curve(
     size = _CURVE_GRID if len(counts) > SHORT_CURVE else _SINGLE_GRID
     for band in _bands(counts):
         numbers = counts[band]
-        both, windows = _grid_losses(mixtures, noise_multiplier, int(numbers[-1]), delta, size)
-        for loss, window in zip(both, windows, strict=True):
-            result[band] = np.maximum(result[band], epsilons(loss, numbers, delta, window, size))
+        for series in _on_grids([Part(mixtures, noise_multiplier, int(numbers[-1]))], delta, size):
+            result[band] = np.maximum(result[band], series.epsilons(numbers[:, None], delta))
     return result
 
 
@@ -94,21 +109,24 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
         rounds: number of equal rounds.
         epsilon: ε of the guarantee.
     """
-    if not _moves(mixtures):
-        return 0.0
-    both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, _SINGLE_GRID)
-    return max(
-        delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID) for loss, window in zip(both, windows, strict=True)
-    )
+    return float(max(deltas_of_parts([Part(mixtures, noise_multiplier, rounds)], np.array([epsilon]))[:, 0]))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Describe ``rounds`` equal rounds of a training: the dominating pair of each, and z."""
+def deltas_of_parts(parts: Sequence[Part], epsilons: Floats) -> Floats:
+    """Return upper bounds on δ(ε) after rounds of several kinds at each ε, float64 (2 directions, num_epsilons).
 
-    mixtures: tuple[GaussianMixturePair, ...]
-    noise_multiplier: float
-    rounds: int
+    The first direction is the larger corpus against the smaller.
+
+    Args:
+        parts: the kinds of rounds, in any order.
+        epsilons: ε of the guarantee, float64 (num_epsilons,), each at least 0.
+    """
+    moving = [part for part in parts if _moves(part.mixtures)]
+    if not moving:
+        return np.zeros((2, len(epsilons)))
+    counts = np.array([part.rounds for part in moving])
+    both = _on_grids(moving, DELTA_IN_SEARCH, _SINGLE_GRID)
+    return np.array([series.deltas(counts, epsilons) for series in both])
 
 
 def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
@@ -121,15 +139,8 @@ def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
     moving = [part for part in parts if _moves(part.mixtures)]
     if not moving:
         return 0.0
-    counts = np.array([part.rounds for part in moving])
-    tail = tail_share(delta, int(counts.sum()))
-    coarse = [_part_on_grid(part, None, tail) for part in moving]
-    windows = [_series_window([both[k] for both in coarse], counts, _TAIL_SHARE * delta) for k in (0, 1)]
-    width = max(window.high - window.low for window in windows) / (_SINGLE_GRID - 2)
-    fine = [_part_on_grid(part, width, tail) for part in moving]
-    return max(
-        _epsilon_of_series([both[k] for both in fine], counts, delta, window) for k, window in enumerate(windows)
-    )
+    counts = np.array([[part.rounds for part in moving]])
+    return max(float(series.epsilons(counts, delta)[0]) for series in _on_grids(moving, delta, _SINGLE_GRID))
 
 
 def tail_share(delta: float, rounds: int) -> float:
@@ -192,91 +203,277 @@ def epsilons(loss: GridLoss, counts: Counts, delta: float, window: Window, size:
         window: interval that holds nearly all of the composed losses; ``size`` grid points must span it.
         size: number of points on the circle, a power of two.
     """
-    circle = _Circle.around(loss, window, size)
-    per_round = loss.infinite + loss.round_off
-    allowed = np.asarray(delta - counts * per_round, dtype=np.float64)
-    result = _chernoff(np.multiply.outer(counts, circle.order_moments), allowed)
-    for rows, masses, transform_error in circle.composed(counts):
-        on_grid = allowed[rows] - transform_error - circle.mass_above(counts[rows])
-        result[rows] = np.minimum(result[rows], _epsilons_on_grid(masses, circle.low, loss.width, on_grid))
-    return result
+    return _Series([_Kind(loss)], window, size).epsilons(counts[:, None], delta)
 
 
 def delta_of_loss(loss: GridLoss, rounds: int, epsilon: float, window: Window, size: int) -> float:
     """Return an upper bound on δ(ε) after ``rounds`` rounds in the direction of ``loss``; see :func:`epsilons`."""
-    count = np.array([rounds])
-    circle = _Circle.around(loss, window, size)
-    _, masses, transform_error = next(circle.composed(count))
-    losses = loss.width * (circle.low + np.arange(size))
-    beyond = losses > epsilon
-    inside = float((masses[0, beyond] * -np.expm1(epsilon - losses[beyond])).sum())
-    on_circle = max(inside, 0.0) + float(transform_error[0] + circle.mass_above(count)[0])
-    exponents = rounds * circle.order_moments - ORDERS * epsilon + _CONVERSION
-    by_moments = float(np.exp(np.minimum(exponents, 0.0)).min())
-    return min(1.0, rounds * (loss.infinite + loss.round_off) + min(on_circle, by_moments))
+    return float(_Series([_Kind(loss)], window, size).deltas(np.array([rounds]), np.array([epsilon]))[0])
 
 
-def _grid_losses(
-    mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, rounds: int, delta: float, size: int
-) -> tuple[tuple[GridLoss, GridLoss], tuple[Window, Window]]:
-    """Return the losses of one round in both directions, and the windows of ``rounds`` rounds.
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Describe how blocks of rounds are summed on a finer grid.
 
-    The moments of the losses on a coarse grid give the windows; the grid of the result just spans the wider one.
+    Attributes:
+        loss: the loss of one round on the finer grid.
+        rounds: number of rounds in a block.
+        window: interval that holds nearly all of a block's sum.
+        size: number of points on the circle, a power of two.
+        factor: ratio of the two widths.
+        lost: a bound on the mass of a block outside the circle.
+        wrapped: about how much the mass above the circle counts under tilts, as logarithm, float64 (len(ORDERS),).
     """
-    tail = tail_share(delta, rounds)
-    noise_multiplier = _computable(mixtures, noise_multiplier)
-    low, high = loss_range(mixtures, noise_multiplier, tail)
-    coarse = discretize(mixtures, noise_multiplier, (high - low) / _COARSE_POINTS, tail)
-    windows = [chernoff_window(loss, rounds, _TAIL_SHARE * delta) for loss in coarse]
-    length = max(window.high - window.low for window in windows)
-    fine = discretize(mixtures, noise_multiplier, length / (size - 2), tail)
-    return fine, (windows[0], windows[1])
+
+    loss: GridLoss
+    rounds: int
+    window: Window
+    size: int
+    factor: int
+    lost: float
+    wrapped: Floats
+
+    @classmethod
+    def of(cls, loss: GridLoss, rounds: int, window: Window, size: int, factor: int) -> _Blocks:
+        """Return the blocks on a circle of ``size`` points that begins with the window."""
+        low, length = loss.width * np.floor(window.low / loss.width), loss.width * size
+        above = rounds * moments(loss) - ORDERS * (low + length)
+        below = rounds * moments(_negated(loss)) + ORDERS * low
+        lost = sum(np.exp(min(float(exponents.min()), 0.0)) for exponents in (above, below))
+        return cls(loss, rounds, window, size, factor, float(lost), _wrapped(above, length))
+
+    @property
+    def low(self) -> int:
+        """Return the lowest index of the circle."""
+        return int(np.floor(self.window.low / self.loss.width))
 
 
-def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
-    """Return the losses of one round of a part in both directions; ``width`` None takes a coarse grid of its own."""
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Hold the loss of one kind of rounds in one direction, and how blocks of them are summed."""
+
+    loss: GridLoss
+    blocks: _Blocks | None = None
+
+    def tilted(self, order: float) -> list[TiltedLoss]:
+        """Return the losses that are summed: that of a block, if rounds are summed in blocks, and that of one round."""
+        one = tilt(self.loss, order)
+        if self.blocks is None:
+            return [one]
+        blocks = self.blocks
+        return [block_of(tilt(blocks.loss, order), blocks.rounds, blocks.low, blocks.size, blocks.factor), one]
+
+    def numbers(self, counts: Counts) -> Counts:
+        """Return the number of blocks and of single rounds, int64 (num_counts, 1 or 2)."""
+        if self.blocks is None:
+            return counts[:, None]
+        return np.stack([counts // self.blocks.rounds, counts % self.blocks.rounds], axis=1)
+
+    def moments(self, counts: Counts, *, negated: bool = False) -> Floats:
+        """Return ln E exp(±order · sum of losses), float64 (num_counts, len(ORDERS)).
+
+        Putting a block on the wider grid moves each mass by a random ξ of less than ``width`` with E exp(−ξ) = 1, so
+        that 0 ≤ E ξ ≤ width²/8 and ln E exp(±λξ) ≤ (λ² + λ)·width²/8 (Hoeffding's lemma).
+        """
+        of_loss = moments(_negated(self.loss) if negated else self.loss)
+        if self.blocks is None:
+            return np.multiply.outer(counts, of_loss)
+        numbers, fine = self.numbers(counts), self.blocks.loss
+        of_block = self.blocks.rounds * moments(_negated(fine) if negated else fine)
+        of_block = of_block + ORDERS * (1 + ORDERS) * self.loss.width**2 / 8
+        return np.multiply.outer(numbers[:, 0], of_block) + np.multiply.outer(numbers[:, 1], of_loss)
+
+    def certain(self, counts: Counts) -> Floats:
+        """Return the probability of losses that no grid holds, float64 (num_counts,)."""
+        one = self.loss.infinite + self.loss.round_off
+        if self.blocks is None:
+            return np.asarray(counts * one, dtype=np.float64)
+        numbers, fine = self.numbers(counts), self.blocks.loss
+        of_block = self.blocks.rounds * (fine.infinite + fine.round_off) + self.blocks.lost
+        return np.asarray(numbers @ np.array([of_block, one]), dtype=np.float64)
+
+    def relative(self, counts: Counts) -> Floats:
+        """Return what is added to the sum of losses, and to the logarithm of its mass, float64 (num_counts,)."""
+        if self.blocks is None:
+            return np.asarray(counts * self.loss.relative, dtype=np.float64)
+        of_rounds = np.array([self.blocks.rounds * self.blocks.loss.relative, self.loss.relative])
+        return np.asarray(self.numbers(counts) @ of_rounds, dtype=np.float64)
+
+
+class _Series:
+    """Sum the losses of several kinds of rounds in one direction, on one circle of grid points."""
+
+    def __init__(self, kinds: Sequence[_Kind], window: Window, size: int) -> None:
+        self._kinds, self._size = kinds, size
+        self._width = kinds[0].loss.width
+        self._low = int(np.floor(window.low / self._width))
+
+    def epsilons(self, counts: Counts, delta: float) -> Floats:
+        """Return the smallest provable ε after each number of rounds, float64 (num_counts,); inf for none.
+
+        Args:
+            counts: the number of rounds of each kind, int64 (num_counts, num_kinds), ascending.
+            delta: δ of the guarantee.
+        """
+        order_moments, relative = self._moments(counts), self._relative(counts)
+        allowed = (delta - self._certain(counts)) * np.exp(-relative)
+        result = _chernoff(order_moments, allowed)
+        on_grid = allowed - self._mass_above(order_moments)
+        step = max(1, _BLOCK_CELLS // self._size)
+        for start in range(0, len(counts), step):
+            rows = slice(start, start + step)
+            result[rows] = self._on_circle(counts[rows], order_moments[rows], on_grid[rows], result[rows], delta)
+        return result + relative
+
+    def _on_circle(
+        self, counts: Counts, order_moments: Floats, allowed: Floats, result: Floats, delta: float
+    ) -> Floats:
+        """Return the smaller of ``result`` and ε on the circle, under the tilts that suit ε best.
+
+        Every tilt gives an upper bound. That of the first is the best guess of ε for the second, and so on.
+        """
+        errors = self._likely_errors(order_moments[-1], float(_chernoff(order_moments[-1:], allowed[-1:])[0]))
+        tried: set[int] = set()
+        while (best := int(errors.argmin())) not in tried:
+            tried.add(best)
+            for part, sums in self._tail_sums(counts, float(ORDERS[best])):
+                result[part] = np.minimum(result[part], sums.epsilons(allowed[part]))
+            errors = self._likely_errors(order_moments[-1], float(result[-1]))
+            if len(tried) == _MOST_TILTS or errors[best] < np.log(_SMALL_ERROR * delta):
+                break
+        return result
+
+    def deltas(self, counts: Counts, epsilons: Floats) -> Floats:
+        """Return upper bounds on δ(ε) after ``counts`` rounds of each kind, float64 (num_epsilons,)."""
+        rows = counts[None]
+        relative = float(self._relative(rows)[0])
+        order_moments, certain = self._moments(rows)[0], float(self._certain(rows)[0])
+        lowered = np.maximum(epsilons - relative, 0.0)
+        chernoff = order_moments - np.multiply.outer(lowered, ORDERS) + _CONVERSION
+        order = float(ORDERS[self._likely_errors(order_moments, float(lowered[0])).argmin()])
+        ((_, sums),) = self._tail_sums(rows, order)
+        bounds = np.minimum(
+            sums.deltas(lowered) + self._mass_above(order_moments[None]), np.exp(np.minimum(chernoff.min(axis=1), 0.0))
+        )
+        bounds += np.maximum(relative - epsilons, 0.0)  # δ falls by at most as much as ε rises
+        return np.minimum(bounds * np.exp(relative) + certain, 1.0)
+
+    def _tail_sums(self, counts: Counts, order: float) -> Iterator[tuple[slice, TailSums]]:
+        """Yield rows of ``counts`` and the sums over their composed losses, tilted by ``order``."""
+        losses = [loss for kind in self._kinds for loss in kind.tilted(order)]
+        numbers = np.concatenate([kind.numbers(column) for kind, column in self._columns(counts)], axis=1)
+        convolution = Convolution(losses, self._low, self._size)
+        for rows, masses, log_scales, errors in convolution.composed(numbers):
+            yield rows, TailSums.of(convolution, masses, log_scales, errors)
+
+    def _likely_errors(self, order_moments: Floats, epsilon: float) -> Floats:
+        """Return about the error of δ(``epsilon``) under tilts, as logarithm, float64 (len(ORDERS),).
+
+        A high order raises the tilted masses above the circle, which are wrapped into it; a low one leaves the masses
+        above ε near the rounding error of the transforms. Any order gives an upper bound.
+        """
+        length = self._width * self._size
+        rounding = np.log(_TYPICAL_ERROR) + order_moments - ORDERS * epsilon
+        wrapped = _wrapped(order_moments - ORDERS * (epsilon + length), length)
+        of_blocks = [kind.blocks.wrapped for kind in self._kinds if kind.blocks is not None]
+        return np.asarray(np.maximum.reduce([rounding, wrapped, *of_blocks]), dtype=np.float64)
+
+    def _mass_above(self, order_moments: Floats) -> Floats:
+        """Return a bound on the composed mass above the circle, float64 (num_counts,)."""
+        exponents = order_moments - ORDERS * self._width * (self._low + self._size)
+        return np.asarray(np.exp(np.minimum(exponents.min(axis=1), 0.0)), dtype=np.float64)
+
+    def _moments(self, counts: Counts, *, negated: bool = False) -> Floats:
+        return _added([kind.moments(column, negated=negated) for kind, column in self._columns(counts)])
+
+    def _certain(self, counts: Counts) -> Floats:
+        return _added([kind.certain(column) for kind, column in self._columns(counts)])
+
+    def _relative(self, counts: Counts) -> Floats:
+        return _added([kind.relative(column) for kind, column in self._columns(counts)])
+
+    def _columns(self, counts: Counts) -> Iterator[tuple[_Kind, Counts]]:
+        return zip(self._kinds, counts.T, strict=True)
+
+
+def _added(terms: Sequence[Floats]) -> Floats:
+    return np.asarray(np.sum(terms, axis=0), dtype=np.float64)
+
+
+def _on_grids(parts: Sequence[Part], delta: float, size: int) -> tuple[_Series, _Series]:
+    """Return the losses of all parts in both directions, on the grid that just spans the wider of their windows."""
+    total = sum(part.rounds for part in parts)
+    tail = tail_share(delta, total)
+    coarse = [_on_own_grid(part, tail) for part in parts]
+    rounds = [part.rounds for part in parts]
+    windows = [_window([both[k] for both in coarse], rounds, delta) for k in (0, 1)]
+    width = max(window.high - window.low for window in windows) / (size - 2)
+    circle = size
+    if size == _SINGLE_GRID and (delta < _SMALL_DELTA or max(rounds) >= _MOST_SUMMED):
+        circle *= _ROOM
+    share = _TAIL_SHARE * delta / total
+    kinds = [_kinds(part, both, width, share, size, circle) for part, both in zip(parts, coarse, strict=True)]
+    forward, reverse = (_Series([both[k] for both in kinds], windows[k], circle) for k in (0, 1))
+    return forward, reverse
+
+
+def _kinds(
+    part: Part, coarse: tuple[GridLoss, GridLoss], width: float, tail: float, size: int, circle: int
+) -> tuple[_Kind, _Kind]:
+    """Return the losses of a part in both directions on a grid, many rounds with blocks of them on a finer one.
+
+    Args:
+        part: equal rounds.
+        coarse: the losses of one of them in both directions, on any grid.
+        width: distance of two points of the grid.
+        tail: probability mass that each truncation of one round may cut off.
+        size: number of points that span a window.
+        circle: number of points on a circle, at least ``size``.
+    """
     noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
-    if width is None:
-        low, high = loss_range(part.mixtures, noise_multiplier, tail)
-        width = (high - low) / _COARSE_POINTS
-    return discretize(part.mixtures, noise_multiplier, width, tail)
+    one = discretize(part.mixtures, noise_multiplier, width, tail)
+    if part.rounds < _MOST_SUMMED:
+        return _Kind(one[0]), _Kind(one[1])
+    rounds = 1 << ((part.rounds // _FEWEST_BLOCKS).bit_length() - 1)
+    windows = [_window([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
+    factor = max(1, int(width * (size - 2) / max(window.high - window.low for window in windows)))
+    fine = discretize(part.mixtures, noise_multiplier, width / factor, tail)
+    forward, reverse = (
+        _Kind(loss, _Blocks.of(finer, rounds, window, circle, factor))
+        for loss, finer, window in zip(one, fine, windows, strict=True)
+    )
+    return forward, reverse
+
+
+def _wrapped(above: Floats, length: float) -> Floats:
+    """Return about how much the mass above a point counts if the circle wraps it, under tilts, float64 (len(ORDERS),).
+
+    Args:
+        above: the logarithm of Chernoff's bound on that mass, float64 (len(ORDERS),).
+        length: circumference of the circle, by which the mass moves down.
+    """
+    return np.asarray(np.minimum.accumulate(above[::-1])[::-1] + ORDERS * length, dtype=np.float64)
+
+
+def _window(losses: Sequence[GridLoss], rounds: Sequence[int], delta: float) -> Window:
+    """Return a window with at most a small share of ``delta`` of the sum of all losses beyond either end."""
+    above = np.sum([count * moments(loss) for loss, count in zip(losses, rounds, strict=True)], axis=0)
+    below = np.sum([count * moments(_negated(loss)) for loss, count in zip(losses, rounds, strict=True)], axis=0)
+    return window_of_moments(above, below, _TAIL_SHARE * delta)
+
+
+def _on_own_grid(part: Part, tail: float) -> tuple[GridLoss, GridLoss]:
+    """Return the losses of one round of a part in both directions, on a coarse grid of their own."""
+    noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
+    low, high = loss_range(part.mixtures, noise_multiplier, tail)
+    points = _COARSE_POINTS if part.rounds < _MOST_SUMMED else _COARSE_POINTS_OF_BLOCKS
+    return discretize(part.mixtures, noise_multiplier, (high - low) / points, tail)
 
 
 def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
     """Return z, lowered where floating point could not resolve the largest shift: ε at less noise holds at more."""
     largest = max(mixture.spread for mixture in mixtures)
     return min(noise_multiplier, largest / _LEAST_SHIFT) if largest > 0 else noise_multiplier
-
-
-def _series_moments(losses: Sequence[GridLoss], counts: Counts) -> Floats:
-    """Return ln E exp(order · sum of all losses), float64 (len(ORDERS),)."""
-    return np.sum([count * moments(loss) for loss, count in zip(losses, counts, strict=True)], axis=0)
-
-
-def _series_window(losses: Sequence[GridLoss], counts: Counts, tail: float) -> Window:
-    """Return a window with at most ``tail`` of the sum of all losses beyond either end."""
-    above, below = _series_moments(losses, counts), _series_moments([_negated(loss) for loss in losses], counts)
-    return window_of_moments(above, below, tail)
-
-
-def _epsilon_of_series(losses: Sequence[GridLoss], counts: Counts, delta: float, window: Window) -> float:
-    """Return the smallest provable ε of ``counts[g]`` rounds of each ``losses[g]``, on one grid, in one direction."""
-    size, width = _SINGLE_GRID, losses[0].width
-    series = _series_moments(losses, counts)
-    circles = [_Circle.around(loss, window, size) for loss in losses]
-    low = circles[0].low
-    product: np.ndarray = np.ones(size // 2 + 1, dtype=complex)
-    one_less = np.ones(size // 2 + 1)  # bounds the product with one round of any kind less from above
-    for circle, count in zip(circles, counts, strict=True):
-        product = product * _power(circle.transform, int(count))
-        one_less = one_less * np.abs(circle.transform) ** (int(count) - 1)
-    masses = np.roll(fft.irfft(product, size), -low)
-    total = np.array([counts.sum()])
-    errors = sum(count * (loss.infinite + loss.round_off) for loss, count in zip(losses, counts, strict=True))
-    errors += float(circles[0].transform_error(total, np.array([2 * float((one_less**2).sum())]))[0])
-    above = float(np.exp(min(float((series - ORDERS * width * (low + size)).min()), 0.0)))
-    on_grid = _epsilons_on_grid(masses[None], low, width, np.array([delta - errors - above]))
-    return float(min(on_grid[0], _chernoff(series[None], np.array([delta - errors]))[0]))
 
 
 def _negated(loss: GridLoss) -> GridLoss:
@@ -296,91 +493,6 @@ def _bands(counts: Counts) -> list[slice]:
 
 def _moves(mixtures: tuple[GaussianMixturePair, ...]) -> bool:
     return any(mixture.moves for mixture in mixtures)
-
-
-@dataclass(frozen=True, slots=True)
-class _Circle:
-    """Hold one round's masses, wrapped around ``size`` grid points from index ``low`` on, as their transform."""
-
-    loss: GridLoss
-    low: int
-    size: int
-    transform: np.ndarray
-    order_moments: Floats
-
-    @classmethod
-    def around(cls, loss: GridLoss, window: Window, size: int) -> _Circle:
-        low = int(np.floor(window.low / loss.width))
-        indices = (loss.first + np.arange(len(loss.masses))) % size
-        folded = np.bincount(indices, weights=loss.masses, minlength=size)
-        return cls(loss, low, size, fft.rfft(folded), moments(loss))
-
-    def mass_above(self, counts: Counts) -> Floats:
-        """Return a bound on the composed mass above the window, float64 (len(counts),)."""
-        top = self.loss.width * (self.low + self.size)
-        exponents = np.multiply.outer(counts, self.order_moments) - ORDERS * top
-        return np.exp(np.minimum(exponents.min(axis=1), 0.0))
-
-    def composed(self, counts: Counts) -> Iterator[tuple[slice, Floats, Floats]]:
-        """Yield blocks of ``counts``: rows, composed masses (num_rows, size), bounds on their error (num_rows,)."""
-        step = max(1, _BLOCK_CELLS // self.size)
-        power, exponent = np.ones_like(self.transform), 0
-        energy_before = 2 * float((np.abs(self.transform) ** (2 * int(counts[0]) - 2)).sum())
-        for start in range(0, len(counts), step):
-            block = counts[start : start + step]
-            powers = np.empty((len(block), len(power)), dtype=complex)
-            energy = np.empty(len(block))
-            for i, count in enumerate(block):
-                power, exponent = power * _power(self.transform, int(count) - exponent), int(count)
-                powers[i] = power
-                energy[i] = energy_before
-                energy_before = 2 * float(np.vdot(power, power).real)
-            masses = np.roll(fft.irfft(powers, self.size, axis=1), -self.low, axis=1)
-            yield slice(start, start + len(block)), masses, self.transform_error(block, energy)
-
-    def transform_error(self, counts: Counts, energy: Floats) -> Floats:
-        """Return a bound on the sum of the absolute errors of all masses, float64 (len(counts),).
-
-        The error of every entry of a transform is at most a share of the total mass; ``energy`` bounds the squared
-        norm of the transform to the power of one round less.
-        """
-        per_entry = _FFT_ROUND_OFF * (np.log2(self.size) + 1)
-        return per_entry * (counts + 1) * np.sqrt(energy)
-
-
-def _power(base: np.ndarray, exponent: int) -> np.ndarray:
-    """Return base ** exponent by repeated squaring, which NumPy does not do for complex numbers."""
-    if exponent == 1:
-        return base
-    half_power = _power(base, exponent // 2)
-    return half_power * half_power * base if exponent % 2 else half_power * half_power
-
-
-def _epsilons_on_grid(masses: Floats, low: int, width: float, allowed: Floats) -> Floats:
-    """Return, per row, the smallest ε ≥ 0 with Σ mass · (1 − exp(ε − loss))₊ ≤ ``allowed``; inf if there is none.
-
-    Args:
-        masses: composed masses, float64 (num_counts, size).
-        low: grid index of the first column.
-        width: distance of two grid points.
-        allowed: δ less all errors, float64 (num_counts,).
-    """
-    start = max(0, -low)
-    if start >= masses.shape[1]:
-        return np.where(allowed > 0, 0.0, np.inf)
-    losses = width * (low + start + np.arange(masses.shape[1] - start))
-    reversed_masses = masses[:, start:][:, ::-1]
-    above = np.cumsum(reversed_masses, axis=1)
-    discounted = lfilter([1.0], [1.0, -np.exp(-width)], reversed_masses, axis=1)
-    enough = ((above - discounted) <= allowed[:, None])[:, ::-1]
-    first_enough = enough.argmax(axis=1)
-    row = np.arange(len(allowed))
-    from_end = masses.shape[1] - start - 1 - first_enough
-    with np.errstate(divide="ignore", invalid="ignore"):
-        back = np.log((above[row, from_end] - allowed) / discounted[row, from_end])
-    back = np.clip(np.nan_to_num(back, nan=0.0, posinf=0.0, neginf=-width), -width, 0.0)
-    epsilon = np.maximum(losses[first_enough] + np.where(first_enough > 0, back, 0.0), 0.0)
-    return np.where((allowed > 0) & enough[row, first_enough], epsilon, np.inf)
 
 
 def _chernoff(order_moments: Floats, allowed: Floats) -> Floats:

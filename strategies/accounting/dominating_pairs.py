@@ -43,6 +43,7 @@ class Exposure:
         sentences: an upper bound on the number of sentences of those users with the entity, int64 (num_cases,).
         weights: an upper bound on the sum of the weights of those sentences, float64 (num_cases,); None if all are 1.
         largest_weight: an upper bound on the weight of each sentence.
+        cut: what the probabilities miss of 1, where it is known better than by subtraction.
     """
 
     probabilities: Floats
@@ -50,6 +51,7 @@ class Exposure:
     sentences: np.ndarray
     weights: Floats | None = None
     largest_weight: float = 1.0
+    cut: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class Distribution:
     Attributes:
         values: float64 (num_values,), ascending.
         probabilities: float64 (num_values,); their sum may fall short of 1.
+        cut: what they miss of 1, which may be far below the rounding of their sum; None if it is not known.
     """
 
     values: Floats
     probabilities: Floats
+    cut: float | None = None
 
 
 def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float) -> Exposure:
@@ -77,7 +81,7 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
     users = sampled.values.astype(np.int64)
     sentences = np.minimum(users * entity_bound.sentences_per_user, entity_bound.total)
     weights = np.minimum(entity_bound.weight * sentences, entity_bound.total_weight)
-    return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight)
+    return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight, sampled.cut)
 
 
 def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Distribution:
@@ -91,9 +95,8 @@ def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, t
         tail: probability mass that each truncation may cut off.
     """
     if math.isinf(user_sentences):
-        return _bernoulli(q_u, Distribution(np.array([user_cap]), np.ones(1)))
-    active = binomial(int(user_sentences), q_s, tail)
-    return _bernoulli(q_u, _merge(np.minimum(active.values, user_cap), active.probabilities))
+        return _bernoulli(q_u, constant(user_cap))
+    return _bernoulli(q_u, capped(binomial(int(user_sentences), q_s, tail), user_cap))
 
 
 def entity_shift(q_e: float, active: Distribution, most: float) -> Distribution:
@@ -109,7 +112,12 @@ def entity_shift(q_e: float, active: Distribution, most: float) -> Distribution:
 
 def capped(distribution: Distribution, most: float) -> Distribution:
     """Return the distribution of the smaller of a draw and ``most``."""
-    return _merge(np.minimum(distribution.values, most), distribution.probabilities)
+    return _merge(np.minimum(distribution.values, most), distribution.probabilities, distribution.cut)
+
+
+def constant(value: float) -> Distribution:
+    """Return the distribution of a constant."""
+    return Distribution(np.array([float(value)]), np.ones(1), 0.0)
 
 
 def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> Distribution:
@@ -128,7 +136,7 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
         tail: probability mass that each truncation may cut off.
     """
     if mean <= 0:
-        return Distribution(np.zeros(1), np.ones(1))
+        return constant(0.0)
     rate, mean = max(rate, _NEGLIGIBLE), max(mean, _NEGLIGIBLE)  # SciPy overflows at subnormal rates
     if mean >= (1 - _EQUAL) * sentences * rate:
         return binomial(sentences, rate, tail)
@@ -149,7 +157,7 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
     probabilities = np.append(tails[:-1] - tails[1:], 0.0)
     own = np.append(smallest[1:] == smallest[:-1], False) & (tails < 1)
     probabilities[own] = masses[smallest, np.arange(len(values))][own]
-    return _prune(Distribution(values.astype(np.float64), probabilities), tail)
+    return _prune(Distribution(values.astype(np.float64), probabilities, float(tails[-1])), tail)
 
 
 def mixture(
@@ -159,6 +167,7 @@ def mixture(
     unit: float,
     tail: float,
     opposed: Distribution | None = None,
+    unlisted: float | None = None,
 ) -> GaussianMixturePair:
     """Return the pair of one revealed case: the sum of the user's and the entity's shift, divided by ``unit``.
 
@@ -169,15 +178,21 @@ def mixture(
         unit: the shift that equals one user clip β.
         tail: probability mass that each truncation may cut off.
         opposed: distribution of the shift of the smaller corpus the other way, independent of both; None for none.
+        unlisted: the probability of the cases that are left out, which each case adds to what it cuts off; None if it
+            is not known.
     """
-    total = _prune(_sum(user, entity), tail)
-    if opposed is not None and opposed.values[-1] > 0:
-        return GaussianMixturePair(
-            probability, 0.0, total.values / unit, total.probabilities, opposed.values / unit, opposed.probabilities
-        )
-    unmoved = total.values == 0
-    common = float(total.probabilities[unmoved].sum())
-    return GaussianMixturePair(probability, common, total.values[~unmoved] / unit, total.probabilities[~unmoved])
+    total, back = _prune(_sum(user, entity), tail), opposed or constant(0.0)
+    moved = total.values > (0.0 if back.values[-1] == 0 else -1.0)  # else Q has no part in common with P
+    common = float(total.probabilities[~moved].sum())
+    return GaussianMixturePair(
+        probability,
+        common,
+        total.values[moved] / unit,
+        total.probabilities[moved],
+        back.values / unit,
+        back.probabilities,
+        _cut(total.cut, back.cut, unlisted, common),
+    )
 
 
 def two_sided_mixture(
@@ -198,32 +213,49 @@ def two_sided_mixture(
         tail: probability mass that each truncation may cut off.
     """
     sampled = binomial(users, q_u, tail)
-    user_share = Distribution(user.values / unit, user.probabilities)
+    user_share = Distribution(user.values / unit, user.probabilities, user.cut)
     absent = float(user_share.probabilities[user_share.values == 0].sum())
-    present = Distribution(user_share.values[user_share.values > 0], user_share.probabilities[user_share.values > 0])
-    active = _sum(sampled, user_share)
-    weights = [q_e * active.probabilities]
-    values = [active.values]
-    if q_e < 1:
-        inactive = _sum(sampled, present)
-        values.append(inactive.values)
-        weights.append((1 - q_e) * inactive.probabilities)
-    shifts = _prune(_merge(np.concatenate(values), np.concatenate(weights)), tail)
-    return GaussianMixturePair(
-        1.0, (1 - q_e) * absent, shifts.values, shifts.probabilities, sampled.values, sampled.probabilities
+    present = Distribution(
+        user_share.values[user_share.values > 0], user_share.probabilities[user_share.values > 0], user.cut
     )
+    cases = [(q_e, _sum(sampled, user_share))]
+    if q_e < 1:
+        cases.append((1 - q_e, _sum(sampled, present)))
+    values, weights = [case.values for _, case in cases], [share * case.probabilities for share, case in cases]
+    cuts = [None if case.cut is None else share * case.cut for share, case in cases]
+    cut = None if None in cuts else sum(one for one in cuts if one is not None)
+    shifts = _prune(_merge(np.concatenate(values), np.concatenate(weights), cut), tail)
+    return GaussianMixturePair(
+        1.0,
+        (1 - q_e) * absent,
+        shifts.values,
+        shifts.probabilities,
+        sampled.values,
+        sampled.probabilities,
+        _cut(shifts.cut, sampled.cut, 0.0, 0.0),
+    )
+
+
+def _cut(
+    larger: float | None, smaller: float | None, unlisted: float | None, common: float
+) -> tuple[float, float] | None:
+    """Return the mass that P, apart from ``common``, and Q miss, with the cases left out; None if any is not known."""
+    if larger is None or smaller is None or unlisted is None:
+        return None
+    return larger + (1 - common) * unlisted, smaller + unlisted
 
 
 def binomial(n: int, p: float, tail: float) -> Distribution:
     """Return Binomial(n, p) without its upper ``tail``; negligible mass at small values is moved up."""
     if p >= 1.0 or n == 0:
-        return Distribution(np.array([float(n)]), np.ones(1))
+        return constant(n)
     low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))
     high = int(stats.binom.isf(tail, n, p))
     values = np.arange(low, high + 1)
     probabilities = stats.binom.pmf(values, n, p)
     probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
-    return _prune(Distribution(values.astype(np.float64), probabilities), tail)
+    above = float(stats.binom.sf(high, n, p))
+    return _prune(Distribution(values.astype(np.float64), probabilities, above), tail)
 
 
 def _raise_rare(distribution: Distribution, tail: float) -> Distribution:
@@ -231,7 +263,7 @@ def _raise_rare(distribution: Distribution, tail: float) -> Distribution:
     low = int(np.searchsorted(np.cumsum(distribution.probabilities), tail))
     probabilities = distribution.probabilities[low:].copy()
     probabilities[0] += distribution.probabilities[:low].sum()
-    return Distribution(distribution.values[low:], probabilities)
+    return Distribution(distribution.values[low:], probabilities, distribution.cut)
 
 
 def _coarsen(distribution: Distribution) -> Distribution:
@@ -239,7 +271,9 @@ def _coarsen(distribution: Distribution) -> Distribution:
     size = -(-len(distribution.values) // _MOST_CASES)
     starts = np.arange(0, len(distribution.values), size)
     ends = np.minimum(starts + size, len(distribution.values)) - 1
-    return Distribution(distribution.values[ends], np.add.reduceat(distribution.probabilities, starts))
+    return Distribution(
+        distribution.values[ends], np.add.reduceat(distribution.probabilities, starts), distribution.cut
+    )
 
 
 def _bernoulli(probability: float, distribution: Distribution) -> Distribution:
@@ -249,6 +283,7 @@ def _bernoulli(probability: float, distribution: Distribution) -> Distribution:
     return _merge(
         np.concatenate([[0.0], distribution.values]),
         np.concatenate([[1.0 - probability], probability * distribution.probabilities]),
+        None if distribution.cut is None else probability * distribution.cut,
     )
 
 
@@ -256,12 +291,14 @@ def _sum(first: Distribution, second: Distribution) -> Distribution:
     return _merge(
         np.add.outer(first.values, second.values).ravel(),
         np.multiply.outer(first.probabilities, second.probabilities).ravel(),
+        None if first.cut is None or second.cut is None else first.cut + second.cut,
     )
 
 
-def _merge(values: Floats, probabilities: Floats) -> Distribution:
+def _merge(values: Floats, probabilities: Floats, cut: float | None) -> Distribution:
     distinct, position = np.unique(values, return_inverse=True)
-    return Distribution(distinct, np.bincount(position, weights=probabilities, minlength=len(distinct)).astype(float))
+    masses = np.bincount(position, weights=probabilities, minlength=len(distinct)).astype(float)
+    return Distribution(distinct, masses, cut)
 
 
 def _prune(distribution: Distribution, tail: float) -> Distribution:
@@ -271,8 +308,9 @@ def _prune(distribution: Distribution, tail: float) -> Distribution:
     """
     from_top = np.cumsum(distribution.probabilities[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(from_top > tail)))
+    cut = None if distribution.cut is None else distribution.cut + float(np.append(from_top, 0.0)[kept])
     if distribution.probabilities[:kept].min() > _NEGLIGIBLE:
-        return Distribution(distribution.values[:kept], distribution.probabilities[:kept])
+        return Distribution(distribution.values[:kept], distribution.probabilities[:kept], cut)
     values, probabilities, carried = [], [], 0.0
     for value, probability in zip(distribution.values[:kept], distribution.probabilities[:kept], strict=True):
         carried += probability
@@ -280,4 +318,4 @@ def _prune(distribution: Distribution, tail: float) -> Distribution:
             values.append(value)
             probabilities.append(carried)
             carried = 0.0
-    return Distribution(np.array(values), np.array(probabilities))
+    return Distribution(np.array(values), np.array(probabilities), cut)

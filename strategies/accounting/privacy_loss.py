@@ -42,6 +42,7 @@ class GaussianMixturePair:
         opposed_shifts: t, float64 (num_opposed,), at least 0, in units of β; a single 0 if the sum of the smaller
             corpus does not shift.
         opposed_weights: r, float64 (num_opposed,); what they miss of 1 counts as a certain loss.
+        cut: the mass that P and Q miss apart from ``common``, where it is known better than by subtraction from 1.
     """
 
     probability: float
@@ -50,6 +51,7 @@ class GaussianMixturePair:
     weights: Floats
     opposed_shifts: Floats = field(default_factory=lambda: np.zeros(1))
     opposed_weights: Floats = field(default_factory=lambda: np.ones(1))
+    cut: tuple[float, float] | None = None
 
     @property
     def moves(self) -> bool:
@@ -64,6 +66,8 @@ class GaussianMixturePair:
     @property
     def missing(self) -> tuple[float, float]:
         """Return the probability mass that P and Q miss of 1."""
+        if self.cut is not None:
+            return self.cut[0] + self.common * self.cut[1], self.cut[1]
         q = max(0.0, 1.0 - float(self.opposed_weights.sum()))
         return max(0.0, 1.0 - self.common - float(self.weights.sum())) + self.common * q, q
 
@@ -78,6 +82,7 @@ class GridLoss:
         masses: the probability of each grid point, float64 (num_points,).
         infinite: the probability of an unbounded loss; it is added to δ once per round.
         round_off: a bound on the floating-point error of one round's hockey-stick divergence.
+        relative: a bound η on its relative error: (1 + η) times the divergence at ε − η is an upper bound.
     """
 
     width: float
@@ -85,6 +90,7 @@ class GridLoss:
     masses: Floats
     infinite: float
     round_off: float
+    relative: float = 0.0
 
 
 def discretize(
@@ -109,15 +115,30 @@ def discretize(
         span = slice(piece.first - first, piece.first - first + len(piece.larger))
         larger[span] += mixture.probability * piece.larger
         smaller[span] += mixture.probability * piece.smaller
-    revealed = sum(mixture.probability for mixture in mixtures)
-    unlisted = max(0.0, 1.0 - revealed)
+    known = all(mixture.cut is not None for mixture in mixtures)  # then it includes the cases that are left out
+    unlisted = 0.0 if known else max(0.0, 1.0 - sum(mixture.probability for mixture in mixtures))
     infinite = unlisted + sum(m.probability * p.infinite for m, p in zip(mixtures, pieces, strict=True))
     reverse = unlisted + sum(m.probability * p.reverse_infinite for m, p in zip(mixtures, pieces, strict=True))
-    error = round_off(mixtures, noise_multiplier)
+    error = _relative_error(mixtures, noise_multiplier, length, width * max(abs(first), abs(first + length)))
     return (
-        GridLoss(width, first, larger, infinite, error),
-        GridLoss(width, -(first + length - 1), smaller[::-1].copy(), reverse, error),
+        GridLoss(width, first, larger, infinite, 0.0, error),
+        GridLoss(width, -(first + length - 1), smaller[::-1].copy(), reverse, 0.0, error),
     )
+
+
+def _relative_error(
+    mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, points: int, largest_loss: float
+) -> float:
+    """Return η such that the computed divergence H' of one round satisfies H(ε) ≤ (1 + η)·H'(ε − η).
+
+    The masses of all intervals above a point sum to a tail of P and one of Q, in which only the errors of the normal
+    tails (relative, growing with x²), of the sums over shifts and cases, and of the splits over two grid points remain.
+    So H' is off by at most a share η of P(loss > ε) = H(ε) + e^ε·Q(loss > ε), which are what the factor 1 + η and the
+    step η in ε add. Losses are off by a share of the largest.
+    """
+    largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
+    terms = max(len(mixture.shifts) + len(mixture.opposed_shifts) for mixture in mixtures) + len(mixtures)
+    return _UNIT_ROUND_OFF * (64 * (16 + largest**2) + 4 * (points + terms) + 8 * largest_loss)
 
 
 def round_off(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
