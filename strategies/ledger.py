@@ -31,8 +31,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from fl_sim.plugins import PluginError
-from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting import accountant, attacker
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
@@ -275,13 +278,42 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
+    parts = parts_of(entries, adjacency, robust=robust)
+    return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
+
+
+def true_positive_rates_of(
+    entries: Sequence[Entry], adjacency: Adjacency, false_positive_rates: Sequence[float], *, robust: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return bounds on what an attacker on all ``entries`` together can do; see
+    :mod:`fl_sim.strategies.accounting.attacker`.
+
+    Args:
+        entries: the releases, in any order.
+        adjacency: the protected user and entity.
+        false_positive_rates: α, each in (0, 1).
+        robust: return the bound that holds even if the entity was not detected (q_e := 1).
+
+    Returns:
+        The largest true positive rate at each α, float64 (num_rates,); 1 if a release had no noise.
+
+    Raises:
+        PrivacyError: if a rate is impossible.
+    """
+    parts = parts_of(entries, adjacency, robust=robust)
+    bounds = attacker.composed_true_positive_rates(parts or [], false_positive_rates)
+    return np.ones_like(bounds) if parts is None else bounds
+
+
+def parts_of(entries: Sequence[Entry], adjacency: Adjacency, *, robust: bool = False) -> list[accountant.Part] | None:
+    """Return the kinds of rounds of ``entries``, each with what it exposes; None if a release had no noise."""
     parts: Counter[tuple[accountant.RoundEvent, Adjacency]] = Counter()
     for mechanism in (entry.terms.mechanism for entry in entries):
         event = mechanism.event()
         if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
-            return math.inf
+            return None
         parts[event.robust() if robust else event, mechanism.exposed(adjacency)] += 1
-    return accountant.composed_epsilon([(*kind, count) for kind, count in parts.items()], delta)
+    return [(*kind, count) for kind, count in parts.items()]
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:

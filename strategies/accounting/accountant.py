@@ -147,13 +147,9 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_delta(delta)
-    kinds: dict[tuple[RoundEvent, Adjacency], int] = {}
-    for event, adjacency, count in parts:
-        kinds[event, adjacency] = kinds.get((event, adjacency), 0) + count
-    counted = [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
+    counted = merged(parts)
     if not counted:
         return 0.0
-    check_rounds([*(count for _, _, count in counted), sum(count for _, _, count in counted)])
     alone = [epsilon(*part, delta) for part in counted]
     if len(counted) == 1:
         return alone[0]
@@ -161,6 +157,21 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     sizes = range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1)
     together = [_epsilon_together(largest_first[:size], delta) for size in sizes]
     return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
+
+
+def merged(parts: Iterable[Part]) -> list[Part]:
+    """Return the kinds of rounds with at least one round, equal ones added.
+
+    Raises:
+        PrivacyError: if a number of rounds, or all together, is out of range.
+    """
+    kinds: dict[tuple[RoundEvent, Adjacency], int] = {}
+    for event, adjacency, count in parts:
+        kinds[event, adjacency] = kinds.get((event, adjacency), 0) + count
+    counted = [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
+    if counted:
+        check_rounds([*(count for _, _, count in counted), sum(count for _, _, count in counted)])
+    return counted
 
 
 def _epsilon_together(parts: Sequence[Part], delta: float) -> float:

@@ -20,6 +20,7 @@ from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import composition
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent, composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.attacker import true_positive_rates
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import (
@@ -32,6 +33,7 @@ from fl_sim.strategies.ledger import (
     epsilon_of,
     since,
     together,
+    true_positive_rates_of,
 )
 from fl_sim.strategies.published import PublishedTerms
 from tests.strategies.federation import plan, run_rounds
@@ -326,6 +328,17 @@ def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> N
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
+def test_an_attacker_on_entries_is_that_of_the_accountant(tmp_path: Path) -> None:
+    private, bare = written(tmp_path / "a", 6), written(tmp_path / "b", 1, NOISELESS)
+    rates = [1e-3, 1e-2]
+    for robust in (False, True):
+        event = MECHANISM.event().robust() if robust else MECHANISM.event()
+        bounds = true_positive_rates_of(private.entries, BOTH, rates, robust=robust)
+        assert bounds.tolist() == true_positive_rates(event, BOTH, 6, rates).tolist()
+    assert true_positive_rates_of([*private.entries, *bare.entries], BOTH, rates).tolist() == [1.0, 1.0]
+    assert true_positive_rates_of([], BOTH, rates) == pytest.approx(rates)
+
+
 def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
     private, bare = written(tmp_path / "a", 5), written(tmp_path / "b", 1, NOISELESS)
     assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
@@ -369,6 +382,11 @@ def gaussian_parts(z: float, *counts: int, weight: float = 1.0) -> list[composit
     """Rounds of the plain Gaussian; what ``weight`` misses of 1 is a certain loss."""
     distribution = (GaussianMixturePair(1.0, 0.0, np.ones(1), np.full(1, weight)),)
     return [composition.Part(distribution, z, count) for count in counts]
+
+
+def test_equal_kinds_are_added() -> None:
+    event = next(iter(EVENTS))
+    assert composed_epsilon([(event, BOTH, 10), (event, BOTH, 20)], 1e-5) == epsilon(event, BOTH, 30, 1e-5)
 
 
 def test_parts_add_certain_losses_of_every_round() -> None:
@@ -476,7 +494,7 @@ def runs(draw: st.DrawFn) -> list[Entry]:
     return entries_of(draw(st.integers(1, 40)), **kinds[draw(st.sampled_from(list(kinds)))])
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(runs(), min_size=2, max_size=3),
     st.sampled_from([0.0, 15.0, math.inf]),

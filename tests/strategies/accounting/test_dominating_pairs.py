@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fl_sim.strategies.accounting.accountant import RoundEvent, delta, epsilon
+from fl_sim.strategies.accounting.accountant import (
+    RoundEvent,
+    delta,
+    dominating_pairs_for,
+    epsilon,
+    user_distribution,
+)
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.dominating_pairs import active_sentences, binomial
 from tests.strategies.accounting.oracles import ScalarPair
@@ -191,3 +197,20 @@ def test_displaced_sentences_of_many_users_cost_more() -> None:
     event = RoundEvent("uedp", 4.0, q_u=0.1, q_e=0.5, q_s=0.1, user_cap=2)
     unit = Adjacency(32, ContributionBound(300, 2))
     assert epsilon(event, unit, 30, 1e-5) < epsilon(event, replace(unit, displaced=True), 30, 1e-5) < math.inf
+
+
+def test_what_truncations_cut_off_is_known_below_rounding() -> None:
+    """At a tail of 1e-25, 1 less the sum of the probabilities is rounding error, and 10,000 times more."""
+    kept = binomial(400, 0.1, 1e-25)
+    assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], 400, 0.1), rel=1e-6)
+    assert 0 < kept.cut < 2e-25
+    event = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, q_s=0.1, user_cap=90)
+    revealed, hidden = dominating_pairs_for(event, Adjacency(400, ContributionBound(200, 400)), 1e-25)
+    (user, _), users = user_distribution(event, 400, 1e-25), binomial(200, 0.3, 1e-25)
+    missing = [sum(mixture.probability * mixture.missing[k] for mixture in revealed) for k in (0, 1)]
+    assert users.cut is not None
+    assert user.cut is not None
+    assert missing[1] == pytest.approx(users.cut, rel=1e-6)
+    assert users.cut + user.cut < missing[0] < users.cut + user.cut + 4e-25
+    assert hidden[0].missing[1] == pytest.approx(users.cut, rel=1e-6)
+    assert users.cut + user.cut / 2 < hidden[0].missing[0] < users.cut + 2 * user.cut + 2e-25

@@ -69,6 +69,18 @@ def test_composition_adds_every_round_to_delta(name: str) -> None:
     assert composition.delta_of_loss(loss, 20, 5.0, window, 64) >= 2e-5 * (1 - 1e-9)
 
 
+def test_relative_errors_of_every_round_are_added_to_losses_and_masses() -> None:
+    exact = GridLoss(0.1, -1, np.array([0.4, 0.1, 0.5]), 0.0, 0.0)
+    inexact = GridLoss(0.1, -1, exact.masses, 0.0, 0.0, relative=1e-3)
+    window, counts = composition.Window(-3.0, 3.0), np.array([20])
+    ours = composition.epsilons(inexact, counts, 1e-3, window, 64)[0]
+    assert ours == pytest.approx(composition.epsilons(exact, counts, 1e-3 * math.exp(-0.02), window, 64)[0] + 0.02)
+    at_half = composition.delta_of_loss(inexact, 20, 0.5, window, 64)
+    assert at_half == pytest.approx(math.exp(0.02) * composition.delta_of_loss(exact, 20, 0.48, window, 64))
+    at_zero = composition.delta_of_loss(inexact, 20, 0.0, window, 64)
+    assert at_zero >= math.exp(0.02) * (composition.delta_of_loss(exact, 20, 0.0, window, 64) + 0.019)
+
+
 def test_mass_beyond_the_window_is_added_to_delta() -> None:
     """On a circle that is far too small the bound must be useless, never wrong."""
     (loss, _) = discretize((PAIRS["one-sided"],), 0.5, 0.05, 1e-12)
