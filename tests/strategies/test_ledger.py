@@ -389,6 +389,12 @@ def test_equal_kinds_are_added() -> None:
     assert composed_epsilon([(event, BOTH, 10), (event, BOTH, 20)], 1e-5) == epsilon(event, BOTH, 30, 1e-5)
 
 
+def test_several_kinds_never_cost_less_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [epsilon(event, USER, count, 1e-5) for event, count in EVENTS.items()]
+    monkeypatch.setattr(composition, "epsilon_of_parts", lambda parts, delta: 0.999 * max(alone))
+    assert composed_epsilon(all_of(EVENTS, USER), 1e-5) == max(alone)
+
+
 def test_parts_add_certain_losses_of_every_round() -> None:
     epsilons = [
         composition.epsilon_of_parts([*gaussian_parts(2.0, 3, weight=1 - 1e-6), *gaussian_parts(3.0, 4)], delta)

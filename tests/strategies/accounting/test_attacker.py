@@ -12,7 +12,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent, delta, epsilon
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.attacker import composed_true_positive_rates, true_positive_rates
 
-RATES = np.array([1e-3, 1e-2, 0.2])
+RATES = np.array([1e-3, 1e-2, 0.2, 0.8])
 NORMAL = stats.norm
 
 
