@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -19,6 +20,19 @@ def format_epsilon(value: float | None) -> str:
         return "∞"
     digits = "0.001" if value < 1 else "0.01" if value < 100 else "1"
     return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=ROUND_CEILING))
+
+
+def epsilon_in_words(row: Mapping[str, Any]) -> str:
+    """Return the ε that leads in the metrics of a round, and that of a user: "ε any user+entity 7.69, user 5.3".
+
+    Without a bound on entities, the ε of a stated bound leads, or else that of the 95th percentile of contributions.
+    """
+    kinds = {"any": "any user+entity", "stated": "user+entity, stated bound", "user_entity_p95": "user+entity (p95)"}
+    for name, words in kinds.items():
+        value = row.get(f"epsilon_{name}")
+        if value is not None and math.isfinite(value):
+            return f"ε {words} {format_epsilon(value)}, user {format_epsilon(row['epsilon_user'])}"
+    return f"ε user {format_epsilon(row['epsilon_user'])}"
 
 
 def format_delta(value: float | None) -> str:

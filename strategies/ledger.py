@@ -27,13 +27,14 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
@@ -65,6 +66,7 @@ class ReleaseRecord:
         version: of the mechanisms, :data:`MECHANISM`; the key ``mechanism`` of an entry.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
         stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
+        guarantee: the public bounds on users and entities under which the round was computed.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -74,6 +76,7 @@ class ReleaseRecord:
     version: int = MECHANISM
     noise: NoiseSource
     stream: str
+    guarantee: Guarantee = field(default_factory=Guarantee)
 
     def __post_init__(self) -> None:
         require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
@@ -81,26 +84,36 @@ class ReleaseRecord:
         require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
 
     @classmethod
-    def of(cls, mechanism: Mechanism, seed: int | None) -> ReleaseRecord:
-        """Return the release record of ``mechanism`` with noise from ``seed``, or with secure noise for None."""
+    def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
+        """Return the release record of a mechanism.
+
+        Args:
+            mechanism: what the round does.
+            seed: the seed of seeded noise; None for secure noise.
+            guarantee: the public bounds on users and entities; None for none.
+        """
         numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
         return cls(
             mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
             stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
+            guarantee=guarantee or Guarantee(),
         )
 
     def record(self) -> dict[str, Any]:
         """The terms as an entry keeps them."""
-        return self.mechanism.record() | {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        own = {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        return self.mechanism.record() | own | {"guarantee": self.guarantee.record()}
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
         """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
         own = ("mechanism", "noise", "stream")
         version, noise, stream = (values[name] for name in own)
-        others = {name: value for name, value in values.items() if name not in own}
-        return cls(mechanism=mechanism_from_record(others), version=version, noise=noise, stream=stream)
+        others = {name: value for name, value in values.items() if name not in (*own, "guarantee")}
+        guarantee = Guarantee.from_record(values.get("guarantee") or {})
+        mechanism = mechanism_from_record(others)
+        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=guarantee)
 
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
@@ -109,10 +122,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,)}
+    | {"options": (dict,), "guarantee": (dict,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 

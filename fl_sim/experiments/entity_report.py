@@ -13,6 +13,7 @@ distribution of ε over them. It is computed from the private corpus without noi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,12 @@ import numpy.typing as npt
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import entity_profiles as profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profile_bounds import Bounds, bound_all
 
@@ -89,13 +92,51 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
     """
     if ownership.num_entities == 0:
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
-    distinct, profile_of = _distinct(ownership.entity_profiles())
     event = training.event
+    distinct, profile_of = _distinct(ownership.entity_profiles())
     accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
     detected = _bounds(accountant, distinct, profile_of, evaluations)
     robust = detected if event.q_e == 1 else _bounds(accountant.robust(), distinct, profile_of, evaluations)
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
     return EntityEpsilons(distinct, profile_of, detected, robust, user)
+
+
+def weighted_entity_epsilons(bounds: EnforcedBounds, training: Training) -> EntityEpsilons:
+    """Return ε of every entity of a corpus whose sentences have weights, from users and sums of weights.
+
+    Args:
+        bounds: the corpus and the weights of its sentences.
+        training: mechanism, rounds, δ and n'.
+    """
+    contributions = bounds.contributions()
+    distinct, profile_of = _distinct(bounds.kept.entity_profiles())
+    keys = np.stack([profile_of, contributions.users, contributions.sentences], axis=1)
+    rows, index = np.unique(keys, axis=0, return_inverse=True)
+
+    def epsilons(event: RoundEvent) -> Bounds:
+        pairs, pair_of = np.unique(rows[:, 1:], axis=0, return_inverse=True)
+        figures = np.array([_weighted_epsilon(event, training, *pair) for pair in pairs.tolist()])
+        return Bounds(figures[pair_of.ravel()], figures[pair_of.ravel()], len(pairs))
+
+    event = training.event
+    detected = epsilons(event)
+    robust = detected if event.q_e == 1 else epsilons(event.robust())
+    user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
+    return EntityEpsilons([distinct[row] for row in rows[:, 0]], index.ravel(), detected, robust, user)
+
+
+def _weighted_epsilon(event: RoundEvent, training: Training, users: int, sum_of_weights: int) -> float:
+    bound = ContributionBound(users, sum_of_weights, sum_of_weights, weighted=True)
+    return accounting.epsilon(event, Adjacency(training.user_sentences, bound), training.rounds, training.delta)
+
+
+def epsilon_of_any(guarantee: Guarantee, training: Training, population: int) -> float:
+    """Return ε of any user with any entity; ∞ if no bound on entities is enforced."""
+    units = guarantee.units(clips_sentences=training.event.clips_sentences, population=population)
+    if not units or not guarantee.covers_any_entity:
+        return math.inf
+    events = {False: training.event, True: training.event.robust()}
+    return max(accounting.epsilon(events[u.robust], u.adjacency, training.rounds, training.delta) for u in units)
 
 
 def summarise(

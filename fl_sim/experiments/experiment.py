@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -36,6 +37,7 @@ from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
     build_model,
     check_rule_of,
+    declared_names,
     held_out_split,
     open_corpus,
     task_of,
@@ -164,7 +166,7 @@ class Experiment:
         cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
     ) -> Experiment:
         corpus = open_corpus(config)
-        planned = plan_run(config, corpus.ownership(config.corpus.train_split))
+        planned = plan_run(config, corpus.ownership(config.corpus.train_split), names=declared_names(config, corpus))
         check_rule_of(planned.plan.mechanism)
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
@@ -186,7 +188,8 @@ class Experiment:
         all_observers = _observers(config, observers)
         corpus = record.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
-        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier)
+        names = declared_names(config, corpus)
+        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier, names=names)
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
         if result is not None:
@@ -304,6 +307,8 @@ class Experiment:
             "ledger": self._privacy_spent.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.protected.record(),
+            **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
+            "settings_from_corpus": self.config.privacy.settings_from_corpus,
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)
@@ -346,6 +351,15 @@ class Experiment:
         )
         return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
 
+    def _save_weights(self) -> str | None:
+        """Write the weights of the sentences for the workers; None if all are 1."""
+        bounds = self.planned.bounds
+        if not bounds.enforces:
+            return None
+        path = self._encoded / "weights.npy"
+        np.save(path, bounds.weights)
+        return str(path)
+
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config
         workspace = WorkspaceSpec(
@@ -354,6 +368,8 @@ class Experiment:
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             features=None if self._features is None else str(self._features),
+            weights=self._save_weights(),
+            public_entities=self.planned.bounds.names.public,
             task=config.task,
             model=config.model,
             seed=config.seed,

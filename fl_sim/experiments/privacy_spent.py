@@ -36,7 +36,9 @@ class PrivacySpent:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._release = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
+        self._release = ReleaseRecord.of(
+            planned.plan.mechanism, None if self._secure else config.seed, planned.bounds.guarantee
+        )
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.

@@ -19,6 +19,7 @@ from fl_sim.clients.tasks import Task, make_task
 from fl_sim.clients.training import check_client_rule
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.experiments.enforced_bounds import DeclaredNames
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.messages import MessageError
 
@@ -54,6 +55,11 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     if train == held_out:
         raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
     return corpus
+
+
+def declared_names(config: RunConfig, corpus: Corpus) -> DeclaredNames:
+    """Return what the configuration declares about the names in the training split."""
+    return DeclaredNames()
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:

@@ -30,7 +30,7 @@ from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
 
-EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
+EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def read_table(out: Path) -> dict[str, Any]:
 def as_markdown(table: dict[str, Any]) -> str:
     """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
     keys = sorted({key for row in table["rows"] for key in row["settings"]})
-    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε user", "ε + entity p95", "robust"]
+    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in table["rows"]:
         cells = [_short(row["settings"].get(key)) for key in keys]
@@ -173,7 +173,7 @@ def _figure(result: dict[str, Any], metric: str) -> float:
 
 def _epsilons(folder: RunFolder) -> dict[str, float]:
     last = folder.metrics().iloc[-1]
-    return {name: float(last[name]) for name in EPSILONS}
+    return {name: float(last.get(name, math.inf)) for name in EPSILONS}
 
 
 def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:

@@ -89,6 +89,25 @@ def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float
     return np.concatenate(sampled)
 
 
+def thinned_sentences(
+    seed_of_round: int, sentences: npt.NDArray[np.integer], weights: npt.NDArray[np.float64]
+) -> BoolArray:
+    """Return which sentences are kept when each is included with the probability that is its weight, bool (K,).
+
+    The draws are independent of :func:`sampled_sentences`, so a sentence that both include has rate q_s·w(s).
+
+    Args:
+        seed_of_round: see :func:`round_seed`.
+        sentences: sentence ids, integers (K,), in any order.
+        weights: the weight of each sentence, in [0, 1], float64 (K,).
+    """
+    kept = weights >= 1
+    partial = np.flatnonzero((weights > 0) & ~kept)
+    thresholds = (weights[partial] * 2.0**64).astype(np.uint64)
+    kept[partial] = streams.uniforms_of(seed_of_round, "thinning", sentences[partial]) < thresholds
+    return kept
+
+
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:
     if _always(rate):
         return np.ones(len(items), dtype=np.bool_)
