@@ -249,11 +249,12 @@ def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Return the pair that does not reveal the sampled users (Theorem 2) where it may be better; else an empty list."""
     entity_bound = adjacency.entity_bound
-    turned = event.q_s * entity_bound.sentences_per_user / event.user_cap
+    turned = event.q_s * entity_bound.weight * entity_bound.sentences_per_user / event.user_cap
     if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
         return []
     user, unit = user_distribution(event, adjacency.user_sentences, tail)
-    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, event.q_e, unit, tail),)]
+    q_e = 1.0 if adjacency.displaced else event.q_e  # then the updates of affected users differ in any case
+    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, q_e, unit, tail),)]
 
 
 def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
@@ -287,11 +288,16 @@ def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tupl
         tail: probability mass that each truncation may cut off.
     """
     exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
-    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail)
+    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail, displaced=adjacency.displaced)
 
 
 def dominating_pairs_of(
-    event: RoundEvent, user_sentences: float, exposure: dominating_pairs.Exposure, tail: float
+    event: RoundEvent,
+    user_sentences: float,
+    exposure: dominating_pairs.Exposure,
+    tail: float,
+    *,
+    displaced: bool = False,
 ) -> tuple[GaussianMixturePair, ...]:
     """Return the dominating pair of a round for an explicit exposure, from an entity's own profile for instance.
 
@@ -300,20 +306,47 @@ def dominating_pairs_of(
         user_sentences: n', the largest number of sentences of the protected user.
         exposure: the revealed cases of the entity.
         tail: probability mass that each truncation may cut off.
+        displaced: whether each sentence with the entity may have displaced another one of its user.
     """
     user, unit = user_distribution(event, user_sentences, tail)
-    entity = [
-        entity_distribution(event, int(users), int(sentences), tail)
-        for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
-    ]
-    return dominating_pairs.mixtures(user, entity, exposure.probabilities, unit, tail)
+    result = []
+    for case, probability in enumerate(exposure.probabilities.tolist()):
+        entity, opposed = _shifts_of_case(event, exposure, case, tail, displaced=displaced)
+        result.append(dominating_pairs.mixture(user, entity, probability, unit, tail, opposed))
+    return tuple(result)
 
 
 def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
     """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
+    exposure = dominating_pairs.Exposure(np.ones(1), np.array([users]), np.array([sentences]))
+    return _shifts_of_case(event, exposure, 0, tail, displaced=False)[0]
+
+
+def _shifts_of_case(
+    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float, *, displaced: bool
+) -> tuple[dominating_pairs.Distribution, dominating_pairs.Distribution | None]:
+    """Return the distributions of the entity's shift and of the opposed shift of the sentences that it displaced.
+
+    A displaced sentence takes part on the smaller corpus only, and its weight may be 1. Where both shifts together are
+    likely to exceed the cap, the whole cap counts, as it does where only users are clipped: a displaced sentence then
+    changes its user's update whether the entity is active or not.
+    """
+    users, sentences = int(exposure.users[case]), int(exposure.sentences[case])
     if event.clips_sentences:
-        return dominating_pairs.entity_shift(event.q_e, event.q_s, sentences, 2 * event.user_cap * users, tail)
-    return dominating_pairs.entity_shift(event.q_e, 1.0, 2 * min(users, sentences), math.inf, tail)
+        cap, full = 2 * event.user_cap * users, event.q_s * sentences >= event.user_cap * users
+    else:
+        cap, full = 2.0 * min(users, sentences), True
+    whole = dominating_pairs.Distribution(np.array([cap]), np.ones(1))
+    if displaced and full:
+        return whole, None
+    if not event.clips_sentences:
+        return dominating_pairs.entity_shift(event.q_e, whole, cap), None
+    weight = sentences if exposure.weights is None else float(exposure.weights[case])
+    rate, mean = event.q_s * exposure.largest_weight, event.q_s * weight
+    active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
+    entity = dominating_pairs.entity_shift(event.q_e, active, cap)
+    opposed = dominating_pairs.binomial(sentences, event.q_s, tail)
+    return entity, dominating_pairs.capped(opposed, cap) if displaced else None
 
 
 def user_distribution(
