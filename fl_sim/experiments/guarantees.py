@@ -93,7 +93,7 @@ class Protected:
         units = self.guarantee.units(clips_sentences=clips_sentences, population=population)
         if units or not self.settings_from_corpus:
             return units
-        return (ProtectedUnit(Adjacency(self.user_sentences, self.entity_bounds["p95"]), robust=False),)
+        return (ProtectedUnit(self.guarantee.with_entity(self.entity_bounds["p95"]), robust=False),)
 
     def target_name(self, unit: str, mechanism: Mechanism) -> str:
         """Return the name of the metric that a target or budget for ``unit`` limits."""
@@ -139,7 +139,7 @@ class Guarantees:
         curves["epsilon_user"] = _curve(plan, guarantee.user)
         curves["epsilon_user_unbounded"] = _curve(plan, Adjacency())
         for name, entity_bound in protected.entity_bounds.items():
-            adjacency = Adjacency(protected.user_sentences, entity_bound)
+            adjacency = guarantee.with_entity(entity_bound)
             detected = _curve(plan, adjacency)
             relies_on_detection = event is not None and event.q_e < 1
             curves[f"epsilon_user_entity_{name}"] = detected

@@ -78,6 +78,14 @@ class Guarantee:
         """Return the adjacency of any user alone."""
         return Adjacency(math.inf if self.user_sentences is None else float(self.user_sentences))
 
+    def with_entity(self, bound: ContributionBound) -> Adjacency:
+        """Return the adjacency of any user together with an entity of a contribution bound.
+
+        With a private mention graph, removing an entity's sentences lets others of their users in for them.
+        """
+        displaced = self.mention_graph == "private" and self.user_sentences is not None
+        return Adjacency(self.user.user_sentences, bound, displaced=displaced)
+
     def units(self, *, clips_sentences: bool, population: int, missed: bool = False) -> tuple[ProtectedUnit, ...]:
         """Return the units of which the headline ε is the largest: a user with a detected entity, and with a sentence.
 
@@ -96,11 +104,10 @@ class Guarantee:
             return ()
         extra = self.missed_mentions or 0 if missed else 0
         bound = self._entity(clips_sentences, population, extra)
-        displaced = self.mention_graph == "private" and self.user_sentences is not None
         sentence = ContributionBound(users=1, sentences_per_user=1)
         return (
-            ProtectedUnit(self._with(bound, displaced), robust=missed),
-            ProtectedUnit(self._with(sentence, displaced), robust=True),
+            ProtectedUnit(self.with_entity(bound), robust=missed),
+            ProtectedUnit(self.with_entity(sentence), robust=True),
         )
 
     def _entity(self, clips_sentences: bool, population: int, extra: int) -> ContributionBound:
@@ -113,9 +120,6 @@ class Guarantee:
             return ContributionBound(users=users, sentences_per_user=1)
         total = sentences + extra
         return ContributionBound(users=users, sentences_per_user=total, sentences=total, weighted=self.weighted)
-
-    def _with(self, bound: ContributionBound, displaced: bool) -> Adjacency:
-        return Adjacency(self.user.user_sentences, bound, displaced=displaced)
 
     def record(self) -> dict[str, Any]:
         """Return the bounds as a JSON object, for config.json, result.json and the ledger."""
