@@ -11,7 +11,7 @@ limited, in an order that no one else's sentences change the distribution of.
 >>> ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
 >>> config = RunConfig.from_mapping({"privacy.entity_bound": 3})
 >>> bounds = EnforcedBounds.of(config.privacy, ownership, seed=0)
->>> bounds.guarantee.entity_bound, bounds.weights.sum(), bounds.kept_share
+>>> bounds.guarantee.entity_bound, float(bounds.weights.sum()), bounds.kept_share
 (3, 3.0, 0.375)
 """
 
