@@ -3,11 +3,11 @@
     python benchmarks/bounded_utility.py --corpus bundled --out DIR
     python benchmarks/bounded_utility.py --corpus DIR --set privacy.q_s=0.024 --out DIR --picture entities.png
 
-runs, for every seed and at one target ε: ``uedp`` with the bounds of its defaults; ``uedp`` without them, with the noise
-that the corpus's most mentioned entity and largest user then need; ``user_level`` likewise, whose entities are groups of
-users; and ``user_level`` with at most five users of an entity. Settings apart from the bounds and the noise are the same
-as in the main job. Finished runs are not repeated. The table has mean and standard deviation over the seeds, and the
-picture ε of every entity, by its mentions, with and without the bounds at equal noise.
+runs, for every seed and at one target ε: ``uedp`` with the bounds of its defaults; ``uedp`` without them, with the
+noise that the corpus's most mentioned entity and largest user then need; ``user_level`` likewise, whose entities are
+groups of users; and ``user_level`` with at most five users of an entity. Settings apart from the bounds and the noise
+are those of the main job. Finished runs are not repeated. The table has mean and standard deviation over the seeds, and
+the picture ε of every entity, by its mentions, with and without the bounds at equal noise.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     for name, row in rows.items():
         spread = "" if row["deviation"] is None else f" ± {row['deviation']:.2f}"
         lines.append(
-            f"| {name} | {row['noise_multiplier']:.2f} | {row['kept']['weight']:.1%} | {format_epsilon(row['epsilon'])} "
-            f"| {row['initial_perplexity']:.1f} → {row['perplexity']:.1f}{spread} |"
+            f"| {name} | {row['noise_multiplier']:.2f} | {row['kept']['weight']:.1%} "
+            f"| {format_epsilon(row['epsilon'])} | {row['initial_perplexity']:.1f} → {row['perplexity']:.1f}{spread} |"
         )
     return "\n".join(lines)
 
@@ -136,8 +136,8 @@ def entity_picture(ownership: Ownership, common: Mapping[str, Any], rounds: int)
     for label, settings, colour in (("no bounds", unbounded, "#D55E00"), ("bounds enforced", {}, "#0072B2")):
         privacy = config.changed(settings).privacy if settings else config.privacy
         bounds = EnforcedBounds.of(privacy, ownership, seed=0)
-        rates = {"q_e": privacy.q_e or 0.5, "q_s": privacy.q_s or 0.1, "user_cap": privacy.user_cap or 2.0}
-        event = RoundEvent("uedp", noise_multiplier=privacy.noise_multiplier or 4.0, **rates)
+        noise, q_e, q_s = privacy.noise_multiplier or 4.0, privacy.q_e or 0.5, privacy.q_s or 0.1
+        event = RoundEvent("uedp", noise, q_e=q_e, q_s=q_s, user_cap=privacy.user_cap or 2.0)
         training = Training(event, rounds, privacy.delta, bounds.guarantee.user.user_sentences)
         entities = entity_epsilons(bounds.kept, training)
         epsilon = entities.detected.upper[entities.profile_of][rank]
