@@ -160,7 +160,13 @@ class EnforcedBounds:
         }
         if labels is not None:
             kept["mentions_by_kind"] = _by_kind(labels, self.ownership.entity_ids, mentions > 0)
-        return {"guarantee": self.guarantee.record(), "kept": kept, "public_entities": len(self.names.public)}
+        most = int(self.ownership.entity_contributions().sentences.max(initial=0))
+        return {
+            "guarantee": self.guarantee.record(),
+            "kept": kept,
+            "most_mentions": most,
+            "public_entities": len(self.names.public),
+        }
 
 
 def _weights(guarantee: Guarantee, ownership: Ownership, order_seed: int) -> Weights:

@@ -106,6 +106,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "epsilon_any": epsilon.get("epsilon_any"),
         "bounds": result.get("guarantee"),
         "kept": result.get("kept"),
+        "most_mentions": result.get("most_mentions"),
         "settings_from_corpus": result.get("settings_from_corpus"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
@@ -243,7 +244,7 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
     rows += _claim(facts)
-    notes = [*facts["not_covered"], *filter(None, [_coverage(facts["coverage"])])]
+    notes = [*facts["not_covered"], *filter(None, [_coverage(facts["coverage"], facts["most_mentions"])])]
     return rows + [line for note in notes for line in _wrap_note(note)]
 
 
@@ -297,15 +298,31 @@ def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _coverage(coverage: Mapping[str, Any] | None) -> str | None:
-    """Return the note on the tagger's measured coverage, on which plain ε of entities depends; None if not measured."""
+def _coverage(coverage: Mapping[str, Any] | None, most_mentions: int | None) -> str | None:
+    """Return the note on the tagger's measured coverage, on which plain ε of entities depends; None if not measured.
+
+    Args:
+        coverage: as measured.
+        most_mentions: the sentences in which the tagger found the most mentioned entity, before any bound.
+    """
     if not coverage:
         return None
     flagged, mentions = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
     return (
         f"Coverage, measured on {coverage.get('gold')} ({coverage.get('split')}): the tagger flags {flagged} of the "
         f"sentences with an entity; {mentions} of the mentions are sampled together with their entity. A bound on "
-        "entities holds for mentions that the tagger found."
+        f"entities holds for mentions that the tagger found{_missed(coverage, most_mentions)}."
+    )
+
+
+def _missed(coverage: Mapping[str, Any], most_mentions: int | None) -> str:
+    """Return how many sentences of the most mentioned entity are missed at the measured share; empty if unknown."""
+    found = (coverage.get("mentions_with_coin") or {}).get("value")
+    if not found or most_mentions is None:
+        return ""
+    missed = math.ceil(most_mentions * (1 - found) / found)
+    return (
+        f"; at this share about {missed:,} sentences with the most mentioned one are missed (privacy.missed_mentions)"
     )
 
 
