@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.manifest import comparable
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.spans import unite
 
@@ -73,10 +74,15 @@ class Marking:
 
     def describe(self) -> dict[str, str]:
         """Return what the manifest records: the tagger's description, ``gold``, and the entities that count."""
-        described = self.tagger.describe() if self.tagger else {"tagger": GOLD}
-        if self.gold and self.tagger:
-            described["tagger"] = f"{GOLD}+{described['tagger']}"
-        return described | describe_selection(self.selection)
+        described = comparable(self.tagger.describe() if self.tagger else {})
+        names = [*([GOLD] if self.gold else []), *filter(None, [described.get("tagger")])]
+        return {**described, "tagger": "+".join(names), **describe_selection(self.selection)}
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels that the tagger can give and the selection keeps; gold marks can have any."""
+        labels = self.tagger.labels if self.tagger else frozenset()
+        return frozenset(label for label in labels if self.selection.keeps(label, labels))
 
     def _gold_mentions(self, sentence: Sentence) -> tuple[Mention, ...]:
         if self.selection.everything:

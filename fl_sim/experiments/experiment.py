@@ -30,6 +30,7 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
@@ -300,6 +301,7 @@ class Experiment:
                 "users": self._strategy.federation.num_users,
                 "sentences": len(self._train),
                 "coverage": self._coverage and self._coverage.summary(),
+                "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
             **self._utility(metrics),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, format_number
@@ -117,6 +117,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "settings": {name: run.setting(name) for name in _SETTINGS},
         "corpus": result.get("corpus"),
         "coverage": (result.get("corpus") or {}).get("coverage"),
+        "not_looked_for": (result.get("corpus") or {}).get("not_looked_for"),
         "task": "classification" if classifies else "next-word",
         "utility": {
             "metric": utility.column,
@@ -244,7 +245,8 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
     rows += _claim(facts)
-    notes = [*facts["not_covered"], *filter(None, [_coverage(facts["coverage"], facts["most_mentions"])])]
+    extra = [_coverage(facts["coverage"], facts["most_mentions"]), _unsought(facts["not_looked_for"])]
+    notes = [*facts["not_covered"], *filter(None, extra)]
     return rows + [line for note in notes for line in _wrap_note(note)]
 
 
@@ -324,6 +326,11 @@ def _missed(coverage: Mapping[str, Any], most_mentions: int | None) -> str:
     return (
         f"; at this share about {missed:,} sentences with the most mentioned one are missed (privacy.missed_mentions)"
     )
+
+
+def _unsought(kinds: Sequence[str] | None) -> str | None:
+    """Return the note on the kinds of personal data that nobody looked for; None if there is none, or no record."""
+    return f"Nobody looked for: {', '.join(kinds)}. Plain ε of an entity covers none of these." if kinds else None
 
 
 def _percent(figure: Mapping[str, Any] | None) -> str:

@@ -40,7 +40,7 @@ def gold(tmp_path: Path) -> Corpus:
 
 @pytest.fixture
 def marked_by_rules(tmp_path: Path) -> Corpus:
-    return corpus_at(tmp_path / "rules", tagger=make_tagger("rules").describe())
+    return corpus_at(tmp_path / "rules", tagger=make_tagger("rules", structured=True).describe())
 
 
 def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:

@@ -63,6 +63,16 @@ def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
         assert leak in text.partition("Not covered by ε:")[2]
 
 
+def test_the_summary_names_the_kinds_that_nobody_looked_for(make_run: MakeRun) -> None:
+    corpus = {"name": "x", "users": 946, "sentences": 14041}
+    run = make_run("uedp", result={"corpus": corpus | {"not_looked_for": ["persons", "places"]}})
+    words = "Nobody looked for: persons, places. Plain ε of an entity covers none of these."
+    assert words in " ".join(report.summary(run).split())
+    assert report.report(run)["not_looked_for"] == ["persons", "places"]
+    complete = make_run("uedp", name="complete", result={"corpus": corpus | {"not_looked_for": []}})
+    assert "Nobody looked for" not in report.summary(complete)
+
+
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
     text = report.summary(make_run("noiseless"))
     assert "no guarantee (ε = ∞)" in text
