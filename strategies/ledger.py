@@ -288,16 +288,13 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    events: Counter[accountant.RoundEvent] = Counter()
-    exposed: list[Adjacency] = []
+    parts: Counter[tuple[accountant.RoundEvent, Adjacency]] = Counter()
     for mechanism in (entry.terms.mechanism for entry in entries):
         event = mechanism.event()
         if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
             return math.inf
-        events[event.robust() if robust else event] += 1
-        exposed.append(mechanism.exposed(adjacency))
-    # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
-    return accountant.composed_epsilon(events, max(exposed, key=_width, default=adjacency), delta)
+        parts[event.robust() if robust else event, mechanism.exposed(adjacency)] += 1
+    return accountant.composed_epsilon([(*kind, count) for kind, count in parts.items()], delta)
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -351,10 +348,6 @@ def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entr
         entries.append(_entry(values, where))
         hashes.append(own)
     return entries, hashes
-
-
-def _width(adjacency: Adjacency) -> int:
-    return adjacency.entity_bound.users
 
 
 def _entry(values: Mapping[str, Any], where: str) -> Entry:

@@ -18,7 +18,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
 _HARDLY = 1e-3  # probability that a sampled user has fewer active sentences than its cap
+_COMPARED = 4  # nested selections of kinds of rounds that are composed, so that more rounds never seem to cost less
 _TURNING = 0.25  # Theorem 2 is tried only if an entity can move a user's update by more than this share of its clip
 _SEARCHED: dict[str, tuple[float, float]] = {  # safest and riskiest value
     "noise_multiplier": (1e5, 1e-2),
@@ -115,7 +116,7 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     check_delta(delta)
     distinct = np.unique(np.asarray(rounds, dtype=np.int64))
     tail = composition.tail_share(delta, int(distinct[-1]))
-    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     curves = [composition.epsilon_curve(pair, event.noise_multiplier, distinct, delta) for pair in pairs]
     curve = np.min(curves, axis=0)
     return curve[np.searchsorted(distinct, np.asarray(rounds, dtype=np.int64))]
@@ -126,35 +127,56 @@ def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) 
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
-def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
+Part = tuple[RoundEvent, Adjacency, int]
+"""Equal rounds: their event, how the two corpora differ in what they release, and their number."""
+
+
+def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
     Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
-    (docs/privacy.md, section 9). Of several proofs for a kind of round, the one with the smallest ε of its own is used.
+    (docs/privacy.md, section 9). Each kind has its own adjacency: the same user and entity may be exposed differently.
+    Of several proofs for a kind of round, the one with the smallest ε of its own is used. ε is never below that of a
+    kind alone.
 
     Args:
-        events: the number of rounds of each kind, 0 included.
-        adjacency: the protected user and entity, the same in all rounds.
+        parts: the kinds of rounds and their numbers, 0 included; equal kinds are added.
         delta: δ, in (0, 1).
 
     Raises:
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_delta(delta)
-    kinds = {event: count for event, count in events.items() if count}
-    if not kinds:
+    kinds: dict[tuple[RoundEvent, Adjacency], int] = {}
+    for event, adjacency, count in parts:
+        kinds[event, adjacency] = kinds.get((event, adjacency), 0) + count
+    counted = [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
+    if not counted:
         return 0.0
-    check_rounds([*kinds.values(), sum(kinds.values())])
-    if len(kinds) == 1:
-        ((event, count),) = kinds.items()
-        return epsilon(event, adjacency, count, delta)
-    tail = composition.tail_share(delta, sum(kinds.values()))
-    return min(
-        composition.epsilon_of_parts(
-            [_best_part(event, wide, count, delta, tail) for event, count in kinds.items()], delta
-        )
-        for wide in _widened(kinds, adjacency)
-    )
+    check_rounds([*(count for _, _, count in counted), sum(count for _, _, count in counted)])
+    alone = [epsilon(*part, delta) for part in counted]
+    if len(counted) == 1:
+        return alone[0]
+    choices = _dominating_parts([counted[index] for index in np.argsort(alone)[::-1]], delta)
+    sizes = range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1)
+    together = [min(composition.epsilon_of_parts(parts[:size], delta) for parts in choices) for size in sizes]
+    return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
+
+
+def _dominating_parts(parts: Sequence[Part], delta: float) -> list[list[composition.Part]]:
+    """Return the dominating pairs of several kinds of rounds; twice if no bound on the user matters, then without."""
+    tail = composition.tail_share(delta, sum(count for _, _, count in parts))
+    widened = [_widened(event, adjacency) for event, adjacency, _ in parts]
+    choices = [[wide[0] for wide in widened]]
+    if all(len(wide) > 1 for wide in widened):
+        choices.append([wide[-1] for wide in widened])
+    return [
+        [
+            _best_part(event, adjacency, count, delta, tail)
+            for (event, _, count), adjacency in zip(parts, adjacencies, strict=True)
+        ]
+        for adjacencies in choices
+    ]
 
 
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
@@ -173,7 +195,7 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
-    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
 
 
@@ -257,17 +279,17 @@ def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[t
     return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, q_e, unit, tail),)]
 
 
-def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
+def _widened(event: RoundEvent, adjacency: Adjacency) -> list[Adjacency]:
     """Return the adjacency, and also without its bound on the user if that bound hardly matters.
 
     Rounding may put two upper bounds computed on different grids in the wrong order in their last digits. ε without the
     bound on the user is valid too, so the smaller of the two is.
     """
-    hardly = 0 < adjacency.user_sentences < math.inf and all(
-        event.clips_sentences
+    hardly = (
+        0 < adjacency.user_sentences < math.inf
+        and event.clips_sentences
         and event.q_s < 1
         and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
-        for event in events
     )
     return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
 
@@ -275,8 +297,11 @@ def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacen
 def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
     """Return ``count`` equal rounds with the dominating pair that gives them the smallest ε by themselves."""
     pairs = dominating_pairs_for(event, adjacency, tail)
-    epsilons = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
-    return composition.Part(pairs[int(np.argmin(epsilons))], event.noise_multiplier, count)
+    best = 0
+    if len(pairs) > 1:
+        counts = np.array([count])
+        best = int(np.argmin([composition.epsilon_curve(one, event.noise_multiplier, counts, delta) for one in pairs]))
+    return composition.Part(pairs[best], event.noise_multiplier, count)
 
 
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:

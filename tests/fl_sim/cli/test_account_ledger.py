@@ -63,10 +63,11 @@ def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> Non
     events = {PLAN.event(): 20, LOUDER.event(): 10}
     assert report["ledger"] == [str(folder) for folder in folders]
     assert report["releases"] == 30
-    assert report["epsilon_user"] == composed_epsilon(events, USER, 1e-5)
-    assert report["epsilon_user_entity"] == composed_epsilon(events, BOTH, 1e-5)
-    robust = {event.robust(): count for event, count in events.items()}
-    assert report["epsilon_user_entity_robust"] == composed_epsilon(robust, BOTH, 1e-5)
+    for name, adjacency in (("user", USER), ("user_entity", BOTH)):
+        parts = [(event, adjacency, count) for event, count in events.items()]
+        assert report[f"epsilon_{name}"] == composed_epsilon(parts, 1e-5)
+    robust = [(event.robust(), BOTH, count) for event, count in events.items()]
+    assert report["epsilon_user_entity_robust"] == composed_epsilon(robust, 1e-5)
 
 
 def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:

@@ -19,6 +19,7 @@ from fl_sim.strategies.accounting.dominating_pairs import active_sentences, bino
 from tests.strategies.accounting.oracles import ScalarPair
 
 EVENT = RoundEvent("uedp", 1.0, q_u=0.4, q_e=0.5, q_s=0.6, user_cap=1.5)
+ALL = RoundEvent("uedp", 1.0)
 TAIL = 1e-12
 
 
@@ -166,7 +167,7 @@ OPPOSED = (
 
 @pytest.mark.parametrize("at", [0.0, 0.4, 1.5])
 @pytest.mark.parametrize("seed", [None, *range(6)])
-@pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7)])
+@pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7), ALL])
 def test_displaced_sentences_are_covered(seed: int | None, event: RoundEvent, at: float) -> None:
     """Two sentences are kept of each user: without e', its neighbours in the keyed order move up."""
     larger, smaller = OPPOSED if seed is None else corpora(seed)
