@@ -181,6 +181,16 @@ class PrivacyConfig(_Section):
     )
     epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ at which every ε is stated; below 1/N")
+    public_names: Text | None = Field(
+        None,
+        description="a file with a name on each line, made from public text, or `shipped`: entities that are declared "
+        "not sensitive; default: none",
+    )
+    public_weights: Text | None = Field(
+        None,
+        description="a file with name, tab and weight in (0, 1] on each line, made from public text (`fl-sim "
+        "public-weights`): how much a sentence with the name counts; default: 1 for every name",
+    )
     population: int | None = Field(
         None,
         ge=1,
