@@ -4,8 +4,8 @@
     python scripts/public_names.py --out data_prep/names/public_names.txt
 
 Places are the countries and cities of the tz database (public domain), software and languages those of
-trove-classifiers (Apache-2.0). No corpus is read. A name that is also a person's is left out: names of persons are those
-of Faker (MIT).
+trove-classifiers (Apache-2.0). No corpus is read. A name that is also a person's is left out: names of persons are
+those of Faker (MIT).
 """
 
 from __future__ import annotations
