@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.config import PrivacyConfig
+from fl_sim.data_prep.public_names import mention_share
 from fl_sim.data_prep.store.contribution_limits import (
     ContributionLimits,
     Weights,
@@ -88,12 +89,14 @@ class EnforcedBounds:
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         names: the entities that are declared public, and public weights.
+        share_of_public_names: the share of the split's mentions that are of entities declared public.
     """
 
     guarantee: Guarantee
     ownership: Ownership
     weights: Weights
     names: DeclaredNames
+    share_of_public_names: float
 
     @classmethod
     def of(
@@ -118,7 +121,8 @@ class EnforcedBounds:
         if names.weights is not None:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, names.weights[protected.entity_ids])
-        return cls(guarantee, protected, weights, names)
+        share = mention_share(ownership, np.array(names.public, dtype=np.int64))
+        return cls(guarantee, protected, weights, names, share)
 
     @property
     def enforces(self) -> bool:
@@ -166,6 +170,7 @@ class EnforcedBounds:
             "kept": kept,
             "most_mentions": most,
             "public_entities": len(self.names.public),
+            "mentions_of_public_names": self.share_of_public_names,
         }
 
 

@@ -27,6 +27,8 @@ from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
 
+_MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -79,7 +81,7 @@ def plan_run(
         plan = plan.with_noise(noise_multiplier)
     guarantees = Guarantees.of(plan, protected)
     rounds = _rounds_within_budget(config.privacy, plan, protected, guarantees)
-    warnings = (*_warnings(config, plan, protected, guarantees), *idle_settings(config))
+    warnings = (*_warnings(config, plan, bounds, guarantees), *idle_settings(config))
     return Planned(plan, bounds, protected, guarantees, rounds, warnings)
 
 
@@ -191,7 +193,7 @@ def _rounds_within_budget(
     return rounds
 
 
-def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees) -> Iterator[str]:
+def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: Guarantees) -> Iterator[str]:
     yield from plan.mechanism.describe().warnings
     if plan.mechanism.event() is None:
         return
@@ -203,9 +205,12 @@ def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guaran
         )
     if math.isinf(guarantees.after(plan.rounds)["epsilon_user"]):
         yield f"no finite ε can be computed at δ = {plan.delta:g}: nothing is guaranteed (privacy.delta)."
+    listed = bounds.share_of_public_names
+    if listed >= _MANY_PUBLIC:
+        yield f"the public names are {listed:.0%} of the corpus's mentions: none of them is protected."
     if config.privacy.settings_from_corpus:
         yield "settings chosen on this corpus: not covered by ε (privacy.settings_from_corpus)."
     elif config.privacy.population is None:
         yield "N is the corpus's number of users, which a public mention graph makes public (privacy.population)."
-    if not protected.guarantee.covers_any_entity and load_strategy(config.privacy.strategy).needs_entities:
+    if not bounds.guarantee.covers_any_entity and load_strategy(config.privacy.strategy).needs_entities:
         yield "no bound on entities is enforced, so ε of any user with any entity is infinite (privacy.entity_bound)."

@@ -107,6 +107,8 @@ def report(run: RunFolder) -> dict[str, Any]:
         "bounds": result.get("guarantee"),
         "kept": result.get("kept"),
         "most_mentions": result.get("most_mentions"),
+        "public_entities": result.get("public_entities"),
+        "mentions_of_public_names": result.get("mentions_of_public_names"),
         "settings_from_corpus": result.get("settings_from_corpus"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
@@ -294,6 +296,12 @@ def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
         words.append(
             f"Kept: {_tenths(kept['sentences'])} % of the sentences (weight {_tenths(kept['weight'])} %), "
             f"{_tenths(kept['mentions'])} % of the mentions{f' ({kinds})' if kinds else ''}."
+        )
+    if facts["public_entities"]:
+        share = math.ceil(1000 * (facts["mentions_of_public_names"] or 0)) / 10
+        words.append(
+            f"Not protected: entities on a list of public names ({facts['public_entities']:,}, {share} % of the "
+            "mentions)."
         )
     if facts["settings_from_corpus"]:
         words.append(f"{SETTINGS_FROM_CORPUS[0].upper()}{SETTINGS_FROM_CORPUS[1:]}.")
