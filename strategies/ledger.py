@@ -34,6 +34,7 @@ from typing import Any, Literal, get_args
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
@@ -79,6 +80,8 @@ class ReleaseRecord:
         require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
         sources = get_args(NoiseSource)
         require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
+        allocated = (event := self.mechanism.event()) is not None and event.epoch_rounds is not None
+        require(not (allocated and self.noise == "secure"), "noise", "'secure'", "seeded under random allocation")
 
     @classmethod
     def of(cls, mechanism: Mechanism, seed: int | None) -> ReleaseRecord:
@@ -109,10 +112,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,)}
+    | {"options": (dict,), "epoch_rounds": (int,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "epoch_rounds"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
@@ -275,13 +278,14 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    events: Counter[accountant.RoundEvent] = Counter()
+    events: Counter[accountant.RoundEvent | EpochEvent] = Counter(_epochs(entries))
     exposed: list[Adjacency] = []
     for mechanism in (entry.terms.mechanism for entry in entries):
         event = mechanism.event()
         if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
             return math.inf
-        events[event.robust() if robust else event] += 1
+        if event.epoch_rounds is None:
+            events[event.robust() if robust else event] += 1
         exposed.append(mechanism.exposed(adjacency))
     # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
     return accountant.composed_epsilon(events, max(exposed, key=_width, default=adjacency), delta)
@@ -338,6 +342,30 @@ def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entr
         entries.append(_entry(values, where))
         hashes.append(own)
     return entries, hashes
+
+
+def _epochs(entries: Sequence[Entry]) -> Counter[EpochEvent]:
+    """Return the epochs of all releases under random allocation, each with the smallest noise of its rounds.
+
+    A round belongs to the epoch (round − 1) // t of its run.
+
+    Raises:
+        LedgerError: if the epochs of a run differ in length, so that their allocations are not independent.
+    """
+    noises: dict[tuple[str, int, int], list[float]] = {}
+    lengths: dict[str, int] = {}
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or event.epoch_rounds is None:
+            continue
+        before = lengths.setdefault(entry.run, event.epoch_rounds)
+        if before != event.epoch_rounds:
+            raise LedgerError(
+                f"epoch_rounds is {event.epoch_rounds} in round {entry.round}; allowed: {before} as before"
+            )
+        epoch = (entry.round - 1) // event.epoch_rounds
+        noises.setdefault((entry.run, event.epoch_rounds, epoch), []).append(event.noise_multiplier)
+    return Counter(EpochEvent(min(of_one), epoch[1], len(of_one)) for epoch, of_one in noises.items())
 
 
 def _width(adjacency: Adjacency) -> int:

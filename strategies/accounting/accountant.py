@@ -18,6 +18,7 @@ True
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from fl_sim.strategies.accounting import calibration, composition, dominating_pairs
+from fl_sim.strategies.accounting import calibration, composition, dominating_pairs, random_allocation
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.primitives.limits import check_rate
 
 Strategy = Literal["uedp", "user_level"]
@@ -62,6 +64,8 @@ class RoundEvent:
         user_cap: ŵ ≥ 1, the user clip counted in sentence clips: β = ŵ·c.
         clipping: ``sentence`` if each sentence's gradient is clipped to c and the user's sum to β; ``user`` if only
             the update is clipped to β, as ``user_level`` always does.
+        epoch_rounds: t of random allocation: each user takes part in one of every t rounds, and q_u is 1/t; None for
+            users who are included independently in every round. Only ``user_level`` has it.
 
     Raises:
         PrivacyError: if a value is impossible.
@@ -74,6 +78,7 @@ class RoundEvent:
     q_s: float = 1.0
     user_cap: float = 1.0
     clipping: Clipping = "sentence"
+    epoch_rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in _SAMPLES_TEXT:
@@ -88,6 +93,8 @@ class RoundEvent:
             raise PrivacyError(f"user_cap is {self.user_cap}; allowed: a finite number of at least 1")
         if not _SAMPLES_TEXT[self.strategy] and (self.q_e != 1 or self.q_s != 1):
             raise PrivacyError(f"{self.strategy} with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
+        if self.epoch_rounds is not None:
+            random_allocation.check_epoch(self.epoch_rounds, self.q_u, self.strategy)
 
     def robust(self) -> RoundEvent:
         """Return the same round with q_e = 1: its ε also holds for an entity that the detector missed."""
@@ -113,6 +120,8 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     """
     check_rounds(rounds)
     check_delta(delta)
+    if event.epoch_rounds is not None:
+        return random_allocation.epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, delta)
     distinct = np.unique(np.asarray(rounds, dtype=np.int64))
     tail = composition.tail_share(delta, int(distinct[-1]))
     pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
@@ -126,14 +135,14 @@ def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) 
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
-def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
+def composed_epsilon(events: Mapping[RoundEvent | EpochEvent, int], adjacency: Adjacency, delta: float) -> float:
     """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
     Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
     (docs/privacy.md, section 9). Of several proofs for a kind of round, the one with the smallest ε of its own is used.
 
     Args:
-        events: the number of rounds of each kind, 0 included.
+        events: the number of rounds of each kind, 0 included; under random allocation also of epochs.
         adjacency: the protected user and entity, the same in all rounds.
         delta: δ, in (0, 1).
 
@@ -141,12 +150,12 @@ def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, del
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_delta(delta)
-    kinds = {event: count for event, count in events.items() if count}
+    kinds = _by_epochs(events)
     if not kinds:
         return 0.0
     check_rounds([*kinds.values(), sum(kinds.values())])
-    if len(kinds) == 1:
-        ((event, count),) = kinds.items()
+    ((event, count), *others) = kinds.items()
+    if not others and isinstance(event, RoundEvent):
         return epsilon(event, adjacency, count, delta)
     tail = composition.tail_share(delta, sum(kinds.values()))
     return min(
@@ -172,6 +181,8 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     check_rounds([rounds])
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
+    if event.epoch_rounds is not None:
+        return random_allocation.delta_of(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, epsilon)
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
     pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
@@ -232,6 +243,8 @@ def solve(
         return calibration.largest_count(lambda count: worst(event, count), MAX_ROUNDS, target_epsilon)
     if unknown not in _SEARCHED:
         raise PrivacyError(f"unknown is {unknown!r}; allowed: 'rounds', {', '.join(map(repr, _SEARCHED))}")
+    if unknown == "q_u" and event.epoch_rounds is not None:
+        raise PrivacyError("unknown is 'q_u'; allowed: 'noise_multiplier' or 'rounds' under random allocation")
     safest, riskiest = _SEARCHED[unknown]
 
     def epsilon_at(value: float) -> float:
@@ -256,14 +269,26 @@ def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[t
     return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, event.q_e, unit, tail),)]
 
 
-def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
+def _by_epochs(events: Mapping[RoundEvent | EpochEvent, int]) -> dict[RoundEvent | EpochEvent, int]:
+    """Return the kinds that occur, with rounds of random allocation as epochs that begin with the first of them."""
+    kinds: Counter[RoundEvent | EpochEvent] = Counter()
+    for event, count in events.items():
+        if isinstance(event, RoundEvent) and event.epoch_rounds is not None:
+            kinds.update(random_allocation.epochs(event.noise_multiplier, event.epoch_rounds, count))
+        else:
+            kinds[event] += count
+    return {kind: number for kind, number in kinds.items() if number}
+
+
+def _widened(events: Iterable[RoundEvent | EpochEvent], adjacency: Adjacency) -> list[Adjacency]:
     """Return the adjacency, and also without its bound on the user if that bound hardly matters.
 
     Rounding may put two upper bounds computed on different grids in the wrong order in their last digits. ε without the
     bound on the user is valid too, so the smaller of the two is.
     """
     hardly = 0 < adjacency.user_sentences < math.inf and all(
-        event.clips_sentences
+        isinstance(event, RoundEvent)
+        and event.clips_sentences
         and event.q_s < 1
         and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
         for event in events
@@ -271,8 +296,12 @@ def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacen
     return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
 
 
-def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
+def _best_part(
+    event: RoundEvent | EpochEvent, adjacency: Adjacency, count: int, delta: float, tail: float
+) -> composition.Part | composition.AtomPart:
     """Return ``count`` equal rounds with the dominating pair that gives them the smallest ε by themselves."""
+    if isinstance(event, EpochEvent):
+        return random_allocation.part(event, adjacency, count, tail)
     pairs = dominating_pairs_for(event, adjacency, tail)
     epsilons = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
     return composition.Part(pairs[int(np.argmin(epsilons))], event.noise_multiplier, count)
@@ -319,7 +348,13 @@ def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: flo
 def user_distribution(
     event: RoundEvent, user_sentences: float, tail: float
 ) -> tuple[dominating_pairs.Distribution, float]:
-    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β."""
+    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β.
+
+    Raises:
+        PrivacyError: under random allocation, whose rounds have no dominating pairs of their own.
+    """
+    if event.epoch_rounds is not None:
+        raise PrivacyError(f"epoch_rounds is {event.epoch_rounds}; allowed: none, where ε is computed round by round")
     if event.clips_sentences:
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
     sentences = math.inf if user_sentences else 0.0
