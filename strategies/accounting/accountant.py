@@ -153,11 +153,15 @@ def composed_epsilon(events: Mapping[RoundEvent | EpochEvent, int], adjacency: A
     kinds = _by_epochs(events)
     if not kinds:
         return 0.0
-    check_rounds([*kinds.values(), sum(kinds.values())])
+    rounds = sum(count * (kind.rounds if isinstance(kind, EpochEvent) else 1) for kind, count in kinds.items())
+    check_rounds([*kinds.values(), rounds])
     ((event, count), *others) = kinds.items()
     if not others and isinstance(event, RoundEvent):
         return epsilon(event, adjacency, count, delta)
-    tail = composition.tail_share(delta, sum(kinds.values()))
+    tail = composition.tail_share(delta, rounds)
+    epochs = {kind: count for kind, count in kinds.items() if isinstance(kind, EpochEvent)}
+    if len(epochs) == len(kinds) and len({(kind.noise_multiplier, kind.epoch_rounds) for kind in epochs}) == 1:
+        return random_allocation.composed(epochs, adjacency, delta, tail)
     return min(
         composition.epsilon_of_parts(
             [_best_part(event, wide, count, delta, tail) for event, count in kinds.items()], delta

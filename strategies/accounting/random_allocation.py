@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +139,9 @@ def delta_of(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, r
         epsilon: ε, finite and at least 0.
     """
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
+    if _is_revealed(noise_multiplier, adjacency):
+        number = -(-rounds // epoch_rounds)
+        return composition.delta_at(_revealed(epoch_rounds, adjacency, tail), noise_multiplier, number, epsilon)
     low, high = math.log(composition.DELTA_IN_SEARCH), 0.0
     for _ in range(_SEARCH_STEPS):
         middle = (low + high) / 2
@@ -147,10 +150,25 @@ def delta_of(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, r
     return math.exp(high)
 
 
+def composed(events: Mapping[EpochEvent, int], adjacency: Adjacency, delta: float, tail: float) -> float:
+    """Return ε of epochs that differ in nothing but the number of rounds that are released.
+
+    Args:
+        events: the number of epochs of each kind, not empty.
+        adjacency: the protected user and entity.
+        delta: δ, in (0, 1).
+        tail: probability mass that each truncation may cut off.
+    """
+    event = next(iter(events))
+    if not _is_revealed(event.noise_multiplier, adjacency):
+        return composition.epsilon_of_parts([part(kind, adjacency, n, tail) for kind, n in events.items()], delta)
+    number = np.array([sum(events.values())])
+    pair = _revealed(event.epoch_rounds, adjacency, tail)
+    return float(composition.epsilon_curve(pair, event.noise_multiplier, number, delta)[0])
+
+
 def _epsilon(z: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, delta: float, tail: float) -> float:
-    """Return ε of the whole epochs and the last, incomplete one."""
-    parts = [part(event, adjacency, count, tail) for event, count in epochs(z, epoch_rounds, rounds).items()]
-    return composition.epsilon_of_parts(parts, delta)
+    return composed(epochs(z, epoch_rounds, rounds), adjacency, delta, tail)
 
 
 def _computed_counts(counts: NDArray[np.int64], epoch_rounds: int) -> NDArray[np.int64]:
