@@ -5,9 +5,10 @@ whole; epochs compose as rounds do. A part of an epoch costs what a user costs w
 probability 1/t and never twice. Proofs: docs/privacy.md, section 15.
 
 * A user alone: the loss of an epoch is that of :mod:`~fl_sim.strategies.accounting.allocated_loss`.
-* A user with an entity: the allocation of all protected users is revealed. With M_r users who mention the entity in round
-  r and the user in round I, round r shifts by at most 2·M_r + 1{I = r} clips, the epoch by the root of the sum of the
-  squares.
+* A user with an entity of few users: that of :mod:`~fl_sim.strategies.accounting.allocated_entity`, where it is smaller.
+* A user with an entity: the allocation of all protected users is revealed. With M_r users who mention the entity in
+  round r and the user in round I, round r shifts by at most 2·M_r + 1{I = r} clips, the epoch by the root of the sum of
+  the squares.
 
 >>> user = Adjacency()
 >>> epsilon_curve(1.0, 20, user, [60], delta=1e-5).round(2)
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.strategies.accounting import composition
+from fl_sim.strategies.accounting import allocated_entity, composition
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.allocated_loss import allocation_atoms
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
@@ -117,14 +118,18 @@ def epsilon_curve(
         delta: δ, in (0, 1).
     """
     wanted = np.asarray(rounds, dtype=np.int64)
-    tail = composition.tail_share(delta, int(wanted.max()))
     if _is_revealed(noise_multiplier, adjacency):
         numbers, position = np.unique(-(-wanted // epoch_rounds), return_inverse=True)
+        tail = composition.tail_share(delta, int(numbers[-1]))
         pair = _revealed(epoch_rounds, adjacency, tail)
-        return composition.epsilon_curve(pair, noise_multiplier, numbers, delta)[position]
+        curve = composition.epsilon_curve(pair, noise_multiplier, numbers, delta)
+        if hidden := _hidden(noise_multiplier, epoch_rounds, adjacency):
+            curve = np.minimum(curve, allocated_entity.epsilon_curve(hidden, numbers, delta))
+        return curve[position]
+    tail = composition.tail_share(delta, int(wanted.max()))
     computed = _computed_counts(np.unique(wanted), epoch_rounds)
-    curve = [_epsilon(noise_multiplier, epoch_rounds, adjacency, int(count), delta, tail) for count in computed]
-    monotone = np.minimum.accumulate(np.array(curve)[::-1])[::-1]
+    epsilons = [_epsilon(noise_multiplier, epoch_rounds, adjacency, int(count), delta, tail) for count in computed]
+    monotone = np.minimum.accumulate(np.array(epsilons)[::-1])[::-1]
     return monotone[np.searchsorted(computed, wanted)]
 
 
@@ -141,7 +146,9 @@ def delta_of(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, r
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
     if _is_revealed(noise_multiplier, adjacency):
         number = -(-rounds // epoch_rounds)
-        return composition.delta_at(_revealed(epoch_rounds, adjacency, tail), noise_multiplier, number, epsilon)
+        revealed = composition.delta_at(_revealed(epoch_rounds, adjacency, tail), noise_multiplier, number, epsilon)
+        hidden = _hidden(noise_multiplier, epoch_rounds, adjacency)
+        return min(revealed, allocated_entity.delta_at(hidden, number, epsilon) if hidden else 1.0)
     low, high = math.log(composition.DELTA_IN_SEARCH), 0.0
     for _ in range(_SEARCH_STEPS):
         middle = (low + high) / 2
@@ -162,9 +169,8 @@ def composed(events: Mapping[EpochEvent, int], adjacency: Adjacency, delta: floa
     event = next(iter(events))
     if not _is_revealed(event.noise_multiplier, adjacency):
         return composition.epsilon_of_parts([part(kind, adjacency, n, tail) for kind, n in events.items()], delta)
-    number = np.array([sum(events.values())])
-    pair = _revealed(event.epoch_rounds, adjacency, tail)
-    return float(composition.epsilon_curve(pair, event.noise_multiplier, number, delta)[0])
+    whole = sum(events.values()) * event.epoch_rounds
+    return float(epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, [whole], delta)[0])
 
 
 def _epsilon(z: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, delta: float, tail: float) -> float:
@@ -185,6 +191,14 @@ def _is_revealed(noise_multiplier: float, adjacency: Adjacency) -> bool:
     """Tell whether the pair that reveals the allocation is used: for an entity, no user, or very little noise."""
     alone = adjacency.user_sentences > 0 and adjacency.entity_bound.total == 0
     return not alone or noise_multiplier < _LEAST_NOISE
+
+
+def _hidden(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency) -> allocated_entity.HiddenEpochs | None:
+    """Return the epoch that hides the rounds of the protected users; None for no entity, many users or little noise."""
+    users = min(adjacency.entity_bound.users, adjacency.entity_bound.total)
+    if not 1 <= users <= allocated_entity.MOST_USERS or noise_multiplier < _LEAST_NOISE:
+        return None
+    return allocated_entity.HiddenEpochs(noise_multiplier, epoch_rounds, users, adjacency.user_sentences > 0)
 
 
 def _revealed(epoch_rounds: int, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:

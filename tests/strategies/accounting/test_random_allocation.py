@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.strategies.accounting import random_allocation
+from fl_sim.strategies.accounting import allocated_entity, composition, random_allocation
 from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, delta, epsilon, epsilon_curve, solve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.allocated_entity import Groups, HiddenEpochs
 from fl_sim.strategies.accounting.allocated_loss import allocation_atoms
 from fl_sim.strategies.accounting.loss_atoms import LossAtoms
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
@@ -98,6 +99,9 @@ def test_both_masses_are_kept(t: int, rounds: int) -> None:
     assert forward.masses.sum() + forward.infinite == pytest.approx(1, abs=1e-11)
     assert reverse.masses.sum() + reverse.infinite == pytest.approx(1, abs=1e-11)
     assert forward.infinite < 1e-10 > reverse.infinite
+    cut, _ = allocation_atoms(1.3, t, rounds, 1e-4)
+    assert cut.masses.sum() + cut.infinite == pytest.approx(1, abs=1e-11)
+    assert cut.infinite > 1e-8
 
 
 def test_less_costs_less() -> None:
@@ -170,6 +174,72 @@ def test_an_entity_costs_more_with_every_user_who_mentions_it() -> None:
     assert epsilon(allocated(2.0, 20), Adjacency(0), 30, 1e-5) == 0
     two_of_one_sentence = Adjacency(math.inf, ContributionBound(15, 3, 4))
     assert epsilon(allocated(2.0, 20), two_of_one_sentence, 30, 1e-5) == pytest.approx(epsilons[2])
+
+
+def test_the_cases_of_groups_are_those_of_all_allocations() -> None:
+    t, users = 5, 3
+    counted: Counter[Groups] = Counter()
+    for places in np.ndindex(*(t,) * (users + 1)):
+        sizes = Counter(places[:users])
+        own = [(size, size + (place == places[-1])) for place, size in sizes.items()]
+        counted[tuple(sorted(own + [(0, 1)] * (places[-1] not in sizes)))] += 1
+    cases = allocated_entity.cases(users, t, with_user=True)
+    assert sum(case.probability for case in cases) == pytest.approx(1)
+    assert {tuple(sorted(case.groups)): round(case.probability * t ** (users + 1)) for case in cases} == counted
+    assert sum(case.probability for case in allocated_entity.cases(users, t, with_user=False)) == pytest.approx(1)
+
+
+def losses_of_samples(t: int, z: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """ln P/Q of an epoch under P and under Q for one user who mentions the entity, all rounds hidden."""
+    generator = np.random.default_rng(seed)
+    number = 200_000
+    rows = np.arange(number)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        up, down = np.exp(x / z - 1 / (2 * z**2)), np.exp(-x / z - 1 / (2 * z**2))
+        squares = up.sum(axis=1) ** 2 - (1 - math.exp(-1 / z**2)) * (up**2).sum(axis=1)  # both, in one round or in two
+        return np.log(squares / t**2) - np.log(down.mean(axis=1))
+
+    larger = generator.standard_normal((number, t))
+    for _ in range(2):
+        larger[rows, generator.integers(t, size=number)] += 1 / z
+    smaller = generator.standard_normal((number, t))
+    smaller[rows, generator.integers(t, size=number)] -= 1 / z
+    return loss(larger), loss(smaller)
+
+
+@pytest.mark.parametrize(("t", "z"), [(12, 1.5), (6, 1.0), (40, 1.0)])
+def test_revealed_blocks_are_no_better_than_the_hidden_pair(t: int, z: float) -> None:
+    forward, reverse = losses_of_samples(t, z, seed=2)
+    epochs = HiddenEpochs(z, t, users=1, with_user=True)
+    for at in (0.5, 1.5, 3.0):
+        attained = [np.maximum(1 - np.exp(at - forward), 0), np.maximum(1 - np.exp(at + reverse), 0)]
+        bound = allocated_entity.delta_at(epochs, 1, at)
+        for samples in attained:
+            assert samples.mean() - 5 * samples.std() / math.sqrt(len(samples)) < bound
+        pair = random_allocation._revealed(t, Adjacency(math.inf, ContributionBound(1, 1)), 1e-12)
+        assert bound < 0.8 * composition.delta_at(pair, z, 1, at)
+
+
+def test_an_epoch_of_blocks_of_one_round_is_gaussian() -> None:
+    """With t = 3 and one user without a protected user both blocks have one round: a Gaussian shift of √2."""
+    epochs = HiddenEpochs(1.0, 3, users=1, with_user=False)
+    ours = allocated_entity.epsilon_curve(epochs, np.array([1, 4]), 1e-5)
+    for number, epsilon_ in zip((1, 4), ours, strict=True):
+        gaussian = epsilon(RoundEvent("user_level", 1 / math.sqrt(2)), USER, number, 1e-5)
+        assert epsilon_ == pytest.approx(gaussian, rel=2e-3)
+
+
+def test_hidden_rounds_help_an_entity_of_few_users() -> None:
+    for users in (1, 2, 5):
+        adjacency = Adjacency(math.inf, ContributionBound(users, 1))
+        revealed = composition.epsilon_curve(
+            random_allocation._revealed(20, adjacency, 1e-12), 2.0, np.array([3]), 1e-5
+        )[0]
+        assert epsilon(allocated(2.0, 20), adjacency, 60, 1e-5) < 0.5 * revealed
+    both = Adjacency(math.inf, ContributionBound(1, 1))
+    at = epsilon(allocated(2.0, 20), both, 60, 1e-5)
+    assert delta(allocated(2.0, 20), both, 60, at) == pytest.approx(1e-5, rel=0.05)
 
 
 # Composition
