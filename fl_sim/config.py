@@ -42,6 +42,7 @@ from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import Clipping
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
 from fl_sim.strategies.accounting.paper_model import NoiseScale
+from fl_sim.strategies.accounting.random_allocation import MOST_EPOCH_ROUNDS
 from fl_sim.strategies.local_training import LocalTrainingConfig
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig
@@ -58,6 +59,7 @@ def _rate(value: float) -> float:
 
 Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": 1})]
 Epsilon = Annotated[float, Field(gt=0)]
+UserSampling = Literal["poisson", "random_allocation"]
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -104,6 +106,17 @@ class PrivacyConfig(_Section):
         },
     )
     q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
+    sampling: UserSampling = Field(
+        "poisson",
+        description="user_level: users are sampled independently in every round (`poisson`), or each takes part in one "
+        "round of every epoch, chosen uniformly (`random_allocation`), which gives a smaller ε",
+    )
+    epoch_rounds: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EPOCH_ROUNDS,
+        description="t of random_allocation, the rounds of an epoch; q_u is 1/t",
+    )
     q_e: Rate | None = Field(None, description="the probability that an entity is sampled in a round; 1 in user_level")
     q_s: Rate | None = Field(None, description="the probability that a sentence is sampled in a round; 1 in user_level")
     clip_norm: float | None = Field(

@@ -26,7 +26,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,7 +34,8 @@ from typing import Any, Literal, get_args
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
@@ -82,6 +83,8 @@ class ReleaseRecord:
         require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
         sources = get_args(NoiseSource)
         require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
+        allocated = (event := self.mechanism.event()) is not None and event.epoch_rounds is not None
+        require(not (allocated and self.noise == "secure"), "noise", "'secure'", "seeded under random allocation")
 
     @classmethod
     def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
@@ -122,10 +125,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,), "guarantee": (dict,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
@@ -288,13 +291,82 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    parts: Counter[tuple[accountant.RoundEvent, Adjacency]] = Counter()
-    for mechanism in (entry.terms.mechanism for entry in entries):
-        event = mechanism.event()
-        if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
+
+    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+        return (event.robust() if robust else event), entry.terms.mechanism.exposed(adjacency)
+
+    return _composed(entries, delta, exposed)
+
+
+def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
+    """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
+
+    Args:
+        entries: the releases, in any order, with the bounds under which each was computed.
+        delta: δ, in (0, 1).
+        missed: count the stated number of missed mentions besides; inf if one states none.
+
+    Raises:
+        PrivacyError: if ``delta`` is impossible.
+    """
+
+    def largest(position: int) -> float:
+        def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+            unit = _units(entry, event, missed)[position]
+            return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+        return _composed(entries, delta, exposed)
+
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
             return math.inf
-        parts[event.robust() if robust else event, mechanism.exposed(adjacency)] += 1
+    return max(largest(0), largest(1))
+
+
+def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[ProtectedUnit, ...]:
+    population = entry.terms.mechanism.population
+    return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population, missed=missed)
+
+
+Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]
+
+
+def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
+    """Return ε of all ``entries``, each at the event and adjacency that ``exposed`` gives; inf if one had no noise."""
+    parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
+    epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or entry.terms.mechanism.noise_multiplier < _LEAST_NOISE:
+            return math.inf
+        accounted, adjacency = exposed(entry, event)
+        if event.epoch_rounds is None:
+            parts[accounted, adjacency] += 1
+        else:
+            epoch = (entry.run, event.epoch_rounds, (entry.round - 1) // event.epoch_rounds)
+            epochs.setdefault(epoch, []).append((event.noise_multiplier, adjacency))
+    _check_epochs(epochs)
+    for (_, length, _), rounds in epochs.items():
+        # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
+        parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
     return accountant.composed_epsilon([(*kind, count) for kind, count in parts.items()], delta)
+
+
+def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
+    """Refuse epochs of one run that differ in length, so that their allocations are not independent.
+
+    Args:
+        epochs: the run, the number of rounds and the number of each epoch; a round belongs to epoch (round − 1) // t.
+
+    Raises:
+        LedgerError: if they differ.
+    """
+    lengths: dict[str, int] = {}
+    for run, length, _ in epochs:
+        before = lengths.setdefault(run, length)
+        if before != length:
+            raise LedgerError(f"epoch_rounds is {length}; allowed: {before}, as in earlier rounds of the run")
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:

@@ -37,6 +37,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig
+from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, require
 
 UnreadSettings = tuple[str, tuple[str, ...], str]
@@ -232,6 +233,16 @@ class Mechanism(ABC):
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
+    def cohort(self, seed: int, server_round: int, num_users: int) -> npt.NDArray[np.int64]:
+        """Return the ids of the users who take part in a round, int64 (cohort,), ascending: each with probability q_u.
+
+        Args:
+            seed: the root seed of the samples.
+            server_round: the round, from 1.
+            num_users: U, the number of users who hold data.
+        """
+        return sampling.sample_users(seed, server_round, num_users, self.q_u)
+
     @abstractmethod
     def client_rule(self, clip_norm: float) -> ClientRule:
         """Return the rule by which nodes compute client updates in a round with clip c = ``clip_norm``."""
@@ -355,7 +366,7 @@ class Mechanism(ABC):
 
 
 _RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None}
+_OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None, "epoch_rounds": None}
 """Keys of every record that belong to one strategy, with the value that other strategies record."""
 
 

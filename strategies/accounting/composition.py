@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.signal import lfilter
 
+from fl_sim.strategies.accounting.loss_atoms import LossAtoms
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, discretize, loss_range
 
 _DOUBLINGS = 27
@@ -111,14 +112,22 @@ class Part:
     rounds: int
 
 
-def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
+@dataclass(frozen=True, eq=False, slots=True)
+class AtomPart:
+    """Describe ``rounds`` equal releases of a training by the losses of each, as atoms in both directions."""
+
+    atoms: tuple[LossAtoms, LossAtoms]
+    rounds: int
+
+
+def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     """Return the smallest provable ε after rounds of several kinds; inf where none is provable.
 
     Args:
         parts: the kinds of rounds, in any order.
         delta: δ of the guarantee.
     """
-    moving = [part for part in parts if _moves(part.mixtures)]
+    moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
     counts = np.array([part.rounds for part in moving])
@@ -233,8 +242,12 @@ def _grid_losses(
     return fine, (windows[0], windows[1])
 
 
-def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
+def _part_on_grid(part: Part | AtomPart, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
     """Return the losses of one round of a part in both directions; ``width`` None takes a coarse grid of its own."""
+    if isinstance(part, AtomPart):
+        forward, reverse = part.atoms
+        width = width or (forward.losses[-1] - forward.losses[0]) / _COARSE_POINTS
+        return forward.on_grid(width), reverse.on_grid(width)
     noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
     if width is None:
         low, high = loss_range(part.mixtures, noise_multiplier, tail)

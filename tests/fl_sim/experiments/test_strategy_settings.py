@@ -13,7 +13,7 @@ from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published
-from fl_sim.strategies.registry import STRATEGIES
+from fl_sim.strategies.registry import STRATEGIES, mechanism_from_record
 from tests import tiny
 
 
@@ -38,6 +38,18 @@ def planned(ownership: Ownership, **privacy: object) -> Planned:
         ({"noise": "as-coded"}, "noise is as-coded and privacy.strategy is uedp; allowed: with published only"),
         ({"user_weight_cap": 3.0, "strategy": "user_level"}, "user_weight_cap is 3.0 and privacy.strategy is "),
         ({"extended_weights": 3.0}, "extended_weights is 3.0 and privacy.strategy is uedp"),
+        ({"epoch_rounds": 5}, "epoch_rounds is 5 and privacy.strategy is uedp; allowed: with user_level only"),
+        ({"sampling": "random_allocation"}, "sampling is random_allocation and privacy.strategy is uedp; allowed: "),
+        ({"strategy": "user_level", "epoch_rounds": 5}, "epoch_rounds is 5; allowed: with sampling = random_alloc"),
+        ({"strategy": "user_level", "sampling": "random_allocation"}, "epoch_rounds is missing; allowed: a number"),
+        (
+            {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 5, "q_u": 0.1},
+            "q_u is 0.1 and epoch_rounds is 5; allowed: q_u 0.2, or none",
+        ),
+        (
+            {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 5, "secure_noise": True},
+            "secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson",
+        ),
         (
             {"noise": "as-coded", "target_epsilon": 2.0, "strategy": "published"},
             "noise is as-coded and privacy.target_epsilon is 2; ",
@@ -142,6 +154,17 @@ def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
     fixed = planned(ownership, target_epsilon=2.0).plan.mechanism
     assert plan.noise_multiplier == fixed.noise_multiplier  # the same ε, and 2 % more noise on the sum
     assert plan.noise_std(1.0) == pytest.approx(fixed.noise_std(1.0) / (1 - 1 / 25) ** 0.5)
+
+
+def test_random_allocation_is_planned(ownership: Ownership) -> None:
+    keys = {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 4}
+    for given in ({}, {"q_u": 0.25}):
+        plan = planned(ownership, population=100, **keys, **given).plan.mechanism
+        assert (plan.q_u, plan.epoch_rounds, plan.denominator) == (0.25, 4, 25.0)
+        assert plan.event().epoch_rounds == 4
+        assert mechanism_from_record(plan.record()) == plan
+        assert plan.describe().settings[0] == "each user in one of every 4 rounds (random allocation)"
+    assert "epoch_rounds" not in planned(ownership, strategy="user_level").plan.record()
 
 
 def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
