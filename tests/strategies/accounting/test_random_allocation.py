@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from fl_sim.strategies.accounting import allocated_entity, composition, random_allocation
-from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, delta, epsilon, epsilon_curve, solve
+from fl_sim.strategies.accounting.accountant import (
+    Part,
+    RoundEvent,
+    composed_epsilon,
+    delta,
+    epsilon,
+    epsilon_curve,
+    solve,
+)
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.allocated_entity import Groups, HiddenEpochs
 from fl_sim.strategies.accounting.allocated_loss import allocation_atoms
@@ -245,17 +254,21 @@ def test_hidden_rounds_help_an_entity_of_few_users() -> None:
 # Composition
 
 
+def of_user(events: Mapping[RoundEvent, int] | Mapping[EpochEvent, int]) -> list[Part]:
+    return [(event, USER, count) for event, count in events.items()]
+
+
 def test_epochs_compose_with_one_another_and_with_other_rounds() -> None:
     event, other = allocated(1.0, 20), RoundEvent("user_level", 1.5, q_u=0.1)
     together = epsilon(event, USER, 45, 1e-5)
     parts = {EpochEvent(1.0, 20, 20): 2, EpochEvent(1.0, 20, 5): 1}
     assert random_allocation.epochs(1.0, 20, 45) == parts
-    assert composed_epsilon(parts, USER, 1e-5) == composed_epsilon({event: 45}, USER, 1e-5)
-    assert composed_epsilon({event: 45}, USER, 1e-5) == together
-    both = composed_epsilon({event: 45, other: 30}, USER, 1e-5)
+    assert composed_epsilon(of_user(parts), 1e-5) == composed_epsilon(of_user({event: 45}), 1e-5)
+    assert composed_epsilon(of_user({event: 45}), 1e-5) == together
+    both = composed_epsilon(of_user({event: 45, other: 30}), 1e-5)
     assert max(together, epsilon(other, USER, 30, 1e-5)) < both < together + epsilon(other, USER, 30, 1e-5)
     split = {EpochEvent(1.0, 20, 10): 2}
-    assert composed_epsilon(split, USER, 1e-5) > epsilon(event, USER, 20, 1e-5)  # two allocations, two parts
+    assert composed_epsilon(of_user(split), 1e-5) > epsilon(event, USER, 20, 1e-5)  # two allocations, two parts
 
 
 # Bad input
