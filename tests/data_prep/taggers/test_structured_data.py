@@ -145,6 +145,8 @@ def test_a_name_model_loses_no_span_and_takes_no_address() -> None:
 def test_gold_keeps_its_spans_and_labels() -> None:
     whole, part = Mention(5, 5 + len(EMAIL), "NICK"), Mention(5, 8, "NICK")
     assert mentions({"has_gold": True}, (whole,)) == [(EMAIL, "NICK"), ("10.0.0.7", "IP")]
+    twice = (whole, Mention(5, 5 + len(EMAIL), "PER"))
+    assert mentions({"has_gold": True}, twice) == [(EMAIL, "NICK"), (EMAIL, "PER"), ("10.0.0.7", "IP")]
     assert mentions({"has_gold": True}, (part,)) == [("ada", "NICK"), (EMAIL, "EMAIL"), ("10.0.0.7", "IP")]
 
 
