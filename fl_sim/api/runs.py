@@ -12,8 +12,8 @@
 ...         engine__name="inline",
 ...         evaluation__max_sentences=10,
 ...     )
-...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_user"], 3))
-True 2 0.015
+...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_any"], 3))
+True 2 0.014
 """
 
 from __future__ import annotations

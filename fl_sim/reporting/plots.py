@@ -5,8 +5,8 @@ Utility is the metric of the task (`fl_sim.storage.utility`): held-out perplexit
 Every function draws a new figure (Agg, no pyplot state), so that runs, tests and notebooks are independent. A run
 without a guarantee is never drawn at a finite ε; the plot says "no guarantee (ε = ∞)" instead.
 
->>> UNITS[DEFAULT_UNIT]
-'user + entity, p95 contributions'
+>>> UNITS[HEADLINE]
+'any user + any entity'
 >>> from itertools import islice
 >>> list(islice(styles(), 2))
 [('#0072B2', '-'), ('#D55E00', '-')]

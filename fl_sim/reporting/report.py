@@ -32,8 +32,8 @@ NO_GUARANTEE = "no guarantee (ε = ∞)"
 SETTINGS_FROM_CORPUS = "settings chosen on this corpus: not covered"
 
 GRAPH_IS_PUBLIC = (
-    "Mention graph public: ε hides what the protected user wrote and what was said with the protected entity. It does "
-    "not hide that these sentences exist, whose they are and which entities they mention."
+    "Mention graph public: ε hides what the protected user wrote and what was said with the protected entity, not "
+    "that these sentences exist, whose they are and which entities they mention."
 )
 GRAPH_IS_PRIVATE = (
     "Mention graph private: ε also hides whether the protected user and the sentences with the protected entity exist."
@@ -49,7 +49,7 @@ NOT_COVERED = (
     "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, "
     "what the bounds kept, percentiles of contribution and ε at them, held-out metrics, and a decision to stop by "
     "hand. They are for the owner of this corpus.",
-    "Robust: also holds for an entity that the tagger missed, if its true contributions are within the percentile.",
+    "Robust: also if the tagger missed the entity, at true contributions within the percentile.",
     "The guarantee assumes public inputs: vocabulary, tokenizer, initial weights, N and all rates must not be "
     "derived from the private sentences.",
 )
@@ -235,7 +235,8 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     rows.append(_row("  by contribution, read off this corpus", "bound (covers)", "ε", "ε robust"))
     any_user = "a user with any number of sentences"
     user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
-    units = {"user": user} if facts["user_sentences"] == math.inf else {"user_unbounded": any_user, "user": user}
+    enforced = (facts["bounds"] or {}).get("user_sentences") is not None  # then no user has more sentences
+    units = {"user": user} if enforced or user == any_user else {"user_unbounded": any_user, "user": user}
     for unit, words in units.items():
         rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
     for name, words in CONTRIBUTION_QUANTILES.items():

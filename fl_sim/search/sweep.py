@@ -10,9 +10,9 @@ the ε of all runs together, from their ledgers, beside the ε of each.
 >>> row = dict.fromkeys(("noise_multiplier", "mean", "deviation", *EPSILONS), 2.0)
 >>> row |= {"settings": {"privacy.q_s": 0.1}, "runs": 1, "failed": {}}
 >>> print(as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}}).strip())
-| privacy.q_s | z | perplexity | ± (sd) | runs | ε user | ε + entity p95 | robust |
-|---|---|---|---|---|---|---|---|
-| 0.1 | 2 | 2 | 2 | 1 | 2 | 2 | 2 |
+| privacy.q_s | z | perplexity | ± (sd) | runs | ε any | ε user | ε + entity p95 | robust |
+|---|---|---|---|---|---|---|---|---|
+| 0.1 | 2 | 2 | 2 | 1 | 2 | 2 | 2 | 2 |
 """
 
 from __future__ import annotations

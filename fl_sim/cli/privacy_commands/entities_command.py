@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = add_mechanism(parser, "the mechanism, without --run")
     group.add_argument("--strategy", choices=("uedp", "user_level"), help="the mechanism that trains (default uedp)")
     group.add_argument(
-        "--user-sentences", type=int, metavar="M", help="m, as privacy.user_sentences (default: the corpus's largest)"
+        "--user-sentences", metavar="M", help="m, as privacy.user_sentences (default: the corpus's largest)"
     )
-    group.add_argument("--entity-bound", type=int, metavar="K", help="k, as privacy.entity_bound (default: no bound)")
-    group.add_argument("--entity-bound-by", choices=("greedy", "weights"), help="as privacy.entity_bound_by")
+    group.add_argument("--entity-bound", metavar="K", help="k, as privacy.entity_bound (default: no bound)")
+    group.add_argument("--entity-bound-by", metavar="RULE", help="as privacy.entity_bound_by: greedy or weights")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,15 +54,12 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.experiments import entity_report as entity
     from fl_sim.storage.run_folder import encode
 
-    corpus, split, training, bounds = _of_run(args) if args.run else _of_flags(args)
+    corpus, split, training, bounds, population = _of_run(args) if args.run else _of_flags(args)
     evaluations = entity.EVALUATIONS if args.evaluations is None else args.evaluations
-    if bounds.guarantee.weighted:
-        epsilons = entity.weighted_entity_epsilons(bounds, training)
-    else:
-        epsilons = entity.entity_epsilons(bounds.kept, training, evaluations)
+    epsilons = entity.bounded_entity_epsilons(bounds, training, population, evaluations)
     names = corpus.entities(split)["entity"].tolist() if args.show_names else None
     report = {"corpus": corpus.manifest.name, "split": split} | _settings(training) | bounds.record()
-    report["epsilon_any"] = entity.epsilon_of_any(bounds.guarantee, training, bounds.ownership.num_users)
+    report["epsilon_any"] = entity.epsilon_of_any(bounds.guarantee, training, population)
     report |= entity.summarise(epsilons, args.within or entity.THRESHOLDS, names)
     if args.json:
         print(json.dumps(encode(report | {"note": _PRIVATE}), ensure_ascii=False, allow_nan=False))
@@ -71,8 +68,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds]:
-    from fl_sim.config import ConfigError, RunConfig
+def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
+    """Return corpus, split, training, bounds and N of the flags."""
+    from fl_sim.config import ConfigError, RunConfig, parse_value
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
@@ -91,19 +89,17 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, Enforced
         clipping=args.clipping or "sentence",
     )
     corpus, split = Corpus.open(args.corpus, verify=True), args.split or "train"
-    privacy = {
-        "entity_bound": _or(args.entity_bound, "unbounded"),
-        "user_sentences": _or(args.user_sentences, "corpus"),
-    }
-    if args.entity_bound_by:
-        privacy["entity_bound_by"] = args.entity_bound_by
-    config = RunConfig.from_mapping({"privacy": privacy | {"settings_from_corpus": True}})
+    given = {"entity_bound": "unbounded", "user_sentences": "corpus"}
+    given |= {name: getattr(args, name) for name in _BOUNDS if getattr(args, name) is not None}
+    privacy = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in given.items()}
+    config = RunConfig.from_mapping(privacy | {"privacy.settings_from_corpus": True})
     bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed)
     n = bounds.guarantee.user.user_sentences
-    return corpus, split, Training(event, args.rounds, _or(args.delta, 1e-5), n), bounds
+    return corpus, split, Training(event, args.rounds, _or(args.delta, 1e-5), n), bounds, bounds.ownership.num_users
 
 
-def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds]:
+def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
+    """Return corpus, split, training, bounds and N of a run."""
     from fl_sim.config import ConfigError
     from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
@@ -139,7 +135,8 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
     (ledger,) = read_ledgers([folder.path])
     n = bounds.guarantee.user.user_sentences
-    return corpus, split, Training(event, len(ledger.entries), plan.delta, n), bounds
+    training = Training(event, len(ledger.entries), plan.delta, n)
+    return corpus, split, training, bounds, plan.mechanism.population
 
 
 def _settings(training: Training) -> dict[str, Any]:

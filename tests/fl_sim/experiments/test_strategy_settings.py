@@ -113,7 +113,7 @@ def test_settings_without_effect_are_named(settings: dict, idle: list[str]) -> N
 
 
 def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(ownership: Ownership) -> None:
-    plan = planned(ownership, strategy="published").plan.mechanism
+    plan = planned(ownership, strategy="published", settings_from_corpus=True).plan.mechanism
     assert (plan.q_u, plan.q_e, plan.q_s, plan.clip_norm, plan.noise_multiplier) == (0.05, 0.5, 1.0, 0.1, 2.0)
     assert isinstance(plan, Published)
     terms = plan.terms
@@ -125,7 +125,7 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
 
 def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     plan = planned(
-        ownership, strategy="published", population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
+        ownership, strategy="published", settings_from_corpus=True, population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
         extended_weight_cap=24.0, entity_weights=50.0,
     ).plan.mechanism  # fmt: skip
     assert isinstance(plan, Published)
@@ -133,19 +133,47 @@ def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     assert terms.user_weights == tiny.USERS  # every user reaches the cap
     assert terms.entity_weights == 50.0
     assert terms.extended_weights == pytest.approx(12 * 12 / 24)
-    assert planned(ownership, strategy="published", population=100).plan.mechanism.denominator == pytest.approx(
+    assert planned(ownership, strategy="published", settings_from_corpus=True, population=100).plan.mechanism.denominator == pytest.approx(
         0.05 * 100 * (0.5 * len(tiny.NAMES) + 12)
     )
     with pytest.raises(ConfigError, match=r"privacy\.user_weight_cap is 5; allowed: at most 4"):
-        planned(ownership, strategy="published", user_weight_cap=5.0)
+        planned(ownership, strategy="published", settings_from_corpus=True, user_weight_cap=5.0)
 
 
 def test_public_sums_silence_their_warning(ownership: Ownership) -> None:
-    said = planned(ownership, strategy="published").warnings
+    said = planned(ownership, strategy="published", settings_from_corpus=True).warnings
     assert any("W_e and W_s are the corpus's" in warning for warning in said)
     given = planned(ownership, strategy="published", entity_weights=4.0, extended_weights=12.0).warnings
     assert not any("W_e and W_s" in warning for warning in given)
     assert any("a claim and no guarantee" in warning for warning in given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"entity_weights is not given; allowed: a public constant, or settings_from_corpus = true"),
+        ({"entity_weights": 4.0}, r"extended_weights is not given; allowed: a public constant, or settings_from_"),
+        ({"extended_weights": 4.0, "estimator": "f_e"}, r"entity_weights is not given; "),
+        (
+            {"entity_weights": 4.0, "extended_weights": 12.0, "user_weight_cap": 3.0},
+            r"user_weight_cap is 3; allowed: nothing, or settings_from_corpus = true",
+        ),
+    ],
+)
+def test_sums_of_weights_are_never_read_off_the_corpus_unasked(
+    ownership: Ownership, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^privacy\.{message}"):
+        planned(ownership, strategy="published", **settings)
+    planned(ownership, strategy="published", settings_from_corpus=True, **settings)
+
+
+def test_public_sums_leave_the_corpus_out_of_every_term(ownership: Ownership) -> None:
+    plan = planned(ownership, strategy="published", estimator="f_e", entity_weights=4.0).plan.mechanism
+    assert isinstance(plan, Published)
+    terms = plan.terms
+    assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, 4.0, 0.0)
+    assert (terms.sentences, terms.sensitive_sentences) == (1, 1)  # the largest claim, and no count
 
 
 def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:

@@ -163,6 +163,7 @@ def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> N
     assert "30 of 30 rounds, not finished" in text
     assert "an entity (its contribution bound is not recorded)" in text
     assert "n' sentences (not recorded)" in text
+    assert "a user with any number of sentences" in text  # no bound is recorded that would be enforced
 
 
 def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
