@@ -154,7 +154,7 @@ def _within_contributions(bounds: EnforcedBounds, training: Training) -> EntityE
 def _epsilon_within(
     event: RoundEvent, training: Training, guarantee: Guarantee, users: int, each: int, sentences: int
 ) -> float:
-    """Return ε of any user with an entity of at most ``users`` users, ``each`` sentences of one, ``sentences`` in all."""
+    """Return ε of any user with an entity in ≤ ``users`` users, ≤ ``each`` sentences of one, ≤ ``sentences``."""
     bound = ContributionBound(users, each, sentences, weighted=guarantee.weighted)
     return accounting.epsilon(event, guarantee.with_entity(bound), training.rounds, training.delta)
 

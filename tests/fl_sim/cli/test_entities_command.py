@@ -263,7 +263,10 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
         (["--corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
         (["--corpus", "bundled", *FLAGS, "--evaluations", "1"], "evaluations is 1"),
         (["--corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
-        (["--corpus", "bundled", *FLAGS, "--entity-bound", "0"], "privacy.entity_bound is 0; allowed: an integer in [1"),
+        (
+            ["--corpus", "bundled", *FLAGS, "--entity-bound", "0"],
+            "privacy.entity_bound is 0; allowed: an integer in [1",
+        ),
         (["--corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
         (["--run", "absent", "--entity-bound", "3"], "--entity-bound is given with --run"),
     ],

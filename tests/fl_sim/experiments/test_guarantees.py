@@ -1,4 +1,4 @@
-"""The ε that a run may print: what the accountant says, at bounds that are set or read off the corpus, never falling."""
+"""The ε that a run may print: that of the accountant, at bounds that are set or read off the corpus; never falling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fl_sim.experiments import guarantees
 from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.guarantees import Guarantees, Protected
 from fl_sim.strategies.accounting import accountant
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.uedp import UserEntityDP

@@ -14,7 +14,6 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.registry import STRATEGIES, load_strategy
 from tests.fl_sim.ownerships import ownership, village
 
-
 PUBLIC_SUMS = {"strategy": "published", "entity_weights": 21.0, "extended_weights": 44.0}
 FLAG = {"settings_from_corpus": True}
 OLD = FLAG | {"entity_bound": "unbounded", "user_sentences": "corpus"}
@@ -137,7 +136,9 @@ NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.tar
     ids=["unbounded", "private", "user_level", "published"],
 )
 def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], bound: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^privacy\.{key} is 2 for any user with any entity, {NO_BOUND.format(bound)}"):
+    with pytest.raises(
+        ConfigError, match=rf"^privacy\.{key} is 2 for any user with any entity, {NO_BOUND.format(bound)}"
+    ):
         planned(**{key: 2.0}, **settings)
     # A user needs no bound, and a bound may be stated.
     of_users = planned(**{key: 1e6}, target_unit="user", **settings)

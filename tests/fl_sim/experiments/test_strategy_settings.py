@@ -125,17 +125,17 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
 
 def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     plan = planned(
-        ownership, strategy="published", settings_from_corpus=True, population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
-        extended_weight_cap=24.0, entity_weights=50.0,
+        ownership, strategy="published", settings_from_corpus=True, population=100, user_weight_cap=4.0,
+        entity_weight_cap=24.0, extended_weight_cap=24.0, entity_weights=50.0,
     ).plan.mechanism  # fmt: skip
     assert isinstance(plan, Published)
     terms = plan.terms
     assert terms.user_weights == tiny.USERS  # every user reaches the cap
     assert terms.entity_weights == 50.0
     assert terms.extended_weights == pytest.approx(12 * 12 / 24)
-    assert planned(ownership, strategy="published", settings_from_corpus=True, population=100).plan.mechanism.denominator == pytest.approx(
-        0.05 * 100 * (0.5 * len(tiny.NAMES) + 12)
-    )
+    assert planned(
+        ownership, strategy="published", settings_from_corpus=True, population=100
+    ).plan.mechanism.denominator == pytest.approx(0.05 * 100 * (0.5 * len(tiny.NAMES) + 12))
     with pytest.raises(ConfigError, match=r"privacy\.user_weight_cap is 5; allowed: at most 4"):
         planned(ownership, strategy="published", settings_from_corpus=True, user_weight_cap=5.0)
 

@@ -58,8 +58,7 @@ def largest_epsilon(settings: planner.Settings, units: tuple[ProtectedUnit, ...]
     """Return the largest ε of the units, each from scratch."""
     event = settings.event
     return max(
-        epsilon(event.robust() if unit.robust else event, unit.adjacency, settings.rounds, GOAL.delta)
-        for unit in units
+        epsilon(event.robust() if unit.robust else event, unit.adjacency, settings.rounds, GOAL.delta) for unit in units
     )
 
 
