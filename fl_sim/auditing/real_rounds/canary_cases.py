@@ -34,9 +34,9 @@ BYSTANDERS = 30
 CANARIES, ROUNDS, DELTA = 256, 30, 1e-5
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
 
-_GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
-_LORA = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32, lora_rank=2)
-_AWD_LSTM = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, max_tokens=32, dropout=1.0)
+GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
+LORA = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32, lora_rank=2)
+AWD_LSTM = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, max_tokens=32, dropout=1.0)
 _DEFAULT = {"q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
 _BOUNDED = Scenario(reach_users=10, reach_sentences=1, user_sentences=32)
 _USER = Scenario(user_sentences=4)
@@ -58,7 +58,7 @@ class CanaryCase:
     strategy: str
     settings: dict[str, float]
     scenario: Scenario
-    model: ModelSpec = _GPT2
+    model: ModelSpec = GPT2
     local: LocalTrainingConfig | None = None
     adaptive: AdaptiveClip | None = None
 
@@ -99,8 +99,8 @@ CASES = {
     "adaptive": CanaryCase(
         "uedp", _DEFAULT, _BOUNDED, adaptive=AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
     ),
-    "lora": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=_LORA),
-    "awd-lstm": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=_AWD_LSTM),
+    "lora": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=LORA),
+    "awd-lstm": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=AWD_LSTM),
 }
 """The audited mechanisms. ``uedp`` is the default of a run, at an entity bound of 10 and 32 sentences per user."""
 
