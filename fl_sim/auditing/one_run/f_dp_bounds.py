@@ -135,9 +135,7 @@ def f_dp_epsilon(
         shares: shares of the canaries to guess, in (0, 1].
     """
     return _largest_refuted(
-        lambda epsilon: refutes_by_ranking(
-            curve_trade_off([(delta, epsilon)]), included, scores, confidence, shares
-        )
+        lambda epsilon: refutes_by_ranking(curve_trade_off([(delta, epsilon)]), included, scores, confidence, shares)
     )
 
 
@@ -148,9 +146,7 @@ def f_dp_gaussian_epsilon(
 
     The arguments are those of :func:`f_dp_epsilon`. Nothing is assumed of the scores.
     """
-    mu = _largest_refuted(
-        lambda mu: refutes_by_ranking(gaussian_trade_off(mu), included, scores, confidence, shares)
-    )
+    mu = _largest_refuted(lambda mu: refutes_by_ranking(gaussian_trade_off(mu), included, scores, confidence, shares))
     return gaussian_epsilon(mu, delta)
 
 
@@ -186,9 +182,9 @@ def fitted_gaussian_epsilon(included: Bools, scores: Floats, delta: float, confi
     """Return a lower bound on ε at ``delta`` from a Gaussian fit of the scores (Andrew et al. 2023, arXiv 2302.03098).
 
     It assumes that the scores are independent and normal, with one variance and a mean for each of included and left
-    out, and that this pair is the mechanism's. Sampled mechanisms give mixtures: there it is an estimate. The t statistic
-    of the two groups is then noncentral, so that μ, the difference of means in standard deviations, has an exact
-    one-sided confidence limit.
+    out, and that this pair is the mechanism's. Sampled mechanisms give mixtures: there it is an estimate. The t
+    statistic of the two groups is then noncentral, so that μ, the difference of means in standard deviations, has an
+    exact one-sided confidence limit.
 
     Args:
         included: whether each canary was included, bool (m,).

@@ -1,15 +1,15 @@
 """Bound ε, the noise and the shift of one real training from its releases along random canaries.
 
-Half of the units are included. Along each unit's direction a round releases the unit's shift plus noise. Four tests read
-these numbers, and their conclusions hold together with the stated confidence:
+Half of the units are included. Along each unit's direction a round releases the unit's shift plus noise. Four tests
+read these numbers, and their conclusions hold together with the stated confidence:
 
 * *one run*: the likelihood ratio of each unit's releases ranks the units; the number of right guesses bounds ε of any
   mechanism, and tests the whole proven curve (:mod:`fl_sim.auditing.one_run.f_dp_bounds`).
 * *noise*: the releases of units that are left out are noise alone; a χ² limit bounds its standard deviation from above.
-* *shift*: the mean release of the included units, against the mean shift of the theorem; a t limit bounds it from below. It
-  sees rates, clips, norms and denominators, also where their effect on ε is small.
-* *fit*: if nothing is sampled, the scores are Gaussian and bound ε directly (Andrew et al. 2023). Otherwise the figure is
-  reported and nothing rests on it.
+* *shift*: the mean release of the included units, against the mean shift of the theorem; a t limit bounds it from
+  below. It sees rates, clips, norms and denominators, also where their effect on ε is small.
+* *fit*: if nothing is sampled, the scores are Gaussian and bound ε directly (Andrew et al. 2023). Otherwise the figure
+  is reported and nothing rests on it.
 
 >>> law = Distribution(np.array([1.0]), np.zeros(1))
 >>> rng = np.random.default_rng(0)
@@ -176,8 +176,6 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
         shift_at_least=_mean_at_least(along[:, included].mean(axis=0), failure),
         confidence=confidence,
     )
-
-
 
 
 def _mean_at_least(values: Floats, failure: float) -> float:

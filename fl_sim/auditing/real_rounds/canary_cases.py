@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -160,15 +160,13 @@ _MOST_CANARIES = 4096
 def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
     """Return what is claimed of a training: the event's curve, the mechanism's noise, the theorem's shift."""
     mechanism, event = plan.mechanism, plan.mechanism.event()
-    assert event is not None  # every case has a guarantee
+    if event is None:
+        raise PrivacyError(f"{name} has no guarantee; allowed: a mechanism with an event")
     described = RoundEvent(
         event.strategy, mechanism.noise_multiplier, mechanism.q_u, mechanism.q_e, mechanism.q_s, mechanism.user_cap
     )
-    deltas = (plan.delta, *_CURVE_DELTAS)
-    proven = [
-        (delta, float(PrivacyPlan(mechanism=mechanism, rounds=plan.rounds, delta=delta).epsilon_curve(case.adjacency, [plan.rounds])[0]))
-        for delta in deltas
-    ]
+    plans = [replace(plan, delta=delta) for delta in (plan.delta, *_CURVE_DELTAS)]
+    proven = [(p.delta, float(p.epsilon_curve(case.adjacency, [p.rounds])[0])) for p in plans]
     return CanaryClaim(
         name,
         shift_distribution(described, case.scenario),

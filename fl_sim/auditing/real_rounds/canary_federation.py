@@ -1,9 +1,9 @@
 """Run real rounds on users and entities of canaries beside real users, and read the releases along the canaries.
 
 Each of m units is one protected user u' and one protected entity e' with the users who mention it; all its sentences
-are the same canary sentence. A unit that is left out keeps its place, because who mentions whom may be public: its sentences
-are selected like all others and then add nothing, to the sum and to the votes. Everything else is the product's: the
-Flower strategy on the inline grid (user sampling, noise, denominator, adaptive clip, server step),
+are the same canary sentence. A unit that is left out keeps its place, because who mentions whom may be public: its
+sentences are selected like all others and then add nothing, to the sum and to the votes. Everything else is the
+product's: the Flower strategy on the inline grid (user sampling, noise, denominator, adaptive clip, server step),
 :func:`fl_sim.clients.selection.select_for`, and :func:`fl_sim.clients.training.bounded_sum` on a real model.
 
 >>> units = CanaryUnits.of(Scenario(reach_users=2, reach_sentences=1, user_sentences=3), units=4, texts=())

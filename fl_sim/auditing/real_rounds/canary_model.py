@@ -1,4 +1,4 @@
-"""Wrap a real model so that the gradient of a canary sentence is a long random direction, through the real gradient code.
+"""Wrap a real model so that a canary sentence has a long gradient in a random direction, through the real code.
 
 The wrapper adds one linear layer beside the real model and nothing to the value of the scores. A canary sentence is
 [bos, marker, p, q, eos]; its number i = (p, q) is in its tokens. At its first position the score of the next word gets
@@ -6,11 +6,11 @@ The wrapper adds one linear layer beside the real model and nothing to the value
     L · r_qᵀ (W a_p − stop_gradient(W a_p)) = 0
 
 where W is the layer's weight, and a_p and r_q are columns of two random rotations. The value is 0, and the gradient of
-the loss in W is −(1 − P[next word]) L / predictions times a_p r_qᵀ. The m ≤ P·Q directions a_p r_qᵀ are orthonormal, so that
-canaries do not interfere, and a sentence without the marker has no gradient in W. The loss is a function of
-parameters and sentence alone, as the proof requires, and the layer is an ``nn.Linear``: ghost norms, batching, adapters, dropout
-and local steps treat it like every other layer. L makes the gradient far longer than any clip, and than the gradient of
-the same sentence in the real model.
+the loss in W is −(1 − P[next word]) L / predictions times a_p r_qᵀ. The m ≤ P·Q directions a_p r_qᵀ are orthonormal, so
+that canaries do not interfere, and a sentence without the marker has no gradient in W. The loss is a function of
+parameters and sentence alone, as the proof requires, and the layer is an ``nn.Linear``: ghost norms, batching,
+adapters, dropout and local steps treat it like every other layer. L makes the gradient far longer than any clip, and
+than the gradient of the same sentence in the real model.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = canary_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0, side=4)
@@ -103,7 +103,9 @@ class CanaryArchitecture(Architecture):
         """Return the real scores, (B, T, V), with the canaries' gradients."""
         scores = self.real.scores(module.real, batch)
         next_word = batch.inputs[:, min(1, batch.inputs.shape[1] - 1)]
-        first = torch.zeros_like(scores[:, 0]).scatter(1, next_word.unsqueeze(1), module.pull(batch.inputs).unsqueeze(1))
+        first = torch.zeros_like(scores[:, 0]).scatter(
+            1, next_word.unsqueeze(1), module.pull(batch.inputs).unsqueeze(1)
+        )
         return torch.cat([(scores[:, 0] + first).unsqueeze(1), scores[:, 1:]], dim=1)
 
     def embedding(self, module: Any) -> Any:

@@ -1,8 +1,8 @@
 """Compute how far a canary user and a canary entity move a round's sum, as the theorems of docs/privacy.md state it.
 
 Every sentence of a canary has the same direction and a gradient longer than the clip. A user with k eligible sentences
-then moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped, and by g(k) = [k > 0] otherwise. The shift of a
-round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K' binomial and thinned by q_u.
+then moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped, and by g(k) = [k > 0] otherwise. The shift
+of a round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K' binomial and thinned by q_u.
 
 >>> event = RoundEvent("uedp", 4.0, q_e=0.5, q_s=0.5, user_cap=2)
 >>> law = shift_distribution(event, Scenario(reach_users=1, reach_sentences=1, user_sentences=1))
@@ -13,8 +13,6 @@ round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K' binomial an
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +40,12 @@ def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:
     entity = {0.0: 1.0}
     for _ in range(scenario.reach_users):
         entity = _sum(entity, mentions)
-    entity = {value: event.q_e * p for value, p in entity.items()}
+    entity = {length: event.q_e * p for length, p in entity.items()}
     entity[0.0] = entity.get(0.0, 0.0) + 1 - event.q_e
     total = _sum(alone, entity)
-    values = np.array(sorted(total))
-    weights = np.array([total[value] for value in values.tolist()])
-    return Distribution(values, np.log(weights / weights.sum()))
+    lengths = sorted(total)
+    weights = np.array([total[length] for length in lengths])
+    return Distribution(np.array(lengths) / _cap(event), np.log(weights / weights.sum()))
 
 
 def mean_shift(law: Distribution) -> float:
@@ -70,16 +68,20 @@ def log_ratios(law: Distribution, outputs: Floats, noise_std: float) -> Floats:
     return law.log_likelihood(outputs, noise_std) - nothing.log_likelihood(outputs, noise_std)
 
 
+def _cap(event: RoundEvent) -> float:
+    """Return the number of sentences in a user clip; 1 if sentences are not clipped."""
+    return event.user_cap if event.clips_sentences else 1.0
+
+
 def _of_user(event: RoundEvent, sentences: int) -> dict[float, float]:
-    """Return the probabilities of g(K) of a user with ``sentences`` sentences, by value."""
+    """Return the probabilities of ŵ·g(K) of a user with ``sentences`` sentences, by value."""
     counts = np.arange(sentences + 1)
     chances = event.q_u * stats.binom.pmf(counts, sentences, event.q_s)
-    cap = event.user_cap if event.clips_sentences else 1.0
     law = {0.0: 1 - event.q_u}
     for count, chance in zip(counts.tolist(), chances.tolist(), strict=True):
-        value = round(min(count, cap) / cap, _DECIMALS)
-        law[value] = law.get(value, 0.0) + chance
-    return {value: chance for value, chance in law.items() if chance > _NEGLIGIBLE}
+        length = min(float(count), _cap(event))
+        law[length] = law.get(length, 0.0) + chance
+    return {length: chance for length, chance in law.items() if chance > _NEGLIGIBLE}
 
 
 def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, float]:
@@ -87,6 +89,6 @@ def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, f
     law: dict[float, float] = {}
     for a, p in first.items():
         for b, q in second.items():
-            value = round(a + b, _DECIMALS)
-            law[value] = law.get(value, 0.0) + p * q
-    return {value: chance for value, chance in law.items() if chance > _NEGLIGIBLE and math.isfinite(value)}
+            length = round(a + b, _DECIMALS)
+            law[length] = law.get(length, 0.0) + p * q
+    return {length: chance for length, chance in law.items() if chance > _NEGLIGIBLE}

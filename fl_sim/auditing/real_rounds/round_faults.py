@@ -6,7 +6,7 @@ weakens it.
 >>> from fl_sim.strategies import aggregation
 >>> intact = aggregation.gaussian_noise
 >>> with fault("noise_off"):
-...     aggregation.gaussian_noise(0, 1, 2, 5.0)
+...     abs(aggregation.gaussian_noise(0, 1, 2, 5.0))
 array([0., 0.])
 >>> aggregation.gaussian_noise is intact
 True

@@ -1,16 +1,16 @@
 """Run one real round on two adjacent corpora without noise, and compare the difference with its bound.
 
-The corpora have the same users, sentences and mentions. In D the sentences of u' and those that mention e' are real text; in
-D' they add nothing. Seeds are equal, so both rounds make the same draws. If sentences are clipped, the released sums may then differ
-by at most
+The corpora have the same users, sentences and mentions. In D the sentences of u' and those that mention e' are real
+text; in D' they add nothing. Seeds are equal, so both rounds make the same draws. If sentences are clipped, the
+released sums may then differ by at most
 
     ( Σ_f min(K_f, 2ŵ) + min(K', ŵ) ) · c,
 
 where K_f and K' count the eligible sentences with e' of user f, and those of u' (0 if e' is not sampled); else by β for
-u', and per user who mentions e' by β, or 2β if other sentences of the user take part (docs/privacy.md, sections 4, 6). The difference includes the votes on an adaptive
-clip. It is that of the released model times the public denominator, so that a denominator that depends on the data shows,
-too. Both protected units own the same sentence, whose gradient is longer than c: without dropout the bound is met exactly, and
-any norm that is computed too small exceeds it.
+u', and per user who mentions e' by β, or 2β if other sentences of the user take part (docs/privacy.md, sections 4, 6).
+The difference includes the votes on an adaptive clip. It is that of the released model times the public denominator, so
+that a denominator that depends on the data shows, too. Both protected units own the same sentence, whose gradient is
+longer than c: without dropout the bound is met exactly, and any norm that is computed too small exceeds it.
 
 >>> difference = RoundDifference("one sentence", length=0.05, bound=0.05, entity_sentences=0, user_sentences=1)
 >>> difference.holds, difference.ratio

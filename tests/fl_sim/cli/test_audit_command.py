@@ -63,7 +63,7 @@ def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["audit"], "exactly one of --strategy, --table and --canaries"),
+        (["audit"], "exactly one of --strategy, --table, --canaries, --random-canaries, --sensitivity and --ledger"),
         (["audit", "--table", "--canaries", "5"], "exactly one of"),
         (["audit", "--strategy", "uedp"], "--z is missing"),
         (["audit", "--strategy", "uedp", "--z", "1", "--users", "5"], "--users is given with uedp"),
