@@ -61,9 +61,9 @@ def violations(ownership: Ownership, weights: NDArray[np.float64], limits: Limit
     owners = ownership.user_of_sentence
     sentence = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
     of_entity = np.bincount(ownership.entity_ids, weights=weights[sentence], minlength=ownership.num_entities)
-    kept = sentence[weights[sentence] > 0]
-    pairs = np.unique(np.stack([ownership.entity_ids[weights[sentence] > 0].astype(np.int64), owners[kept]]), axis=1)
-    users = np.bincount(pairs[0], minlength=ownership.num_entities)
+    is_kept = weights[sentence] > 0
+    pairs = np.unique(ownership.entity_ids[is_kept] * np.int64(ownership.num_users) + owners[sentence[is_kept]])
+    users = np.bincount(pairs // max(ownership.num_users, 1), minlength=ownership.num_entities)
     of_user = np.bincount(owners[weights > 0], minlength=ownership.num_users)
     return [
         *_above("entity", of_entity, limits.entity_sentences, "has weight {:g} in sentences"),

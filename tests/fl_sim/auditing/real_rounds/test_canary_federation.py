@@ -1,4 +1,4 @@
-"""Test real rounds with canaries: their shifts have the distribution of the theorem, and who is left out adds nothing."""
+"""Test real rounds with canaries: their shifts have the distribution of the theorem; who is left out adds nothing."""
 
 from __future__ import annotations
 

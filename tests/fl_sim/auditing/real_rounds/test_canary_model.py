@@ -1,4 +1,4 @@
-"""Test canary sentences: the scores of the real model, and gradients that are orthonormal through every gradient path."""
+"""Test canary sentences: the scores of the real model, and orthonormal gradients through every gradient path."""
 
 from __future__ import annotations
 

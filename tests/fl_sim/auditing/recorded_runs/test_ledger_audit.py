@@ -30,7 +30,9 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "honest"
-    fl_sim.run(SETTINGS | {"out": str(out)})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
+        fl_sim.run(SETTINGS | {"out": str(out)})
     return out
 
 
@@ -116,12 +118,14 @@ def test_a_changed_line_is_refuted(copy: Path) -> None:
     assert "line 1" in check.detail
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_a_run_with_less_noise_is_refuted(tmp_path: Path) -> None:
     with fault("noise_reduced"):
         fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 1})
     assert refuted(tmp_path / "run") == ["noise"]
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> None:
     """The ledger has the real rate, and the same accountant confirms its own ε; the simulation does not."""
     with fault("accounted_rate_halved"):
