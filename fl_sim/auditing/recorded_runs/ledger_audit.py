@@ -141,9 +141,8 @@ def _rounds(run: RecordedRun) -> Iterator[Check]:
     last = run.folder.config["plan"]["rounds"]
     released = sorted({entry.round for entry in run.entries})
     missing = set(range(1, len(released) + 1)) ^ set(released) | set(run.rows["round"].astype(int)) - set(released)
-    counted = all(
-        int(row.releases) == run.ledger.releases(int(row.round)) for row in run.rows.itertuples() if row.round > 0
-    )
+    counts = zip(run.rows["round"].astype(int), run.rows["releases"].astype(int), strict=True)
+    counted = all(releases == run.ledger.releases(number) for number, releases in counts)
     holds = not missing and counted and released[-1] <= last
     yield Check("rounds", holds, f"{len(run.entries)} releases of {len(released)} of {last} planned rounds")
 
