@@ -188,7 +188,7 @@ def audit_real_rounds(
                     noise_multiplier=noise_multiplier,
                     seed=seed,
                     confidence=confidence,
-                    progress=lambda number, name=name: progress(f"{name}, round {number} of {rounds}"),
+                    progress=_of_rounds(progress, name, rounds),
                 )
             )
     return audits
@@ -237,6 +237,11 @@ def audit_ledgers(
         progress(str(folder))
         audits.append(audit_ledger(folder, seed=seed))
     return audits
+
+
+def _of_rounds(progress: Callable[[str], None], name: str, rounds: int) -> Callable[[int], None]:
+    """Return ``progress`` as a function of the round of the case ``name``."""
+    return lambda number: progress(f"{name}, round {number} of {rounds}")
 
 
 def _broken(mutation: str | None) -> AbstractContextManager[None]:

@@ -76,7 +76,7 @@ class CanaryCase:
             noise_multiplier: z; None for that of the case.
         """
         own: dict[str, Any] = {} if self.local is None else {"local": self.local}
-        rates = {"q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0} | self.settings
+        rates: dict[str, Any] = {"q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0} | self.settings
         if noise_multiplier is not None:
             rates["noise_multiplier"] = noise_multiplier
         return load_strategy(self.strategy)(

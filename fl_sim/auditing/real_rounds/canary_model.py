@@ -57,6 +57,9 @@ class CanaryModule(nn.Module):
         seed: of the rotations.
     """
 
+    inputs_of: torch.Tensor
+    outputs_of: torch.Tensor
+
     def __init__(self, real: nn.Module, side: int, vocabulary: int, seed: int) -> None:
         super().__init__()
         self.real = real
