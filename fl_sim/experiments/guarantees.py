@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from fl_sim.config import PrivacyConfig, user_sentence_bound
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.lineage import Earlier, Unit
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.composition import SHORT_CURVE
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -32,6 +33,9 @@ CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 # ε is computed for at most this many numbers of rounds; between two of them the later, larger ε holds.
 _MOST_COUNTS = 2000
+
+NOTHING_EARLIER = Earlier()
+"""The lineage of a public initial model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,18 @@ class Protected:
         entity_bound = self.entity_bounds["p95"] if unit == "user_entity" else NO_ENTITY
         return Adjacency(user_sentences=self.user_sentences, entity_bound=entity_bound)
 
+    def units(self) -> dict[str, Unit]:
+        """Return the protected unit of every metric of a run, by name."""
+        units = {
+            "epsilon_user": Unit(Adjacency(self.user_sentences)),
+            "epsilon_user_unbounded": Unit(Adjacency()),
+        }
+        for name, entity_bound in self.entity_bounds.items():
+            adjacency = Adjacency(self.user_sentences, entity_bound)
+            units[f"epsilon_user_entity_{name}"] = Unit(adjacency)
+            units[f"epsilon_user_entity_robust_{name}"] = Unit(adjacency, robust=True)
+        return units
+
     def record(self) -> dict[str, Any]:
         """Return the bounds and their coverage, JSON-ready, for the result of the run."""
         return {
@@ -92,22 +108,17 @@ class Guarantees:
     curves: Mapping[str, npt.NDArray[np.float64]]
 
     @classmethod
-    def of(cls, plan: PrivacyPlan, protected: Protected) -> Guarantees:
-        """Return all curves of a plan."""
+    def of(cls, plan: PrivacyPlan, protected: Protected, earlier: Earlier = NOTHING_EARLIER) -> Guarantees:
+        """Return all curves of a plan whose initial model rests on ``earlier`` releases."""
         event = plan.mechanism.event()
-        curves = {
-            "epsilon_user": _curve(plan, Adjacency(protected.user_sentences)),
-            "epsilon_user_unbounded": _curve(plan, Adjacency()),
-        }
-        for name, entity_bound in protected.entity_bounds.items():
-            adjacency = Adjacency(protected.user_sentences, entity_bound)
-            detected = _curve(plan, adjacency)
-            relies_on_detection = event is not None and event.q_e < 1
-            curves[f"epsilon_user_entity_{name}"] = detected
-            curves[f"epsilon_user_entity_robust_{name}"] = (
-                _curve(plan, adjacency, robust=True) if relies_on_detection else detected
-            )
-        return cls(curves | plan.mechanism.claims(plan.rounds, plan.delta))
+        relies_on_detection = bool(earlier.composed) or (event is not None and event.q_e < 1)
+        curves: dict[str, npt.NDArray[np.float64]] = {}
+        for name, unit in protected.units().items():
+            detected = curves.get(name.replace("_robust", ""))
+            same = unit.robust and detected is not None and not relies_on_detection
+            curves[name] = detected if same and detected is not None else _curve(plan, earlier, name, unit)
+        # A claim is of one training; nobody claims anything of several together.
+        return cls(curves | ({} if earlier.composed else plan.mechanism.claims(plan.rounds, plan.delta)))
 
     def after(self, rounds: int) -> dict[str, float]:
         """Return every ε after ``rounds`` rounds, by name."""
@@ -123,13 +134,14 @@ def epsilon_name(unit: str) -> str:
     return "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
 
 
-def _curve(plan: PrivacyPlan, adjacency: Adjacency, *, robust: bool = False) -> npt.NDArray[np.float64]:
+def _curve(plan: PrivacyPlan, earlier: Earlier, metric: str, unit: Unit) -> npt.NDArray[np.float64]:
     """Return ε after 0, 1, …, T rounds, float64 (T+1,): the smallest proven value at each."""
     last = plan.rounds
-    counts = np.unique(np.linspace(1, last, min(last, _MOST_COUNTS)).round().astype(np.int64))
-    epsilons = plan.epsilon_curve(adjacency, counts.tolist(), robust=robust)
+    counts = earlier.counts(last, _MOST_COUNTS)
+    epsilons = earlier.epsilon_curve(plan, metric, unit, counts.tolist())
     if len(counts) > SHORT_CURVE:  # alone, the last has a finer grid, which targets are calibrated on
-        epsilons[-1] = min(epsilons[-1], plan.epsilon_curve(adjacency, [last], robust=robust)[0])
+        epsilons[-1] = min(epsilons[-1], earlier.epsilon_curve(plan, metric, unit, [last])[0])
     # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
     monotone = np.minimum.accumulate(epsilons[::-1])[::-1]
-    return np.concatenate(([0.0], monotone[np.searchsorted(counts, np.arange(1, last + 1))]))
+    before = min(earlier.epsilon_before(metric, plan.delta), monotone[0])
+    return np.concatenate(([before], monotone[np.searchsorted(counts, np.arange(1, last + 1))]))

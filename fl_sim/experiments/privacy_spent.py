@@ -25,6 +25,7 @@ from typing import Any
 from fl_sim.config import RunConfig
 from fl_sim.experiments.guarantees import Guarantees
 from fl_sim.experiments.run_plan import Planned
+from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
@@ -67,7 +68,8 @@ class PrivacySpent:
         if self._budget is not None:
             last = max(server_round, last - lost)
         if last + lost > planned.plan.rounds:
-            self._guarantees = Guarantees.of(replace(planned.plan, rounds=last + lost), planned.protected)
+            longer = replace(planned.plan, rounds=last + lost)
+            self._guarantees = Guarantees.of(longer, planned.protected, planned.earlier)
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
@@ -78,9 +80,13 @@ class PrivacySpent:
         """Return the number of all releases and every ε of them."""
         return self._figures(len(self._ledger.entries))
 
-    def head(self) -> dict[str, str | int]:
+    def head(self) -> dict[str, Any]:
         """Return the head of the ledger, for the run's result and checkpoints."""
         return self._ledger.head
+
+    def lineage(self) -> Lineage:
+        """Return the lineage of the model after all releases of the ledger."""
+        return self._planned.earlier.lineage_with(self._ledger, self._planned.protected.units())
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""

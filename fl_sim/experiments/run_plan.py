@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from fl_sim.clients.weighted_selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.guarantees import Guarantees, Protected, epsilon_name
+from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected, epsilon_name
+from fl_sim.experiments.lineage import Earlier, Unit
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.formats import format_epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
 
@@ -35,6 +36,7 @@ class Planned:
         guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
+        earlier: the releases on which the initial model rests.
     """
 
     plan: PrivacyPlan
@@ -42,15 +44,22 @@ class Planned:
     guarantees: Guarantees
     rounds: int
     warnings: tuple[str, ...]
+    earlier: Earlier = NOTHING_EARLIER
 
 
-def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | None = None) -> Planned:
+def plan_run(
+    config: RunConfig,
+    ownership: Ownership,
+    noise_multiplier: float | None = None,
+    earlier: Earlier = NOTHING_EARLIER,
+) -> Planned:
     """Return the plan of a run.
 
     Args:
         config: of the run.
         ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
+        earlier: the releases on which the initial model rests.
 
     Raises:
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
@@ -63,12 +72,12 @@ def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | 
     target = config.privacy.target_epsilon
     if target is not None:
         if noise_multiplier is None:
-            noise_multiplier = _noise_for_target(plan, target, protected.target(config.privacy.target_unit))
+            noise_multiplier = _noise_for_target(plan, target, config.privacy.target_unit, protected, earlier)
         plan = plan.with_noise(noise_multiplier)
-    guarantees = Guarantees.of(plan, protected)
+    guarantees = Guarantees.of(plan, protected, earlier)
     rounds = _rounds_within_budget(config.privacy, plan, guarantees)
-    warnings = (*_warnings(config, plan, protected, guarantees), *idle_settings(config))
-    return Planned(plan, protected, guarantees, rounds, warnings)
+    warnings = (*earlier.warnings(), *_warnings(config, plan, protected, guarantees), *idle_settings(config))
+    return Planned(plan, protected, guarantees, rounds, warnings, earlier)
 
 
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
@@ -122,9 +131,9 @@ def _refuse_targets(privacy: PrivacyConfig) -> None:
             raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")
 
 
-def _noise_for_target(plan: PrivacyPlan, target: float, adjacency: Adjacency) -> float:
+def _noise_for_target(plan: PrivacyPlan, target: float, unit: str, protected: Protected, earlier: Earlier) -> float:
     try:
-        return plan.noise_for(target, adjacency)
+        return earlier.noise_for(plan, target, epsilon_name(unit), Unit(protected.target(unit)))
     except PrivacyError as error:
         raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
@@ -134,10 +143,11 @@ def _rounds_within_budget(privacy: PrivacyConfig, plan: PrivacyPlan, guarantees:
         return plan.rounds
     rounds = guarantees.rounds_within(privacy.epsilon_budget, privacy.target_unit)
     if rounds == 0:
-        first = guarantees.after(1)[epsilon_name(privacy.target_unit)]
+        before, first = (guarantees.after(count)[epsilon_name(privacy.target_unit)] for count in (0, 1))
+        together = f" together with the {format_epsilon(before)} of the initial model" if before else ""
         raise ConfigError(
             f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {format_epsilon(first)}, "
-            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}"
+            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}{together}"
         )
     return rounds
 

@@ -119,7 +119,12 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
     largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
     bound = user_sentence_bound(config.privacy.user_sentences, largest)
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    (ledger,) = read_ledgers([folder.path])
+    *ancestors, ledger = read_ledgers([folder.path])
+    if ancestors:
+        raise ConfigError(
+            f"{folder.path}: starts from a trained model, whose releases are not counted entity by entity; "
+            "allowed: a run from a public model"
+        )
     return corpus, split, Training(event, len(ledger.entries), plan.delta, bound)
 
 
