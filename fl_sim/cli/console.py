@@ -28,6 +28,7 @@ from rich.progress import (
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_INTERRUPTED
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
+from fl_sim.formats import format_epsilon
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 
@@ -106,4 +107,5 @@ def _progress(console: Console) -> Progress:
 
 def _describe(row: Mapping[str, Any]) -> str:
     measured = [f"{u.column} {u.show(row[u.column])}, " for u in UTILITIES.values() if u.column in row]
-    return f"{''.join(measured)}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"
+    user, both = (format_epsilon(row[name]) for name in ("epsilon_user", "epsilon_user_entity_p95"))
+    return f"{''.join(measured)}ε user {user}, user+entity {both}"

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_lineage
 from fl_sim.storage.model_lineage import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import calibration, continuation
@@ -139,7 +140,7 @@ class Earlier:
 
         before = self.epsilon_before(metric, plan.delta)
         if before >= target:
-            raise PrivacyError(f"the earlier releases of the initial model alone have ε {before:.4g}")
+            raise PrivacyError(f"the earlier releases of the initial model alone have ε {format_epsilon(before)}")
         return calibration.bisect_value(epsilon_at, "noise_multiplier", _MOST_Z, _LEAST_Z, target)
 
     def check_seed(self, config: RunConfig, ledgers: Sequence[Ledger]) -> None:
