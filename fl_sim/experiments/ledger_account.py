@@ -17,7 +17,7 @@ from typing import Any
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, since, together
+from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of, since, together
 
 
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
@@ -66,13 +66,14 @@ def account_for(
         user: the protected user alone.
         both: the user together with an entity within a contribution bound.
         delta: δ, in (0, 1).
-        joined_at: the round at which the protected user and entity joined, of a single run (releases of its ancestors
-            do not count then); None counts all releases.
+        joined_at: the round at which the protected user and entity joined, of a single run; None counts all releases.
+            An entity joined in that round only if no earlier sentence mentioned it, detected or not. So the robust ε,
+            which also holds if the tagger missed the entity, counts all releases, those of the run's ancestors too.
 
     Raises:
         LedgerError: the runs are not independent, or ``joined_at`` is not a round.
     """
-    entries = together(ledgers)
+    entries = everything = together(ledgers)
     if joined_at is not None:
         own = ledgers[-1]
         given = [ledger for ledger in ledgers if ledger.run not in {head["run"] for head in own.ancestors}]
@@ -82,14 +83,9 @@ def account_for(
     return {
         "releases": len(entries),
         "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
+        **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
-        **_epsilons(entries, user, both, delta),
-    }
-
-
-def _epsilons(entries: Sequence[Entry], user: Adjacency, both: Adjacency, delta: float) -> dict[str, float]:
-    return {
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
-        "epsilon_user_entity_robust": epsilon_of(entries, both, delta, robust=True),
+        "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),
     }

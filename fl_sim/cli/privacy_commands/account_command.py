@@ -61,7 +61,11 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
         "--ledger", nargs="+", metavar="DIR", help="run folders of one corpus: ε of all their releases together"
     )
     group.add_argument(
-        "--joined-at", type=int, metavar="ROUND", help="compute ε of a user and an entity that joined in this round"
+        "--joined-at",
+        type=int,
+        metavar="ROUND",
+        help="compute ε of a user and an entity that joined in this round: no sentence before it was the user's or "
+        "mentioned the entity, detected or not; the robust ε does not rely on detection and counts all releases",
     )
 
 
