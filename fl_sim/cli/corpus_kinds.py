@@ -105,6 +105,6 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "--joined-at",
         type=int,
         metavar="ROUND",
-        help="with --append: the first round that may sample the new part; an entity joins then only if no earlier part "
-        "mentions it, detected or not",
+        help="with --append: the first round that may sample the new part; an entity joins then only if no earlier "
+        "part mentions it, detected or not",
     )
