@@ -29,6 +29,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
+from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
@@ -125,7 +127,7 @@ def write_model(folder: Path, lineage: Lineage) -> None:
     """Mark the saved model in ``folder`` as trained, and write the lineage beside it."""
     for file in (folder / name for name in _MARKED):
         content = _object(file) if file.is_file() else {}
-        if content:
+        if content and not _is_own_format(content):
             replace_file(file, json.dumps(content | {_MARK: True}, indent=2).encode() + b"\n")
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     _write(folder / FOLDER, lineage, _weights(folder))
@@ -240,8 +242,15 @@ def _is_trained(folder: Path) -> bool:
     A ``spec.json`` alone is enough, because runs of earlier versions set no mark.
     """
     contents = [_object(folder / name) for name in _MARKED if (folder / name).is_file()]
-    saved_by_us = (folder / "spec.json").is_file() and not (folder / PRETRAINING).is_file()
-    return saved_by_us or any(content.get(_MARK) for content in contents)
+    if any(content.get(_MARK) for content in contents):
+        return True
+    saved_by_us = (folder / "spec.json").is_file() or any(map(_is_own_format, contents))
+    return saved_by_us and not (folder / PRETRAINING).is_file()
+
+
+def _is_own_format(content: Mapping[str, Any]) -> bool:
+    """Return whether a ``config.json`` is one that fl_sim alone writes, so that it needs no mark."""
+    return content.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in content
 
 
 def _base_of_adapter(folder: Path) -> Path | None:

@@ -28,8 +28,8 @@ result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``pla
 ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
 ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
 ``model_files``
-(the checksum of each file of the model), ``initial_model`` (the earlier runs that trained it, if any: the heads of those
-that ε ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
+(the checksum of each file of the model), ``initial_model`` (the earlier runs that trained it, if any: the heads of
+those ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
 (contribution bounds: median, p95 and max, each with the fields
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
 the held-out figures at the end and

@@ -22,6 +22,7 @@ from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.continuation import Release, epsilon_before
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 from tests import tiny
 
@@ -93,6 +94,17 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     assert result["epsilon_user_entity_robust_max"] == pytest.approx(composed_epsilon(robust, both, 1e-5), rel=2e-3)
     assert "every ε is that of all of them together" in result["warnings"][0]
     assert "3 releases of one earlier run on this corpus" in result["warnings"][0]
+
+
+def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) -> None:
+    """On a corpus with smaller users, the earlier rounds still had the larger ones."""
+    smaller = tiny.tiny_corpus(tmp_path / "smaller", each=2)
+    child = child_of(parent, smaller, tmp_path / "child")
+    ((before, rounds),), ((own, count),) = events_of(parent).items(), events_of(child.path).items()
+    together = [Release(before, Adjacency(USER_SENTENCES), rounds), Release(own, Adjacency(2), count)]
+    epsilon_user = (child.result or {})["epsilon_user"]
+    assert epsilon_user == pytest.approx(epsilon_before(together, 1e-5), rel=1e-3)
+    assert epsilon_user > composed_epsilon({before: rounds + count}, Adjacency(2), 1e-5) * 1.01
 
 
 def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, corpus: Path, tmp_path: Path) -> None:
@@ -312,6 +324,31 @@ def test_a_public_model_is_as_before(corpus: Path, tmp_path: Path) -> None:
     assert model_lineage.read_model(model) == model_lineage.Lineage()  # nothing tells it from a foreign model
     second = run(corpus, tmp_path / "second", **{"model.name": str(model)})
     assert "initial_model" not in (second.result or {})
+
+
+AWD_LSTM = {"model.name": "awd-lstm", "model.hidden": 8, "model.layers": 1, "model.embedding": 8}
+
+
+def test_a_model_of_another_family_composes_and_is_recognised(corpus: Path, tmp_path: Path) -> None:
+    """Its config.json is read strictly, so that it cannot carry a mark; nothing but fl_sim writes such a file."""
+    first = run(corpus, tmp_path / "first", **AWD_LSTM)
+    child = child_of(first.path, corpus, tmp_path / "child")
+    assert len(Ledger.read(child.path).ancestors) == 1
+    shutil.rmtree(first.path / "model" / "lineage")
+    (first.path / "model" / "spec.json").unlink()
+    with pytest.raises(ResultsError, match="lineage: is missing"):
+        child_of(first.path, corpus, tmp_path / "again")
+
+
+def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(parent / "model")}))
+    (ancestor,) = model_lineage.read_model(adapter).ancestors
+    assert ancestor.ledger.run == Ledger.read(parent).run
+    shutil.rmtree(parent / "model" / "lineage")
+    with pytest.raises(ResultsError, match="lineage: is missing"):
+        model_lineage.read_model(adapter)
 
 
 # --- what a child's folder keeps -------------------------------------------------------------------------------------
