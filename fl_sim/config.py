@@ -247,6 +247,12 @@ class PrivacyConfig(_Section):
         "reveal, and record and report say so",
     )
 
+    initial_model: Literal["composed", "disjoint"] = Field(
+        "composed",
+        description="an initial model that fl_sim trained: every ε is that of both trainings together (`composed`), or "
+        "its owner states that it is public or was trained on text that shares no user and no entity with this corpus "
+        "(`disjoint`; never checked)",
+    )
     secure_noise: bool = Field(
         False,
         description="draw noise and samples from the operating system instead of the seed: the run cannot be repeated, "

@@ -10,6 +10,9 @@ A release is recorded, and on disk, *before* it leaves the server. After a crash
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
 it counts. See docs/privacy.md, section 9.
 
+A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head; the hash
+before its first line depends on them.
+
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     ledger = Ledger.create(Path(folder))
@@ -46,7 +49,7 @@ HEAD_FILE = "ledger.head.json"
 MECHANISM = 1
 """Version of a round's computation; raised when equal release records would stand for releases with another proof."""
 
-_LEAST_NOISE = 1e-3
+LEAST_NOISE = 1e-3
 """Smallest noise multiplier with a finite ε; below it ε exceeds 100,000 and the accountant's grid loses precision."""
 
 NoiseSource = Literal["seeded", "secure"]
@@ -99,9 +102,14 @@ class ReleaseRecord:
         return cls(
             mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
-            stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
+            stream="" if seed is None else cls.stream_of(seed),
             guarantee=guarantee or Guarantee(),
         )
+
+    @staticmethod
+    def stream_of(seed: int) -> str:
+        """Return the fingerprint of the noise that ``seed`` stands for."""
+        return f"{streams.derived_seed(seed, 'ledger'):032x}"
 
     def record(self) -> dict[str, Any]:
         """The terms as an entry keeps them."""
@@ -147,16 +155,28 @@ class Ledger:
     :meth:`create` starts the ledger of a new run, :meth:`open` continues one, :meth:`read` reads one.
     """
 
-    def __init__(self, folder: Path, run: str, entries: Sequence[Entry], hashes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        entries: Sequence[Entry],
+        hashes: Sequence[str],
+        ancestors: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.folder = folder
         self.run = run
+        self.ancestors = tuple(dict(head) for head in ancestors)
         self._hashes = list(hashes)  # before the first entry, and after each
         self._entries = list(entries)
         self._terms = {entry.round: entry.terms for entry in entries}
 
     @classmethod
-    def create(cls, folder: Path) -> Ledger:
+    def create(cls, folder: Path, ancestors: Sequence[Mapping[str, Any]] = ()) -> Ledger:
         """Start the ledger of a new run with a random identity.
+
+        Args:
+            folder: of the run.
+            ancestors: the heads of the runs on whose releases its initial model rests, oldest first.
 
         Raises:
             LedgerError: if ``folder`` already has a ledger.
@@ -165,7 +185,7 @@ class Ledger:
         if file.exists():
             raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
         run = secrets.token_hex(16)
-        ledger = cls(folder, run, [], [_genesis(run)])
+        ledger = cls(folder, run, [], [_genesis(run, ancestors)], ancestors)
         _replace(file, b"")
         ledger._write_head()
         return ledger
@@ -198,7 +218,8 @@ class Ledger:
             *lines, tail = file.read_bytes().split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
-        entries, hashes = _read_chain(file, head["run"], lines)
+        ancestors = head.get("ancestors", [])
+        entries, hashes = _read_chain(file, _genesis(head["run"], ancestors), lines)
         complete, counted = len(lines), head["entries"]
         if complete < counted:
             raise LedgerError(f"{file}, line {complete + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
@@ -206,7 +227,7 @@ class Ledger:
             raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
         if hashes[counted] != head["last"]:
             raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
-        return cls(folder, head["run"], entries, hashes)
+        return cls(folder, head["run"], entries, hashes, ancestors)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -219,9 +240,10 @@ class Ledger:
         return max(self._terms, default=0)
 
     @property
-    def head(self) -> dict[str, str | int]:
-        """Return the run's identity, the number of entries and the head hash, as ``ledger.head.json`` holds them."""
-        return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+    def head(self) -> dict[str, Any]:
+        """Return the run's identity, number of entries, head hash and any ancestors, as ``ledger.head.json`` does."""
+        own = {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+        return own | ({"ancestors": [dict(head) for head in self.ancestors]} if self.ancestors else {})
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger still begins with the entries of a head that was kept.
@@ -334,12 +356,26 @@ Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, 
 
 def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
     """Return ε of all ``entries``, each at the event and adjacency that ``exposed`` gives; inf if one had no noise."""
+    parts = parts_of(entries, exposed)
+    return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
+
+
+def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part] | None:
+    """Return the kinds of releases and their numbers for the accountant; None if a release had hardly any noise.
+
+    Args:
+        entries: the releases, in any order.
+        exposed: gives the event and the adjacency at which a release counts.
+
+    Raises:
+        LedgerError: if the epochs of a run differ in length, so that their allocations are not independent.
+    """
     parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
     epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
     for entry in entries:
         event = entry.terms.mechanism.event()
-        if event is None or entry.terms.mechanism.noise_multiplier < _LEAST_NOISE:
-            return math.inf
+        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE:
+            return None
         accounted, adjacency = exposed(entry, event)
         if event.epoch_rounds is None:
             parts[accounted, adjacency] += 1
@@ -350,7 +386,7 @@ def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float
     for (_, length, _), rounds in epochs.items():
         # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
         parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
-    return accountant.composed_epsilon([(*kind, count) for kind, count in parts.items()], delta)
+    return [(*kind, count) for kind, count in parts.items()]
 
 
 def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
@@ -405,10 +441,10 @@ def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
     raise LedgerError(f"round {server_round} is not in the ledger; allowed: a released round, 1 to {last}")
 
 
-def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
+def _read_chain(file: Path, genesis: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
     """Return the entries of all complete lines, and the hash before the first line and after each."""
     entries: list[Entry] = []
-    hashes = [_genesis(run)]
+    hashes = [genesis]
     for number, line in enumerate(lines, start=1):
         where = f"{file}, line {number}"
         values = _object(line, where)
@@ -445,10 +481,17 @@ def _read_head(file: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise LedgerError(f"{file}: is missing; there is no ledger, or an incomplete one") from error
     head = _object(content, f"{file}, line 1")
-    kinds = {name: type(value) for name, value in head.items()}
-    if kinds != {"run": str, "entries": int, "last": str} or head["entries"] < 0:
+    ancestors = head.get("ancestors", [])
+    own = {name: value for name, value in head.items() if name != "ancestors"}
+    if not isinstance(ancestors, list) or not all(map(_is_head, [own, *ancestors])):
         raise LedgerError(f"{file}, line 1: is corrupt ('run', 'entries' and 'last' are expected)")
     return head
+
+
+def _is_head(value: Any) -> bool:
+    """Return whether ``value`` is the head of a ledger, apart from its ancestors."""
+    kinds = {name: type(item) for name, item in value.items()} if isinstance(value, dict) else {}
+    return kinds == {"run": str, "entries": int, "last": str} and value["entries"] >= 0
 
 
 def _object(content: bytes, where: str) -> dict[str, Any]:
@@ -473,11 +516,13 @@ def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(values)).hexdigest()
 
 
-def _genesis(run: str) -> str:
-    return hashlib.sha256(f"{_GENESIS} {run}".encode()).hexdigest()
+def _genesis(run: str, ancestors: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the hash before the first line of a run's ledger."""
+    named = b" " + _canonical(list(ancestors)) if ancestors else b""
+    return hashlib.sha256(f"{_GENESIS} {run}".encode() + named).hexdigest()
 
 
-def _canonical(values: Mapping[str, Any]) -> bytes:
+def _canonical(values: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -192,7 +192,9 @@ def account_runs(
         delta: δ, in (0, 1).
         user_sentences: n', the bound on the protected user's sentences.
         entity: the contribution bound of the protected entity.
-        joined_at: the round in which the protected user and entity joined; of a single run only.
+        joined_at: the round in which the protected user and entity joined, of a single run only: no sentence of the
+            user, and none that mentions the entity, detected or not, was in the corpus before. The robust figure does
+            not rely on detection, so it counts all releases (``releases_robust``).
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust``, inf where nothing can be proven,

@@ -33,6 +33,7 @@ from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
+from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
@@ -46,7 +47,7 @@ from fl_sim.experiments.run_inputs import (
 )
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
-from fl_sim.storage import environment, model_files
+from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
@@ -167,13 +168,17 @@ class Experiment:
         cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
     ) -> Experiment:
         corpus = open_corpus(config)
-        planned = plan_run(config, corpus.ownership(config.corpus.train_split), names=declared_names(config, corpus))
+        earlier = earlier_of(config, corpus.fingerprint)
+        ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
+        planned = plan_run(config, ownership, names=names, earlier=earlier)
         check_rule_of(planned.plan.mechanism)
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
-        experiment = cls(config, corpus, planned, model, folder, claim, Ledger.create(folder.path), observers)
+        model_lineage.write_ancestors(folder.path, earlier.lineage)
+        ledger = Ledger.create(folder.path, earlier.heads)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers)
         experiment._announce(None)
         return experiment
 
@@ -190,9 +195,12 @@ class Experiment:
         corpus = record.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
         names = declared_names(config, corpus)
-        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier, names=names)
+        earlier = earlier_of_record(config, folder.path, corpus.fingerprint)
+        z = record.noise_multiplier
+        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier)
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
+        earlier.check_ledger(ledger)
         if result is not None:
             ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
@@ -290,6 +298,7 @@ class Experiment:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
         self._model.save(self.folder.model_dir)
+        model_lineage.write_model(self.folder.model_dir, self._privacy_spent.lineage())
         from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
 
         result = {
@@ -308,6 +317,7 @@ class Experiment:
             **self._privacy_spent.total(),
             "ledger": self._privacy_spent.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
+            **self.planned.earlier.record(),
             **self.planned.protected.record(),
             **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
             "settings_from_corpus": self.config.privacy.settings_from_corpus,

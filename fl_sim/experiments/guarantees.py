@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.experiments.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.lineage import Earlier
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.composition import SHORT_CURVE
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
@@ -37,6 +38,9 @@ CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 # ε is computed for at most this many numbers of rounds; between two of them the later, larger ε holds.
 _MOST_COUNTS = 2000
+
+NOTHING_EARLIER = Earlier()
+"""The lineage of a public initial model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,21 @@ class Protected:
             return "epsilon_user_entity_p95"
         return "epsilon_any" if self.guarantee.covers_any_entity else "epsilon_stated"
 
+    def units(self, mechanism: Mechanism) -> dict[str, tuple[ProtectedUnit, ...]]:
+        """Return the protected units of every metric of a run, of which the largest ε counts; the headline first."""
+        kind = "any" if self.guarantee.covers_any_entity else "stated"
+        units = {
+            f"epsilon_{kind}": _units(self.guarantee, mechanism),
+            f"epsilon_{kind}_robust": _units(self.guarantee, mechanism, missed=True),
+            "epsilon_user": (ProtectedUnit(self.guarantee.user, robust=False),),
+            "epsilon_user_unbounded": (ProtectedUnit(Adjacency(), robust=False),),
+        }
+        for name, entity_bound in self.entity_bounds.items():
+            adjacency = self.guarantee.with_entity(entity_bound)
+            units[f"epsilon_user_entity_{name}"] = (ProtectedUnit(adjacency, robust=False),)
+            units[f"epsilon_user_entity_robust_{name}"] = (ProtectedUnit(adjacency, robust=True),)
+        return {metric: protected for metric, protected in units.items() if protected}
+
     def record(self) -> dict[str, Any]:
         """Return the bounds and their coverage, JSON-ready, for the result of the run."""
         return {
@@ -125,28 +144,21 @@ class Guarantees:
     curves: Mapping[str, npt.NDArray[np.float64]]
 
     @classmethod
-    def of(cls, plan: PrivacyPlan, protected: Protected) -> Guarantees:
-        """Return all curves of a plan: the headline first."""
-        guarantee, event = protected.guarantee, plan.mechanism.event()
-        unknown = np.concatenate(([0.0], np.full(plan.rounds, math.inf)))
-        headline = _largest(plan, _units(guarantee, plan.mechanism))
-        curves = {"epsilon_any": headline if headline is not None and guarantee.covers_any_entity else unknown}
-        if headline is not None and not guarantee.covers_any_entity:
-            curves["epsilon_stated"] = headline
-        missed = _largest(plan, _units(guarantee, plan.mechanism, missed=True))
-        if missed is not None:
-            curves["epsilon_any_robust" if guarantee.covers_any_entity else "epsilon_stated_robust"] = missed
-        curves["epsilon_user"] = _curve(plan, guarantee.user)
-        curves["epsilon_user_unbounded"] = _curve(plan, Adjacency())
-        for name, entity_bound in protected.entity_bounds.items():
-            adjacency = guarantee.with_entity(entity_bound)
-            detected = _curve(plan, adjacency)
-            relies_on_detection = event is not None and event.q_e < 1
-            curves[f"epsilon_user_entity_{name}"] = detected
-            curves[f"epsilon_user_entity_robust_{name}"] = (
-                _curve(plan, adjacency, robust=True) if relies_on_detection else detected
-            )
-        return cls(curves | plan.mechanism.claims(plan.rounds, plan.delta))
+    def of(cls, plan: PrivacyPlan, protected: Protected, earlier: Earlier = NOTHING_EARLIER) -> Guarantees:
+        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first."""
+        event = plan.mechanism.event()
+        relies_on_detection = bool(earlier.composed) or (event is not None and event.q_e < 1)
+        unknown = np.concatenate(([math.inf if earlier.composed else 0.0], np.full(plan.rounds, math.inf)))
+        curves: dict[str, npt.NDArray[np.float64]] = {"epsilon_any": unknown}
+        for metric, units in protected.units(plan.mechanism).items():
+            detected = curves.get(metric.replace("_robust", ""))
+            if "_entity_robust_" in metric and detected is not None and not relies_on_detection:
+                curves[metric] = detected
+                continue
+            named = unit_names({metric: units})
+            curves[metric] = np.max([_curve(plan, earlier, name, unit) for name, unit in named.items()], axis=0)
+        # A claim is of one training; nobody claims anything of several together.
+        return cls(curves | ({} if earlier.composed else plan.mechanism.claims(plan.rounds, plan.delta)))
 
     def after(self, rounds: int) -> dict[str, float]:
         """Return every ε after ``rounds`` rounds, by name."""
@@ -165,20 +177,23 @@ def _units(guarantee: Guarantee, mechanism: Mechanism, *, missed: bool = False) 
     return guarantee.units(clips_sentences=event.clips_sentences, population=mechanism.population, missed=missed)
 
 
-def _largest(plan: PrivacyPlan, units: Sequence[ProtectedUnit]) -> npt.NDArray[np.float64] | None:
-    """Return the largest ε of ``units`` after 0, 1, …, T rounds, float64 (T+1,); None for no units."""
-    if not units:
-        return None
-    return np.max([_curve(plan, unit.adjacency, robust=unit.robust) for unit in units], axis=0)
+def unit_names(units: Mapping[str, Sequence[ProtectedUnit]]) -> dict[str, ProtectedUnit]:
+    """Return the units of metrics, each under a name of its own, by which an earlier run's units are found."""
+    return {
+        metric if len(several) == 1 else f"{metric}, unit {number}": unit
+        for metric, several in units.items()
+        for number, unit in enumerate(several)
+    }
 
 
-def _curve(plan: PrivacyPlan, adjacency: Adjacency, *, robust: bool = False) -> npt.NDArray[np.float64]:
+def _curve(plan: PrivacyPlan, earlier: Earlier, metric: str, unit: ProtectedUnit) -> npt.NDArray[np.float64]:
     """Return ε after 0, 1, …, T rounds, float64 (T+1,): the smallest proven value at each."""
     last = plan.rounds
-    counts = np.unique(np.linspace(1, last, min(last, _MOST_COUNTS)).round().astype(np.int64))
-    epsilons = plan.epsilon_curve(adjacency, counts.tolist(), robust=robust)
+    counts = earlier.counts(last, _MOST_COUNTS)
+    epsilons = earlier.epsilon_curve(plan, metric, unit, counts.tolist())
     if len(counts) > SHORT_CURVE:  # alone, the last has a finer grid, which targets are calibrated on
-        epsilons[-1] = min(epsilons[-1], plan.epsilon_curve(adjacency, [last], robust=robust)[0])
+        epsilons[-1] = min(epsilons[-1], earlier.epsilon_curve(plan, metric, unit, [last])[0])
     # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
     monotone = np.minimum.accumulate(epsilons[::-1])[::-1]
-    return np.concatenate(([0.0], monotone[np.searchsorted(counts, np.arange(1, last + 1))]))
+    before = min(earlier.epsilon_before(metric, plan.delta), monotone[0])
+    return np.concatenate(([before], monotone[np.searchsorted(counts, np.arange(1, last + 1))]))

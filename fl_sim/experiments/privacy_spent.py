@@ -23,8 +23,9 @@ from dataclasses import replace
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.guarantees import Guarantees
+from fl_sim.experiments.guarantees import Guarantees, unit_names
 from fl_sim.experiments.run_plan import Planned
+from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
@@ -69,7 +70,8 @@ class PrivacySpent:
         if self._budget is not None:
             last = max(server_round, last - lost)
         if last + lost > planned.plan.rounds:
-            self._guarantees = Guarantees.of(replace(planned.plan, rounds=last + lost), planned.protected)
+            longer = replace(planned.plan, rounds=last + lost)
+            self._guarantees = Guarantees.of(longer, planned.protected, planned.earlier)
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
@@ -80,9 +82,14 @@ class PrivacySpent:
         """Return the number of all releases and every ε of them."""
         return self._figures(len(self._ledger.entries))
 
-    def head(self) -> dict[str, str | int]:
+    def head(self) -> dict[str, Any]:
         """Return the head of the ledger, for the run's result and checkpoints."""
         return self._ledger.head
+
+    def lineage(self) -> Lineage:
+        """Return the lineage of the model after all releases of the ledger."""
+        units = self._planned.protected.units(self._planned.plan.mechanism)
+        return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""

@@ -19,7 +19,8 @@ from fl_sim.clients.weighted_selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.enforced_bounds import DeclaredNames, EnforcedBounds
-from fl_sim.experiments.guarantees import Guarantees, Protected
+from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected, unit_names
+from fl_sim.experiments.lineage import Earlier
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.formats import format_epsilon
 from fl_sim.strategies.accounting.adjacency import PrivacyError
@@ -41,6 +42,7 @@ class Planned:
         guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
+        earlier: the releases on which the initial model rests.
     """
 
     plan: PrivacyPlan
@@ -49,6 +51,7 @@ class Planned:
     guarantees: Guarantees
     rounds: int
     warnings: tuple[str, ...]
+    earlier: Earlier = NOTHING_EARLIER
 
 
 def plan_run(
@@ -56,6 +59,7 @@ def plan_run(
     ownership: Ownership,
     noise_multiplier: float | None = None,
     names: DeclaredNames | None = None,
+    earlier: Earlier = NOTHING_EARLIER,
 ) -> Planned:
     """Return the plan of a run.
 
@@ -64,6 +68,7 @@ def plan_run(
         ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
         names: the entities that the owner declares public, and public weights; None for none.
+        earlier: the releases on which the initial model rests.
 
     Raises:
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
@@ -77,12 +82,12 @@ def plan_run(
     _check_bounds(config.privacy, plan, bounds.guarantee)
     if config.privacy.target_epsilon is not None:
         if noise_multiplier is None:
-            noise_multiplier = _noise_for_target(plan, config.privacy, protected)
+            noise_multiplier = _noise_for_target(plan, config.privacy, protected, earlier)
         plan = plan.with_noise(noise_multiplier)
-    guarantees = Guarantees.of(plan, protected)
+    guarantees = Guarantees.of(plan, protected, earlier)
     rounds = _rounds_within_budget(config.privacy, plan, protected, guarantees)
-    warnings = (*_warnings(config, plan, bounds, guarantees), *idle_settings(config))
-    return Planned(plan, bounds, protected, guarantees, rounds, warnings)
+    warnings = (*earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
+    return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier)
 
 
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
@@ -152,11 +157,12 @@ def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarante
         )
 
 
-def _noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected) -> float:
+def _noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:
     units = _target_units("target_epsilon", privacy, plan, protected)
+    named = unit_names({protected.target_name(privacy.target_unit, plan.mechanism): units})
     target = cast(float, privacy.target_epsilon)
     try:
-        return max(plan.noise_for(target, unit.adjacency, robust=unit.robust) for unit in units)
+        return max(earlier.noise_for(plan, target, name, unit) for name, unit in named.items())
     except PrivacyError as error:
         raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
@@ -185,10 +191,11 @@ def _rounds_within_budget(
     name = protected.target_name(privacy.target_unit, plan.mechanism)
     rounds = guarantees.rounds_within(privacy.epsilon_budget, name)
     if rounds == 0:
+        before, first = (guarantees.after(count)[name] for count in (0, 1))
+        together = f" together with the {format_epsilon(before)} of the initial model" if before else ""
         raise ConfigError(
-            f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least "
-            f"{format_epsilon(guarantees.after(1)[name])}, "
-            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}"
+            f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {format_epsilon(first)}, "
+            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}{together}"
         )
     return rounds
 

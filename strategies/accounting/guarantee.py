@@ -28,10 +28,26 @@ BoundRule = Literal["greedy", "weights", "stated"]
 
 @dataclass(frozen=True, slots=True)
 class ProtectedUnit:
-    """A user together with an entity, and whether ε of the two must hold if the entity is never sampled out."""
+    """Define a user together with an entity.
+
+    Attributes:
+        adjacency: the user, and the entity within its contribution bound.
+        robust: whether ε also holds if the tagger missed the entity, which is then sampled in every round.
+    """
 
     adjacency: Adjacency
     robust: bool
+
+    def record(self) -> dict[str, Any]:
+        """Return the unit as a JSON object, which :meth:`from_record` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> ProtectedUnit:
+        """Return the unit of a :meth:`record`; raises as its parts do, and TypeError or KeyError for other fields."""
+        fields = dict(values["adjacency"])
+        entity_bound = ContributionBound(**fields.pop("entity_bound"))
+        return cls(Adjacency(entity_bound=entity_bound, **fields), values["robust"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

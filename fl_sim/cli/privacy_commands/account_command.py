@@ -19,7 +19,7 @@ Report = dict[str, Any]
 
 _COMMON = {"rounds", "delta", "z", "reach_users", "reach_sentences", "users"}
 _SOLVING = {"target_epsilon", "target_unit", "solve_for", "q_u", "user_sentences", "reach_total"}
-_OF_LEDGER = {"joined_at", "delta", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
+_OF_LEDGER = {"joined_at", "delta", "users", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
 _SOLVED_FLAGS = {
     "noise_multiplier": "z",
     "rounds": "rounds",
@@ -67,7 +67,11 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
         "--ledger", nargs="+", metavar="DIR", help="run folders of one corpus: ε of all their releases together"
     )
     group.add_argument(
-        "--joined-at", type=int, metavar="ROUND", help="compute ε of a user and an entity that joined in this round"
+        "--joined-at",
+        type=int,
+        metavar="ROUND",
+        help="compute ε of a user and an entity that joined in this round: no sentence before it was the user's or "
+        "mentioned the entity, detected or not; the robust ε does not rely on detection and counts all releases",
     )
 
 
@@ -76,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse_foreign_flags(args)
     of = _of_ledger if args.ledger else _MECHANISMS[args.strategy].report
     report = of(args)
+    if args.users is not None:
+        report["delta_times_users"] = report["delta"] * args.users
     _warn(args, report)
     if args.json:
         print(json.dumps(_finite(report), ensure_ascii=False, allow_nan=False))
@@ -201,16 +207,16 @@ def _finite(report: Report) -> Report:
 
 
 def _text(report: Report) -> str:
-    lines = [f"{name:<27}{_shown(value)}" for name, value in report.items()]
+    from fl_sim.formats import format_figure
+
+    lines = [f"{name:<27}{format_figure(name, value)}" for name, value in report.items()]
+    if "delta_times_users" in report:
+        lines.append(
+            "delta_times_users: how many users' data a mechanism of the same δ might publish outright, on average."
+        )
     if "epsilon_as_published" in report:
         lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy.md.")
     return "\n".join(lines) + "\n"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class _Account(NamedTuple):

@@ -244,13 +244,9 @@ def _text(finding: Finding) -> str:
 
 
 def _lines(record: dict[str, Any]) -> str:
-    return "".join(f"{name:<24}{_shown(value)}\n" for name, value in record.items() if value is not None)
+    from fl_sim.formats import format_figure
 
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "".join(f"{name:<24}{format_figure(name, value)}\n" for name, value in record.items() if value is not None)
 
 
 def _trials(args: argparse.Namespace) -> int:

@@ -133,7 +133,12 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     names = declared_names(config, corpus)
     bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed, names)
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    (ledger,) = read_ledgers([folder.path])
+    *ancestors, ledger = read_ledgers([folder.path])
+    if ancestors:
+        raise ConfigError(
+            f"{folder.path}: starts from a trained model, whose releases are not counted entity by entity; "
+            "allowed: a run from a public model"
+        )
     n = bounds.guarantee.user.user_sentences
     training = Training(event, len(ledger.entries), plan.delta, n)
     return corpus, split, training, bounds, plan.mechanism.population

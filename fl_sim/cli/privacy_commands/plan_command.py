@@ -171,7 +171,7 @@ def _text(report: dict[str, Any]) -> str:
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
         f"at most {report['rounds']} rounds",
         "",
-        f"{'':<14}{'SNR':>8}{'q_u':>8}{'q_s':>8}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
+        f"{'':<14}{'SNR':>8}{'q_u':>10}{'q_s':>10}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
         f"{'ε':>8}{'ε user':>8}{'ε p95':>8}{'robust':>8}{'ε max':>8}{'robust':>8}",
         _row("proposed", best),
         *(_row("", row) for row in report["alternatives"]),
@@ -187,7 +187,7 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _row(label: str, settings: dict[str, Any]) -> str:
-    from fl_sim.formats import format_epsilon
+    from fl_sim.formats import format_epsilon, round_down, round_up
 
     names = [
         "epsilon_target",
@@ -196,7 +196,8 @@ def _row(label: str, settings: dict[str, Any]) -> str:
     ]
     epsilons = "".join(f"{format_epsilon(settings[name]):>8}" for name in names)
     return (
-        f"{label:<14}{settings['signal_to_noise']:>8.1f}{settings['q_u']:>8.4f}{settings['q_s']:>8.4f}"
-        f"{settings['q_e']:>6.2f}{settings['user_cap']:>5.0f}{settings['noise_multiplier']:>8.3f}"
+        f"{label:<14}{settings['signal_to_noise']:>8.1f}{round_down(settings['q_u'], 4):>10}"
+        f"{round_down(settings['q_s'], 4):>10}{round_down(settings['q_e'], 2):>6}{settings['user_cap']:>5.0f}"
+        f"{round_up(settings['noise_multiplier'], 4):>8}"
         f"{settings['rounds']:>6}{settings['expected_sentences']:>11,.0f}{epsilons}"
     )
