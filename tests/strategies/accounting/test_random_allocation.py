@@ -221,6 +221,19 @@ def test_revealed_blocks_are_no_better_than_the_hidden_pair(t: int, z: float) ->
         assert bound < 0.8 * composition.delta_at(pair, z, 1, at)
 
 
+def test_the_bound_of_two_blocks_is_that_of_their_samples() -> None:
+    """One user who mentions the entity and nobody else: three rounds for the larger corpus and three for the smaller."""
+    z, number = 0.8, 400_000
+    x = np.random.default_rng(4).standard_normal((number, 6)) / z
+    x[np.arange(number), np.random.default_rng(5).integers(3, size=number)] += 1 / z**2
+    loss = np.log(np.exp(x[:, :3]).mean(axis=1)) - np.log(np.exp(x[:, 3:]).mean(axis=1))  # in both directions
+    for at in (0.5, 2.0):
+        samples = np.maximum(1 - np.exp(at - loss), 0)
+        error = 5 * float(samples.std()) / math.sqrt(number)
+        bound = allocated_entity.delta_at(HiddenEpochs(z, 6, users=1, with_user=False), 1, at)
+        assert abs(bound - float(samples.mean())) < error + 0.01 * float(samples.mean())
+
+
 def test_an_epoch_of_blocks_of_one_round_is_gaussian() -> None:
     """With t = 3 and one user without a protected user both blocks have one round: a Gaussian shift of √2."""
     epochs = HiddenEpochs(1.0, 3, users=1, with_user=False)
