@@ -222,7 +222,7 @@ def test_revealed_blocks_are_no_better_than_the_hidden_pair(t: int, z: float) ->
 
 
 def test_the_bound_of_two_blocks_is_that_of_their_samples() -> None:
-    """One user who mentions the entity and nobody else: three rounds for the larger corpus and three for the smaller."""
+    """A user who mentions the entity, nobody else: three rounds for the larger corpus and three for the smaller."""
     z, number = 0.8, 400_000
     x = np.random.default_rng(4).standard_normal((number, 6)) / z
     x[np.arange(number), np.random.default_rng(5).integers(3, size=number)] += 1 / z**2
