@@ -17,12 +17,12 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.ledger_account import account_for, read_ledgers
-from fl_sim.experiments.lineage import Unit
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.continuation import Release, epsilon_before
+from fl_sim.strategies.accounting.continuation import epsilon_before
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 from tests import tiny
 
@@ -101,7 +101,7 @@ def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) ->
     smaller = tiny.tiny_corpus(tmp_path / "smaller", each=2)
     child = child_of(parent, smaller, tmp_path / "child")
     ((before, rounds),), ((own, count),) = events_of(parent).items(), events_of(child.path).items()
-    together = [Release(before, Adjacency(USER_SENTENCES), rounds), Release(own, Adjacency(2), count)]
+    together = [(before, Adjacency(USER_SENTENCES), rounds), (own, Adjacency(2), count)]
     epsilon_user = (child.result or {})["epsilon_user"]
     assert epsilon_user == pytest.approx(epsilon_before(together, 1e-5), rel=1e-3)
     assert epsilon_user > composed_epsilon({before: rounds + count}, Adjacency(2), 1e-5) * 1.01
@@ -394,5 +394,5 @@ def test_nothing_private_is_left_without_the_owners_file(trained: Path, corpus: 
 def test_units_survive_their_record() -> None:
     for adjacency in (Adjacency(), Adjacency(4, ContributionBound(3, 2, 5))):
         for robust in (False, True):
-            unit = Unit(adjacency, robust)
-            assert Unit.from_record(unit.record()) == unit
+            unit = ProtectedUnit(adjacency, robust)
+            assert ProtectedUnit.from_record(unit.record()) == unit
