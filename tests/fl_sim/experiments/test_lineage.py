@@ -55,7 +55,8 @@ def parent(trained: Path, tmp_path: Path) -> Path:
 
 def configured(corpus: Path, out: Path, **settings: Any) -> RunConfig:
     base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, "out": str(out)}
-    base |= {"privacy.q_e": 0.5, "privacy.q_s": 0.2, "evaluation.every": 9}
+    base |= {"privacy.q_e": 0.5, "privacy.q_s": 0.2, "evaluation.every": 9, "privacy.entity_bound": "unbounded"}
+    base |= {"privacy.user_sentences": "corpus", "privacy.settings_from_corpus": True}
     if "model.name" not in settings:
         base |= tiny.MODEL
     return RunConfig.from_mapping(base | settings)
@@ -74,6 +75,10 @@ def events_of(folder: Path) -> dict:
     return {entries[0].terms.mechanism.event(): len(entries)}
 
 
+def composed(events: dict, adjacency: Adjacency) -> float:
+    return composed_epsilon([(event, adjacency, count) for event, count in events.items()], 1e-5)
+
+
 # --- both trainings together -----------------------------------------------------------------------------------------
 
 
@@ -86,12 +91,12 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     for name, adjacency in {"epsilon_user": user, "epsilon_user_entity_max": both}.items():
         for count in (1, 2):
             together = before | dict.fromkeys(own, count)
-            assert rows[name][count] == pytest.approx(composed_epsilon(together, adjacency, 1e-5), rel=2e-3)
+            assert rows[name][count] == pytest.approx(composed(together, adjacency), rel=2e-3)
         assert result[name] == rows[name][2] > rows[name][1]
     (event,) = before
     assert rows["epsilon_user"][0] == pytest.approx(epsilon(event, user, 3, 1e-5), rel=1e-3)
     robust = {event.robust(): count for event, count in (before | own).items()}
-    assert result["epsilon_user_entity_robust_max"] == pytest.approx(composed_epsilon(robust, both, 1e-5), rel=2e-3)
+    assert result["epsilon_user_entity_robust_max"] == pytest.approx(composed(robust, both), rel=2e-3)
     assert "every ε is that of all of them together" in result["warnings"][0]
     assert "3 releases of one earlier run on this corpus" in result["warnings"][0]
 
@@ -104,7 +109,7 @@ def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) ->
     together = [(before, Adjacency(USER_SENTENCES), rounds), (own, Adjacency(2), count)]
     epsilon_user = (child.result or {})["epsilon_user"]
     assert epsilon_user == pytest.approx(epsilon_before(together, 1e-5), rel=1e-3)
-    assert epsilon_user > composed_epsilon({before: rounds + count}, Adjacency(2), 1e-5) * 1.01
+    assert epsilon_user > composed({before: rounds + count}, Adjacency(2)) * 1.01
 
 
 def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, corpus: Path, tmp_path: Path) -> None:
