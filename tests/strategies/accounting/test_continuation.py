@@ -10,7 +10,9 @@ import pytest
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.continuation import Release, epsilon_before, epsilon_curve
+from fl_sim.strategies.accounting.composition import Part
+from fl_sim.strategies.accounting.continuation import Release, _continued, epsilon_before, epsilon_curve
+from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 
 UEDP, OTHER = RoundEvent("uedp", 4.0, 1.0, 0.5, 0.1, 2.0), RoundEvent("uedp", 2.0, 1.0, 0.5, 0.1, 5.0)
 USERS = RoundEvent("user_level", 1.5, 0.1)
@@ -91,3 +93,12 @@ def test_impossible_questions_are_refused() -> None:
     for rounds, delta, message in (([0], 1e-5, "rounds is 0"), ([1], 0.0, "delta is 0.0")):
         with pytest.raises(PrivacyError, match=message):
             epsilon_curve(earlier, UEDP, BOTH, rounds, delta)
+
+
+def test_certain_losses_of_earlier_rounds_are_added() -> None:
+    """A mixture that misses a millionth of its mass loses it for certain, once per round."""
+    gaussian, lossy = (GaussianMixturePair(1.0, 0.0, np.ones(1), np.full(1, weight)) for weight in (1.0, 1 - 1e-6))
+    earlier = [Part((lossy,), 2.0, 3)]
+    values = [_continued(earlier, (gaussian,), 3.0, np.array([4]), delta)[0] for delta in (2.9e-6, 3.1e-6)]
+    assert values[0] == math.inf
+    assert _continued([Part((gaussian,), 2.0, 3)], (gaussian,), 3.0, np.array([4]), 3.1e-6)[0] < values[1] < math.inf
