@@ -14,6 +14,7 @@ noise multiplier, which protects better if it is larger. A lower bound and a sam
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -93,6 +94,19 @@ def _significant(value: float, digits: int, rounding: str) -> str:
     rounded = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(float(value))))
     text = f"{rounded.normalize():f}" if 1e-4 <= abs(value) < 10**digits or value == 0 else f"{rounded.normalize():e}"
     return text.replace("e-0", "e-").replace("e+0", "e+")
+
+
+def epsilon_in_words(row: Mapping[str, Any]) -> str:
+    """Return the ε that leads in the metrics of a round, and that of a user: "ε any user+entity 7.69, user 5.3".
+
+    Without a bound on entities, the ε of a stated bound leads, or else that of the 95th percentile of contributions.
+    """
+    kinds = {"any": "any user+entity", "stated": "user+entity, stated bound", "user_entity_p95": "user+entity (p95)"}
+    for name, words in kinds.items():
+        value = row.get(f"epsilon_{name}")
+        if value is not None and math.isfinite(value):
+            return f"ε {words} {format_epsilon(value)}, user {format_epsilon(row['epsilon_user'])}"
+    return f"ε user {format_epsilon(row['epsilon_user'])}"
 
 
 def format_delta(value: float | None) -> str:

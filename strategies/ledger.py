@@ -29,14 +29,16 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
@@ -68,6 +70,7 @@ class ReleaseRecord:
         version: of the mechanisms, :data:`MECHANISM`; the key ``mechanism`` of an entry.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
         stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
+        guarantee: the public bounds on users and entities under which the round was computed.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -77,20 +80,30 @@ class ReleaseRecord:
     version: int = MECHANISM
     noise: NoiseSource
     stream: str
+    guarantee: Guarantee = field(default_factory=Guarantee)
 
     def __post_init__(self) -> None:
         require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
         sources = get_args(NoiseSource)
         require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
+        allocated = (event := self.mechanism.event()) is not None and event.epoch_rounds is not None
+        require(not (allocated and self.noise == "secure"), "noise", "'secure'", "seeded under random allocation")
 
     @classmethod
-    def of(cls, mechanism: Mechanism, seed: int | None) -> ReleaseRecord:
-        """Return the release record of ``mechanism`` with noise from ``seed``, or with secure noise for None."""
+    def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
+        """Return the release record of a mechanism.
+
+        Args:
+            mechanism: what the round does.
+            seed: the seed of seeded noise; None for secure noise.
+            guarantee: the public bounds on users and entities; None for none.
+        """
         numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
         return cls(
             mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
             stream="" if seed is None else cls.stream_of(seed),
+            guarantee=guarantee or Guarantee(),
         )
 
     @staticmethod
@@ -100,15 +113,18 @@ class ReleaseRecord:
 
     def record(self) -> dict[str, Any]:
         """The terms as an entry keeps them."""
-        return self.mechanism.record() | {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        own = {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        return self.mechanism.record() | own | {"guarantee": self.guarantee.record()}
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
         """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
         own = ("mechanism", "noise", "stream")
         version, noise, stream = (values[name] for name in own)
-        others = {name: value for name, value in values.items() if name not in own}
-        return cls(mechanism=mechanism_from_record(others), version=version, noise=noise, stream=stream)
+        others = {name: value for name, value in values.items() if name not in (*own, "guarantee")}
+        guarantee = Guarantee.from_record(values.get("guarantee") or {})
+        mechanism = mechanism_from_record(others)
+        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=guarantee)
 
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
@@ -117,10 +133,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
@@ -297,16 +313,96 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    events: Counter[accountant.RoundEvent] = Counter()
-    exposed: list[Adjacency] = []
-    for mechanism in (entry.terms.mechanism for entry in entries):
-        event = mechanism.event()
-        if event is None or mechanism.noise_multiplier < LEAST_NOISE:
+
+    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+        return (event.robust() if robust else event), entry.terms.mechanism.exposed(adjacency)
+
+    return _composed(entries, delta, exposed)
+
+
+def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
+    """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
+
+    Args:
+        entries: the releases, in any order, with the bounds under which each was computed.
+        delta: δ, in (0, 1).
+        missed: count the stated number of missed mentions besides; inf if one states none.
+
+    Raises:
+        PrivacyError: if ``delta`` is impossible.
+    """
+
+    def largest(position: int) -> float:
+        def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+            unit = _units(entry, event, missed)[position]
+            return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+        return _composed(entries, delta, exposed)
+
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
             return math.inf
-        events[event.robust() if robust else event] += 1
-        exposed.append(mechanism.exposed(adjacency))
-    # One adjacency holds for all rounds: the largest contribution bound of a round also covers the others.
-    return accountant.composed_epsilon(events, max(exposed, key=_width, default=adjacency), delta)
+    return max(largest(0), largest(1))
+
+
+def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[ProtectedUnit, ...]:
+    population = entry.terms.mechanism.population
+    return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population, missed=missed)
+
+
+Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]
+
+
+def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
+    """Return ε of all ``entries``, each at the event and adjacency that ``exposed`` gives; inf if one had no noise."""
+    parts = parts_of(entries, exposed)
+    return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
+
+
+def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part] | None:
+    """Return the kinds of releases and their numbers for the accountant; None if a release had hardly any noise.
+
+    Args:
+        entries: the releases, in any order.
+        exposed: gives the event and the adjacency at which a release counts.
+
+    Raises:
+        LedgerError: if the epochs of a run differ in length, so that their allocations are not independent.
+    """
+    parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
+    epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE:
+            return None
+        accounted, adjacency = exposed(entry, event)
+        if event.epoch_rounds is None:
+            parts[accounted, adjacency] += 1
+        else:
+            epoch = (entry.run, event.epoch_rounds, (entry.round - 1) // event.epoch_rounds)
+            epochs.setdefault(epoch, []).append((event.noise_multiplier, adjacency))
+    _check_epochs(epochs)
+    for (_, length, _), rounds in epochs.items():
+        # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
+        parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
+    return [(*kind, count) for kind, count in parts.items()]
+
+
+def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
+    """Refuse epochs of one run that differ in length, so that their allocations are not independent.
+
+    Args:
+        epochs: the run, the number of rounds and the number of each epoch; a round belongs to epoch (round − 1) // t.
+
+    Raises:
+        LedgerError: if they differ.
+    """
+    lengths: dict[str, int] = {}
+    for run, length, _ in epochs:
+        before = lengths.setdefault(run, length)
+        if before != length:
+            raise LedgerError(f"epoch_rounds is {length}; allowed: {before}, as in earlier rounds of the run")
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -360,10 +456,6 @@ def _read_chain(file: Path, genesis: str, lines: Sequence[bytes]) -> tuple[list[
         entries.append(_entry(values, where))
         hashes.append(own)
     return entries, hashes
-
-
-def _width(adjacency: Adjacency) -> int:
-    return adjacency.entity_bound.users
 
 
 def _entry(values: Mapping[str, Any], where: str) -> Entry:

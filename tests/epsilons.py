@@ -6,7 +6,7 @@ Tests of ε itself do not use the cache.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -41,9 +41,9 @@ def _epsilon_curve(
 
 
 @functools.cache
-def _composed(events: tuple[tuple[RoundEvent, int], ...], adjacency: Adjacency, delta: float) -> float:
-    return _compose(dict(events), adjacency, delta)
+def _composed(parts: tuple[accountant.Part, ...], delta: float) -> float:
+    return _compose(parts, delta)
 
 
-def _composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
-    return _composed(tuple(events.items()), adjacency, delta)  # in this order, on which the last bit depends
+def _composed_epsilon(parts: Iterable[accountant.Part], delta: float) -> float:
+    return _composed(tuple(parts), delta)  # in this order, on which the last bit depends

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -29,6 +30,7 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
@@ -37,6 +39,7 @@ from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
     build_model,
     check_rule_of,
+    declared_names,
     held_out_split,
     open_corpus,
     task_of,
@@ -166,7 +169,8 @@ class Experiment:
     ) -> Experiment:
         corpus = open_corpus(config)
         earlier = earlier_of(config, corpus.fingerprint)
-        planned = plan_run(config, corpus.ownership(config.corpus.train_split), earlier=earlier)
+        ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
+        planned = plan_run(config, ownership, names=names, earlier=earlier)
         check_rule_of(planned.plan.mechanism)
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
@@ -190,8 +194,10 @@ class Experiment:
         all_observers = _observers(config, observers)
         corpus = record.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
+        names = declared_names(config, corpus)
         earlier = earlier_of_record(config, folder.path, corpus.fingerprint)
-        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier, earlier=earlier)
+        z = record.noise_multiplier
+        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier)
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
         earlier.check_ledger(ledger)
@@ -304,6 +310,7 @@ class Experiment:
                 "users": self._strategy.federation.num_users,
                 "sentences": len(self._train),
                 "coverage": self._coverage and self._coverage.summary(),
+                "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
             **self._utility(metrics),
@@ -312,6 +319,8 @@ class Experiment:
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.earlier.record(),
             **self.planned.protected.record(),
+            **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
+            "settings_from_corpus": self.config.privacy.settings_from_corpus,
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)
@@ -354,6 +363,15 @@ class Experiment:
         )
         return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
 
+    def _save_weights(self) -> str | None:
+        """Write the weights of the sentences for the workers; None if all are 1."""
+        bounds = self.planned.bounds
+        if not bounds.enforces:
+            return None
+        path = self._encoded / "weights.npy"
+        np.save(path, bounds.weights)
+        return str(path)
+
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config
         workspace = WorkspaceSpec(
@@ -362,6 +380,8 @@ class Experiment:
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             features=None if self._features is None else str(self._features),
+            weights=self._save_weights(),
+            public_entities=self.planned.bounds.names.public,
             task=config.task,
             model=config.model,
             seed=config.seed,

@@ -16,9 +16,8 @@ corpora of this run agree on theirs. A model that fl_sim never trained on a corp
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,10 @@ from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_lineage
 from fl_sim.storage.model_lineage import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import calibration, continuation
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.continuation import Release
-from fl_sim.strategies.ledger import LEAST_NOISE, LEDGER_FILE, Ledger, LedgerError, ReleaseRecord
+from fl_sim.strategies.accounting.accountant import Part, RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.ledger import LEDGER_FILE, Entry, Exposed, Ledger, LedgerError, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
 
 DISJOINT = "disjoint"
@@ -44,30 +44,6 @@ PUBLIC = Lineage()
 _MOST_COUNTS = 250
 """ε after earlier releases is computed for at most this many numbers of rounds; between two the later, larger holds."""
 _LEAST_Z, _MOST_Z = 1e-2, 1e5  # range of the noise multiplier in the search for a target
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Define the protected unit of a metric.
-
-    Attributes:
-        adjacency: the user, and the entity within its contribution bound.
-        robust: whether the metric also holds if the tagger missed the entity.
-    """
-
-    adjacency: Adjacency
-    robust: bool = False
-
-    def record(self) -> dict[str, Any]:
-        """Return the unit as a JSON object, which :meth:`from_record` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, values: Mapping[str, Any]) -> Unit:
-        """Return the unit of a :meth:`record`; raises as its parts do, and TypeError or KeyError for other fields."""
-        fields = dict(values["adjacency"])
-        entity_bound = ContributionBound(**fields.pop("entity_bound"))
-        return cls(Adjacency(entity_bound=entity_bound, **fields), values["robust"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +73,7 @@ class Earlier:
         return [_own_head(ancestor.ledger) for ancestor in self.composed]
 
     def epsilon_curve(
-        self, plan: PrivacyPlan, metric: str, unit: Unit, rounds: Sequence[int]
+        self, plan: PrivacyPlan, metric: str, unit: ProtectedUnit, rounds: Sequence[int]
     ) -> npt.NDArray[np.float64]:
         """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),).
 
@@ -126,14 +102,14 @@ class Earlier:
         number = min(last, min(most, _MOST_COUNTS) if self.composed else most)
         return np.unique(np.linspace(1, last, number).round().astype(np.int64))
 
-    def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: Unit) -> float:
+    def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: ProtectedUnit) -> float:
         """Return the smallest noise multiplier z for which ε of everything is at most ``target`` after all rounds.
 
         Raises:
             PrivacyError: no z suffices, as where the earlier releases alone exceed the target.
         """
         if not self.composed:
-            return plan.noise_for(target, unit.adjacency)
+            return plan.noise_for(target, unit.adjacency, robust=unit.robust)
 
         def epsilon_at(z: float) -> float:
             return float(self.epsilon_curve(plan.with_noise(z), metric, unit, [plan.rounds])[0])
@@ -193,7 +169,7 @@ class Earlier:
         if list(ledger.ancestors) != self.heads:
             raise LedgerError(f"{ledger.folder / LEDGER_FILE}: names other ancestors than the run's own copy of them")
 
-    def lineage_with(self, ledger: Ledger, units: Mapping[str, Unit]) -> Lineage:
+    def lineage_with(self, ledger: Ledger, units: Mapping[str, ProtectedUnit]) -> Lineage:
         """Return the lineage of the model that this run trained.
 
         Args:
@@ -206,19 +182,25 @@ class Earlier:
         lost_apart = (*self.lineage.lost_apart_from, *apart) if self.lineage.lost else ()
         return Lineage((*before, own), self.lineage.lost, tuple(dict.fromkeys(lost_apart)))
 
-    def _releases(self, metric: str) -> list[Release] | None:
+    def _releases(self, metric: str) -> list[Part] | None:
         """Return the earlier releases under ``metric``; None if one of them has no guarantee or no such metric."""
-        releases: Counter[Release] = Counter()
+        releases: list[Part] = []
         for ancestor in self.composed:
             unit = _unit_of(ancestor, metric)
-            for entry in ancestor.ledger.entries:
-                mechanism = entry.terms.mechanism
-                event = mechanism.event()
-                if unit is None or event is None or mechanism.noise_multiplier < LEAST_NOISE:
-                    return None
-                accounted = event.robust() if unit.robust else event
-                releases[Release(accounted, mechanism.exposed(unit.adjacency), 1)] += 1
-        return [replace(release, rounds=count) for release, count in releases.items()]
+            parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit))
+            if parts is None:
+                return None
+            releases += parts
+        return releases
+
+
+def _exposing(unit: ProtectedUnit) -> Exposed:
+    """Return the function that gives the event and the adjacency at which a release counts for ``unit``."""
+
+    def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
+        return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+    return exposed
 
 
 def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
@@ -271,13 +253,13 @@ _ALLOWED = (
 )
 
 
-def _unit_of(ancestor: Ancestor, metric: str) -> Unit | None:
+def _unit_of(ancestor: Ancestor, metric: str) -> ProtectedUnit | None:
     """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it."""
     values = ancestor.units.get(metric)
     if values is None:
         return None
     try:
-        return Unit.from_record(values)
+        return ProtectedUnit.from_record(values)
     except (KeyError, TypeError, AttributeError) as error:
         file = ancestor.ledger.folder
         raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error

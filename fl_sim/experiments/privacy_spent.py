@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.guarantees import Guarantees
+from fl_sim.experiments.guarantees import Guarantees, unit_names
 from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
@@ -37,7 +37,9 @@ class PrivacySpent:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._release = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
+        self._release = ReleaseRecord.of(
+            planned.plan.mechanism, None if self._secure else config.seed, planned.bounds.guarantee
+        )
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
@@ -86,7 +88,8 @@ class PrivacySpent:
 
     def lineage(self) -> Lineage:
         """Return the lineage of the model after all releases of the ledger."""
-        return self._planned.earlier.lineage_with(self._ledger, self._planned.protected.units())
+        units = self._planned.protected.units(self._planned.plan.mechanism)
+        return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""

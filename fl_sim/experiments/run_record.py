@@ -103,6 +103,7 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
     return {
         "run": config.model_dump(mode="json"),
         "plan": planned.plan.record(),
+        "guarantee": planned.bounds.guarantee.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
     } | ({"strategy_origin": origin} if origin else {})
 

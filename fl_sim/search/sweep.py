@@ -10,9 +10,9 @@ the ε of all runs together, from their ledgers, beside the ε of each.
 >>> row = dict.fromkeys(("noise_multiplier", "mean", "deviation", *EPSILONS), 2.0)
 >>> row |= {"settings": {"privacy.q_s": 0.1}, "runs": 1, "failed": {}}
 >>> print(as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}}).strip())
-| privacy.q_s | z | perplexity | ± (sd) | runs | ε user | ε + entity p95 | robust |
-|---|---|---|---|---|---|---|---|
-| 0.1 | 2 | 2 | 2 | 1 | 2.00 | 2.00 | 2.00 |
+| privacy.q_s | z | perplexity | ± (sd) | runs | ε any | ε user | ε + entity p95 | robust |
+|---|---|---|---|---|---|---|---|---|
+| 0.1 | 2 | 2 | 2 | 1 | 2.00 | 2.00 | 2.00 | 2.00 |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
 
-EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
+EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def read_table(out: Path) -> dict[str, Any]:
 def as_markdown(table: dict[str, Any]) -> str:
     """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
     keys = sorted({key for row in table["rows"] for key in row["settings"]})
-    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε user", "ε + entity p95", "robust"]
+    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in table["rows"]:
         cells = [_short(row["settings"].get(key)) for key in keys]
@@ -177,7 +177,7 @@ def _figure(result: dict[str, Any], metric: str) -> float:
 
 def _epsilons(folder: RunFolder) -> dict[str, float]:
     last = folder.metrics().iloc[-1]
-    return {name: float(last[name]) for name in EPSILONS}
+    return {name: float(last.get(name, math.inf)) for name in EPSILONS}
 
 
 def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from fl_sim.strategies.accounting import calibration, composition, dominating_pairs
+from fl_sim.strategies.accounting import calibration, composition, dominating_pairs, random_allocation
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.primitives.limits import check_rate
 
 Strategy = Literal["uedp", "user_level"]
@@ -39,6 +41,7 @@ Unknown = Literal["noise_multiplier", "rounds", "q_u", "q_s", "user_cap"]
 
 MAX_ROUNDS = 10_000_000
 _HARDLY = 1e-3  # probability that a sampled user has fewer active sentences than its cap
+_COMPARED = 4  # nested selections of kinds of rounds that are composed, so that more rounds never seem to cost less
 _TURNING = 0.25  # Theorem 2 is tried only if an entity can move a user's update by more than this share of its clip
 _SEARCHED: dict[str, tuple[float, float]] = {  # safest and riskiest value
     "noise_multiplier": (1e5, 1e-2),
@@ -62,6 +65,8 @@ class RoundEvent:
         user_cap: ŵ ≥ 1, the user clip counted in sentence clips: β = ŵ·c.
         clipping: ``sentence`` if each sentence's gradient is clipped to c and the user's sum to β; ``user`` if only
             the update is clipped to β, as ``user_level`` always does.
+        epoch_rounds: t of random allocation: each user takes part in one of every t rounds, and q_u is 1/t; None for
+            users who are included independently in every round. Only ``user_level`` has it.
 
     Raises:
         PrivacyError: if a value is impossible.
@@ -74,6 +79,7 @@ class RoundEvent:
     q_s: float = 1.0
     user_cap: float = 1.0
     clipping: Clipping = "sentence"
+    epoch_rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in _SAMPLES_TEXT:
@@ -88,6 +94,8 @@ class RoundEvent:
             raise PrivacyError(f"user_cap is {self.user_cap}; allowed: a finite number of at least 1")
         if not _SAMPLES_TEXT[self.strategy] and (self.q_e != 1 or self.q_s != 1):
             raise PrivacyError(f"{self.strategy} with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
+        if self.epoch_rounds is not None:
+            random_allocation.check_epoch(self.epoch_rounds, self.q_u, self.strategy)
 
     def robust(self) -> RoundEvent:
         """Return the same round with q_e = 1: its ε also holds for an entity that the detector missed."""
@@ -113,9 +121,11 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     """
     check_rounds(rounds)
     check_delta(delta)
+    if event.epoch_rounds is not None:
+        return random_allocation.epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, delta)
     distinct = np.unique(np.asarray(rounds, dtype=np.int64))
     tail = composition.tail_share(delta, int(distinct[-1]))
-    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     curves = [composition.epsilon_curve(pair, event.noise_multiplier, distinct, delta) for pair in pairs]
     curve = np.min(curves, axis=0)
     return curve[np.searchsorted(distinct, np.asarray(rounds, dtype=np.int64))]
@@ -126,35 +136,83 @@ def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) 
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
-def composed_epsilon(events: Mapping[RoundEvent, int], adjacency: Adjacency, delta: float) -> float:
+Part = tuple[RoundEvent | EpochEvent, Adjacency, int]
+"""Equal rounds (or epochs of random allocation): their event, how the two corpora differ in them, and their number."""
+
+
+def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
     Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
-    (docs/privacy.md, section 9). Of several proofs for a kind of round, the one with the smallest ε of its own is used.
+    (docs/privacy.md, section 9). Each kind has its own adjacency: the same user and entity may be exposed differently.
+    Of several proofs for a kind of round, the one with the smallest ε of its own is used. ε is never below that of a
+    kind alone.
 
     Args:
-        events: the number of rounds of each kind, 0 included.
-        adjacency: the protected user and entity, the same in all rounds.
+        parts: the kinds of rounds and their numbers, 0 included; equal kinds are added. Under random allocation also
+            epochs.
         delta: δ, in (0, 1).
 
     Raises:
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_delta(delta)
-    kinds = {event: count for event, count in events.items() if count}
-    if not kinds:
+    counted = _counted(parts)
+    if not counted:
         return 0.0
-    check_rounds([*kinds.values(), sum(kinds.values())])
-    if len(kinds) == 1:
-        ((event, count),) = kinds.items()
-        return epsilon(event, adjacency, count, delta)
-    tail = composition.tail_share(delta, sum(kinds.values()))
-    return min(
-        composition.epsilon_of_parts(
-            [_best_part(event, wide, count, delta, tail) for event, count in kinds.items()], delta
-        )
-        for wide in _widened(kinds, adjacency)
-    )
+    rounds = sum(count * (kind.rounds if isinstance(kind, EpochEvent) else 1) for kind, _, count in counted)
+    check_rounds([*(count for _, _, count in counted), rounds])
+    tail = composition.tail_share(delta, rounds)
+    epochs = {kind: count for kind, _, count in counted if isinstance(kind, EpochEvent)}
+    adjacencies = {adjacency for _, adjacency, _ in counted}
+    if (
+        len(epochs) == len(counted)
+        and len(adjacencies) == len({(e.noise_multiplier, e.epoch_rounds) for e in epochs}) == 1
+    ):
+        return random_allocation.composed(epochs, adjacencies.pop(), delta, tail)
+    alone = [_epsilon_alone(part, delta, tail) for part in counted]
+    if len(counted) == 1:
+        return alone[0]
+    choices = _dominating_parts([counted[index] for index in np.argsort(alone)[::-1]], delta, tail)
+    sizes = range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1)
+    together = [min(composition.epsilon_of_parts(parts[:size], delta) for parts in choices) for size in sizes]
+    return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
+
+
+def _counted(parts: Iterable[Part]) -> list[Part]:
+    """Return the kinds that occur, each once; rounds of random allocation as epochs that begin with the first one."""
+    kinds: Counter[tuple[RoundEvent | EpochEvent, Adjacency]] = Counter()
+    for event, adjacency, count in parts:
+        if isinstance(event, RoundEvent) and event.epoch_rounds is not None:
+            for epoch, number in random_allocation.epochs(event.noise_multiplier, event.epoch_rounds, count).items():
+                kinds[epoch, adjacency] += number
+        else:
+            kinds[event, adjacency] += count
+    return [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
+
+
+def _epsilon_alone(part: Part, delta: float, tail: float) -> float:
+    event, adjacency, count = part
+    if isinstance(event, EpochEvent):
+        return random_allocation.composed({event: count}, adjacency, delta, tail)
+    return epsilon(event, adjacency, count, delta)
+
+
+def _dominating_parts(
+    parts: Sequence[Part], delta: float, tail: float
+) -> list[list[composition.Part | composition.AtomPart]]:
+    """Return the dominating pairs of several kinds of rounds; twice if no bound on the user matters, then without."""
+    widened = [_widened(event, adjacency) for event, adjacency, _ in parts]
+    choices = [[wide[0] for wide in widened]]
+    if all(len(wide) > 1 for wide in widened):
+        choices.append([wide[-1] for wide in widened])
+    return [
+        [
+            _best_part(event, adjacency, count, delta, tail)
+            for (event, _, count), adjacency in zip(parts, adjacencies, strict=True)
+        ]
+        for adjacencies in choices
+    ]
 
 
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
@@ -172,8 +230,10 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     check_rounds([rounds])
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
+    if event.epoch_rounds is not None:
+        return random_allocation.delta_of(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, epsilon)
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
-    pairs = [pair for wide in _widened([event], adjacency) for pair in dominating_pairs_for(event, wide, tail)]
+    pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
 
 
@@ -232,6 +292,8 @@ def solve(
         return calibration.largest_count(lambda count: worst(event, count), MAX_ROUNDS, target_epsilon)
     if unknown not in _SEARCHED:
         raise PrivacyError(f"unknown is {unknown!r}; allowed: 'rounds', {', '.join(map(repr, _SEARCHED))}")
+    if unknown == "q_u" and event.epoch_rounds is not None:
+        raise PrivacyError("unknown is 'q_u'; allowed: 'noise_multiplier' or 'rounds' under random allocation")
     safest, riskiest = _SEARCHED[unknown]
 
     def epsilon_at(value: float) -> float:
@@ -249,33 +311,42 @@ def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Return the pair that does not reveal the sampled users (Theorem 2) where it may be better; else an empty list."""
     entity_bound = adjacency.entity_bound
-    turned = event.q_s * entity_bound.sentences_per_user / event.user_cap
+    turned = event.q_s * entity_bound.weight * entity_bound.sentences_per_user / event.user_cap
     if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
         return []
     user, unit = user_distribution(event, adjacency.user_sentences, tail)
-    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, event.q_e, unit, tail),)]
+    q_e = 1.0 if adjacency.displaced else event.q_e  # then the updates of affected users differ in any case
+    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, q_e, unit, tail),)]
 
 
-def _widened(events: Iterable[RoundEvent], adjacency: Adjacency) -> list[Adjacency]:
+def _widened(event: RoundEvent | EpochEvent, adjacency: Adjacency) -> list[Adjacency]:
     """Return the adjacency, and also without its bound on the user if that bound hardly matters.
 
     Rounding may put two upper bounds computed on different grids in the wrong order in their last digits. ε without the
     bound on the user is valid too, so the smaller of the two is.
     """
-    hardly = 0 < adjacency.user_sentences < math.inf and all(
-        event.clips_sentences
+    hardly = (
+        0 < adjacency.user_sentences < math.inf
+        and isinstance(event, RoundEvent)
+        and event.clips_sentences
         and event.q_s < 1
         and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
-        for event in events
     )
     return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
 
 
-def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
+def _best_part(
+    event: RoundEvent | EpochEvent, adjacency: Adjacency, count: int, delta: float, tail: float
+) -> composition.Part | composition.AtomPart:
     """Return ``count`` equal rounds with the dominating pair that gives them the smallest ε by themselves."""
+    if isinstance(event, EpochEvent):
+        return random_allocation.part(event, adjacency, count, tail)
     pairs = dominating_pairs_for(event, adjacency, tail)
-    epsilons = [composition.epsilon_curve(pair, event.noise_multiplier, np.array([count]), delta)[0] for pair in pairs]
-    return composition.Part(pairs[int(np.argmin(epsilons))], event.noise_multiplier, count)
+    best = 0
+    if len(pairs) > 1:
+        counts = np.array([count])
+        best = int(np.argmin([composition.epsilon_curve(one, event.noise_multiplier, counts, delta) for one in pairs]))
+    return composition.Part(pairs[best], event.noise_multiplier, count)
 
 
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
@@ -287,11 +358,16 @@ def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tupl
         tail: probability mass that each truncation may cut off.
     """
     exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
-    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail)
+    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail, displaced=adjacency.displaced)
 
 
 def dominating_pairs_of(
-    event: RoundEvent, user_sentences: float, exposure: dominating_pairs.Exposure, tail: float
+    event: RoundEvent,
+    user_sentences: float,
+    exposure: dominating_pairs.Exposure,
+    tail: float,
+    *,
+    displaced: bool = False,
 ) -> tuple[GaussianMixturePair, ...]:
     """Return the dominating pair of a round for an explicit exposure, from an entity's own profile for instance.
 
@@ -300,26 +376,59 @@ def dominating_pairs_of(
         user_sentences: n', the largest number of sentences of the protected user.
         exposure: the revealed cases of the entity.
         tail: probability mass that each truncation may cut off.
+        displaced: whether each sentence with the entity may have displaced another one of its user.
     """
     user, unit = user_distribution(event, user_sentences, tail)
-    entity = [
-        entity_distribution(event, int(users), int(sentences), tail)
-        for users, sentences in zip(exposure.users, exposure.sentences, strict=True)
-    ]
-    return dominating_pairs.mixtures(user, entity, exposure.probabilities, unit, tail)
+    result = []
+    for case, probability in enumerate(exposure.probabilities.tolist()):
+        entity, opposed = _shifts_of_case(event, exposure, case, tail, displaced=displaced)
+        result.append(dominating_pairs.mixture(user, entity, probability, unit, tail, opposed))
+    return tuple(result)
 
 
 def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
     """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
+    exposure = dominating_pairs.Exposure(np.ones(1), np.array([users]), np.array([sentences]))
+    return _shifts_of_case(event, exposure, 0, tail, displaced=False)[0]
+
+
+def _shifts_of_case(
+    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float, *, displaced: bool
+) -> tuple[dominating_pairs.Distribution, dominating_pairs.Distribution | None]:
+    """Return the distributions of the entity's shift and of the opposed shift of the sentences that it displaced.
+
+    A displaced sentence takes part on the smaller corpus only, and its weight may be 1. Where both shifts together are
+    likely to exceed the cap, the whole cap counts, as it does where only users are clipped: a displaced sentence then
+    changes its user's update whether the entity is active or not.
+    """
+    users, sentences = int(exposure.users[case]), int(exposure.sentences[case])
     if event.clips_sentences:
-        return dominating_pairs.entity_shift(event.q_e, event.q_s, sentences, 2 * event.user_cap * users, tail)
-    return dominating_pairs.entity_shift(event.q_e, 1.0, 2 * min(users, sentences), math.inf, tail)
+        cap, full = 2 * event.user_cap * users, event.q_s * sentences >= event.user_cap * users
+    else:
+        cap, full = 2.0 * min(users, sentences), True
+    whole = dominating_pairs.Distribution(np.array([cap]), np.ones(1))
+    if displaced and full:
+        return whole, None
+    if not event.clips_sentences:
+        return dominating_pairs.entity_shift(event.q_e, whole, cap), None
+    weight = sentences if exposure.weights is None else float(exposure.weights[case])
+    rate, mean = event.q_s * exposure.largest_weight, event.q_s * weight
+    active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
+    entity = dominating_pairs.entity_shift(event.q_e, active, cap)
+    opposed = dominating_pairs.binomial(sentences, event.q_s, tail)
+    return entity, dominating_pairs.capped(opposed, cap) if displaced else None
 
 
 def user_distribution(
     event: RoundEvent, user_sentences: float, tail: float
 ) -> tuple[dominating_pairs.Distribution, float]:
-    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β."""
+    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β.
+
+    Raises:
+        PrivacyError: under random allocation, whose rounds have no dominating pairs of their own.
+    """
+    if event.epoch_rounds is not None:
+        raise PrivacyError(f"epoch_rounds is {event.epoch_rounds}; allowed: none, where ε is computed round by round")
     if event.clips_sentences:
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
     sentences = math.inf if user_sentences else 0.0

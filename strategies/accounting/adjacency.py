@@ -9,6 +9,8 @@ See docs/privacy.md, section 1.
 20
 >>> Adjacency(user_sentences=100, entity_bound=entity).user_sentences
 100
+>>> ContributionBound(users=15, sentences_per_user=2, sentences=10, weighted=True).total_weight
+10.0
 """
 
 from __future__ import annotations
@@ -23,31 +25,48 @@ from fl_sim.strategies.primitives.limits import PrivacyError
 class ContributionBound:
     """Bound the contribution of the protected entity ``e'``: the users who mention it and their sentences that do.
 
+    A sentence of weight w(s) is sampled with probability at most q_s·w(s). Weights are functions of public data alone,
+    such as the mention graph where it is public, or a public list of names.
+
     Attributes:
         users: F, the largest number of users (other than ``u'``) who mention the entity; 0 protects no entity.
         sentences_per_user: n, the largest number of sentences of one such user that mention it.
         sentences: the largest number of sentences of all users together; None for ``users * sentences_per_user``.
+        weight: the largest weight of one of its sentences, from 0 to 1.
+        weighted: whether ``sentences`` bounds the sum of the sentences' weights instead of their number.
 
     Raises:
-        PrivacyError: if a count is negative.
+        PrivacyError: if a count is negative, or ``weight`` is out of range.
     """
 
     users: int
     sentences_per_user: int
-    sentences: int | None = None
+    sentences: float | None = None
+    weight: float = 1.0
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         for name in ("users", "sentences_per_user"):
             if getattr(self, name) < 0:
                 raise PrivacyError(f"reach {name} is {getattr(self, name)}; allowed: an integer of at least 0")
-        if self.sentences is not None and self.sentences < 0:
-            raise PrivacyError(f"reach sentences is {self.sentences}; allowed: an integer of at least 0")
+        total = self.sentences
+        if total is not None and not (0 <= total < math.inf and (self.weighted or float(total).is_integer())):
+            allowed = "a finite number of at least 0" if self.weighted else "an integer of at least 0"
+            raise PrivacyError(f"reach sentences is {total}; allowed: {allowed}")
+        if not 0 <= self.weight <= 1:
+            raise PrivacyError(f"reach weight is {self.weight}; allowed: from 0 to 1")
 
     @property
     def total(self) -> int:
         """Return the largest number of sentences that mention the entity."""
         bound = self.users * self.sentences_per_user
-        return bound if self.sentences is None else min(bound, self.sentences)
+        return bound if self.sentences is None or self.weighted else min(bound, int(self.sentences))
+
+    @property
+    def total_weight(self) -> float:
+        """Return the largest sum of the weights of the sentences that mention the entity."""
+        bound = self.weight * self.total
+        return min(bound, float(self.sentences)) if self.sentences is not None and self.weighted else bound
 
 
 NO_ENTITY = ContributionBound(users=0, sentences_per_user=0)
@@ -61,6 +80,8 @@ class Adjacency:
         user_sentences: n', the largest number of sentences of ``u'``; ``math.inf`` assumes no bound, 0 protects no
             user.
         entity_bound: the contribution bound of ``e'``; ``NO_ENTITY`` protects no entity.
+        displaced: whether each sentence with ``e'`` may take the place of another sentence of its user, as where a
+            number of sentences per user is enforced and the mention graph is private.
 
     Raises:
         PrivacyError: if ``user_sentences`` is negative or not a whole number.
@@ -68,6 +89,7 @@ class Adjacency:
 
     user_sentences: float = math.inf
     entity_bound: ContributionBound = NO_ENTITY
+    displaced: bool = False
 
     def __post_init__(self) -> None:
         n = self.user_sentences

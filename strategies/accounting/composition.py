@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.signal import lfilter
 
+from fl_sim.strategies.accounting.loss_atoms import LossAtoms
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, discretize, loss_range
 
 _DOUBLINGS = 27
@@ -40,7 +41,7 @@ _BLOCK_CELLS = 1 << 20
 SHORT_CURVE = 16
 """Longest curve that is computed on the fine grid; longer curves use a coarser one."""
 _CURVE_GRID = 1 << 13
-SINGLE_GRID = 1 << 14
+_SINGLE_GRID = 1 << 14
 _COARSE_POINTS = 1 << 11
 _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
 _LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the loss of a smaller shift
@@ -76,8 +77,8 @@ def epsilon_curve(
     result: Floats = np.zeros(len(counts))
     if not _moves(mixtures):
         return result
-    size = _CURVE_GRID if len(counts) > SHORT_CURVE else SINGLE_GRID
-    for band in bands(counts):
+    size = _CURVE_GRID if len(counts) > SHORT_CURVE else _SINGLE_GRID
+    for band in _bands(counts):
         numbers = counts[band]
         both, windows = _grid_losses(mixtures, noise_multiplier, int(numbers[-1]), delta, size)
         for loss, window in zip(both, windows, strict=True):
@@ -96,9 +97,9 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
     """
     if not _moves(mixtures):
         return 0.0
-    both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, SINGLE_GRID)
+    both, windows = _grid_losses(mixtures, noise_multiplier, rounds, DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(
-        delta_of_loss(loss, rounds, epsilon, window, SINGLE_GRID) for loss, window in zip(both, windows, strict=True)
+        delta_of_loss(loss, rounds, epsilon, window, _SINGLE_GRID) for loss, window in zip(both, windows, strict=True)
     )
 
 
@@ -111,36 +112,33 @@ class Part:
     rounds: int
 
 
-def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
+@dataclass(frozen=True, eq=False, slots=True)
+class AtomPart:
+    """Describe ``rounds`` equal releases of a training by the losses of each, as atoms in both directions."""
+
+    atoms: tuple[LossAtoms, LossAtoms]
+    rounds: int
+
+
+def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     """Return the smallest provable ε after rounds of several kinds; inf where none is provable.
 
     Args:
         parts: the kinds of rounds, in any order.
         delta: δ of the guarantee.
     """
-    moving = [part for part in parts if _moves(part.mixtures)]
+    moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
     counts = np.array([part.rounds for part in moving])
-    fine, windows = parts_on_grid(moving, delta)
+    tail = tail_share(delta, int(counts.sum()))
+    coarse = [_part_on_grid(part, None, tail) for part in moving]
+    windows = [_series_window([both[k] for both in coarse], counts, _TAIL_SHARE * delta) for k in (0, 1)]
+    width = max(window.high - window.low for window in windows) / (_SINGLE_GRID - 2)
+    fine = [_part_on_grid(part, width, tail) for part in moving]
     return max(
         _epsilon_of_series([both[k] for both in fine], counts, delta, window) for k, window in enumerate(windows)
     )
-
-
-def parts_on_grid(parts: Sequence[Part], delta: float) -> tuple[list[tuple[GridLoss, GridLoss]], tuple[Window, Window]]:
-    """Return one round of each part, in both directions, on a grid that spans all rounds, and the window of each.
-
-    Args:
-        parts: the kinds of rounds; each has a shift.
-        delta: δ of the guarantee.
-    """
-    counts = np.array([part.rounds for part in parts])
-    tail = tail_share(delta, int(counts.sum()))
-    coarse = [_part_on_grid(part, None, tail) for part in parts]
-    low, high = (_series_window([both[k] for both in coarse], counts, _TAIL_SHARE * delta) for k in (0, 1))
-    width = max(window.high - window.low for window in (low, high)) / (SINGLE_GRID - 2)
-    return [_part_on_grid(part, width, tail) for part in parts], (low, high)
 
 
 def tail_share(delta: float, rounds: int) -> float:
@@ -203,20 +201,20 @@ def epsilons(loss: GridLoss, counts: Counts, delta: float, window: Window, size:
         window: interval that holds nearly all of the composed losses; ``size`` grid points must span it.
         size: number of points on the circle, a power of two.
     """
-    circle = Circle.around(loss, window, size)
+    circle = _Circle.around(loss, window, size)
     per_round = loss.infinite + loss.round_off
     allowed = np.asarray(delta - counts * per_round, dtype=np.float64)
-    result = epsilon_by_moments(np.multiply.outer(counts, circle.order_moments), allowed)
+    result = _chernoff(np.multiply.outer(counts, circle.order_moments), allowed)
     for rows, masses, transform_error in circle.composed(counts):
         on_grid = allowed[rows] - transform_error - circle.mass_above(counts[rows])
-        result[rows] = np.minimum(result[rows], epsilons_on_grid(masses, circle.low, loss.width, on_grid))
+        result[rows] = np.minimum(result[rows], _epsilons_on_grid(masses, circle.low, loss.width, on_grid))
     return result
 
 
 def delta_of_loss(loss: GridLoss, rounds: int, epsilon: float, window: Window, size: int) -> float:
     """Return an upper bound on δ(ε) after ``rounds`` rounds in the direction of ``loss``; see :func:`epsilons`."""
     count = np.array([rounds])
-    circle = Circle.around(loss, window, size)
+    circle = _Circle.around(loss, window, size)
     _, masses, transform_error = next(circle.composed(count))
     losses = loss.width * (circle.low + np.arange(size))
     beyond = losses > epsilon
@@ -244,8 +242,12 @@ def _grid_losses(
     return fine, (windows[0], windows[1])
 
 
-def _part_on_grid(part: Part, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
+def _part_on_grid(part: Part | AtomPart, width: float | None, tail: float) -> tuple[GridLoss, GridLoss]:
     """Return the losses of one round of a part in both directions; ``width`` None takes a coarse grid of its own."""
+    if isinstance(part, AtomPart):
+        forward, reverse = part.atoms
+        width = width or (forward.losses[-1] - forward.losses[0]) / _COARSE_POINTS
+        return forward.on_grid(width), reverse.on_grid(width)
     noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
     if width is None:
         low, high = loss_range(part.mixtures, noise_multiplier, tail)
@@ -272,22 +274,22 @@ def _series_window(losses: Sequence[GridLoss], counts: Counts, tail: float) -> W
 
 def _epsilon_of_series(losses: Sequence[GridLoss], counts: Counts, delta: float, window: Window) -> float:
     """Return the smallest provable ε of ``counts[g]`` rounds of each ``losses[g]``, on one grid, in one direction."""
-    size, width = SINGLE_GRID, losses[0].width
+    size, width = _SINGLE_GRID, losses[0].width
     series = _series_moments(losses, counts)
-    circles = [Circle.around(loss, window, size) for loss in losses]
+    circles = [_Circle.around(loss, window, size) for loss in losses]
     low = circles[0].low
     product: np.ndarray = np.ones(size // 2 + 1, dtype=complex)
     one_less = np.ones(size // 2 + 1)  # bounds the product with one round of any kind less from above
     for circle, count in zip(circles, counts, strict=True):
-        product = product * power(circle.transform, int(count))
+        product = product * _power(circle.transform, int(count))
         one_less = one_less * np.abs(circle.transform) ** (int(count) - 1)
     masses = np.roll(fft.irfft(product, size), -low)
     total = np.array([counts.sum()])
     errors = sum(count * (loss.infinite + loss.round_off) for loss, count in zip(losses, counts, strict=True))
     errors += float(circles[0].transform_error(total, np.array([2 * float((one_less**2).sum())]))[0])
     above = float(np.exp(min(float((series - ORDERS * width * (low + size)).min()), 0.0)))
-    on_grid = epsilons_on_grid(masses[None], low, width, np.array([delta - errors - above]))
-    return float(min(on_grid[0], epsilon_by_moments(series[None], np.array([delta - errors]))[0]))
+    on_grid = _epsilons_on_grid(masses[None], low, width, np.array([delta - errors - above]))
+    return float(min(on_grid[0], _chernoff(series[None], np.array([delta - errors]))[0]))
 
 
 def _negated(loss: GridLoss) -> GridLoss:
@@ -295,7 +297,7 @@ def _negated(loss: GridLoss) -> GridLoss:
     return replace(loss, first=1 - loss.first - len(loss.masses), masses=loss.masses[::-1])
 
 
-def bands(counts: Counts) -> list[slice]:
+def _bands(counts: Counts) -> list[slice]:
     """Split ascending numbers of rounds into runs that share a grid."""
     bands, end = [], len(counts)
     while end > 0:
@@ -310,7 +312,7 @@ def _moves(mixtures: tuple[GaussianMixturePair, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class _Circle:
     """Hold one round's masses, wrapped around ``size`` grid points from index ``low`` on, as their transform."""
 
     loss: GridLoss
@@ -320,7 +322,7 @@ class Circle:
     order_moments: Floats
 
     @classmethod
-    def around(cls, loss: GridLoss, window: Window, size: int) -> Circle:
+    def around(cls, loss: GridLoss, window: Window, size: int) -> _Circle:
         low = int(np.floor(window.low / loss.width))
         indices = (loss.first + np.arange(len(loss.masses))) % size
         folded = np.bincount(indices, weights=loss.masses, minlength=size)
@@ -335,17 +337,17 @@ class Circle:
     def composed(self, counts: Counts) -> Iterator[tuple[slice, Floats, Floats]]:
         """Yield blocks of ``counts``: rows, composed masses (num_rows, size), bounds on their error (num_rows,)."""
         step = max(1, _BLOCK_CELLS // self.size)
-        product, exponent = np.ones_like(self.transform), 0
+        power, exponent = np.ones_like(self.transform), 0
         energy_before = 2 * float((np.abs(self.transform) ** (2 * int(counts[0]) - 2)).sum())
         for start in range(0, len(counts), step):
             block = counts[start : start + step]
-            powers = np.empty((len(block), len(product)), dtype=complex)
+            powers = np.empty((len(block), len(power)), dtype=complex)
             energy = np.empty(len(block))
             for i, count in enumerate(block):
-                product, exponent = product * power(self.transform, int(count) - exponent), int(count)
-                powers[i] = product
+                power, exponent = power * _power(self.transform, int(count) - exponent), int(count)
+                powers[i] = power
                 energy[i] = energy_before
-                energy_before = 2 * float(np.vdot(product, product).real)
+                energy_before = 2 * float(np.vdot(power, power).real)
             masses = np.roll(fft.irfft(powers, self.size, axis=1), -self.low, axis=1)
             yield slice(start, start + len(block)), masses, self.transform_error(block, energy)
 
@@ -359,15 +361,15 @@ class Circle:
         return per_entry * (counts + 1) * np.sqrt(energy)
 
 
-def power(base: np.ndarray, exponent: int) -> np.ndarray:
+def _power(base: np.ndarray, exponent: int) -> np.ndarray:
     """Return base ** exponent by repeated squaring, which NumPy does not do for complex numbers."""
     if exponent == 1:
         return base
-    half_power = power(base, exponent // 2)
+    half_power = _power(base, exponent // 2)
     return half_power * half_power * base if exponent % 2 else half_power * half_power
 
 
-def epsilons_on_grid(masses: Floats, low: int, width: float, allowed: Floats) -> Floats:
+def _epsilons_on_grid(masses: Floats, low: int, width: float, allowed: Floats) -> Floats:
     """Return, per row, the smallest ε ≥ 0 with Σ mass · (1 − exp(ε − loss))₊ ≤ ``allowed``; inf if there is none.
 
     Args:
@@ -394,7 +396,7 @@ def epsilons_on_grid(masses: Floats, low: int, width: float, allowed: Floats) ->
     return np.where((allowed > 0) & enough[row, first_enough], epsilon, np.inf)
 
 
-def epsilon_by_moments(order_moments: Floats, allowed: Floats) -> Floats:
+def _chernoff(order_moments: Floats, allowed: Floats) -> Floats:
     """Return ε by Markov's inequality on exp(order · loss), float64 (num_counts,); no grid limits its range.
 
     Args:

@@ -2,14 +2,15 @@
 
 In units of the user clip β = ŵ·c the sum of one round of ``uedp`` shifts by at most ( min(B·K', ŵ) + A·K ) / ŵ, with
 independent B ~ Bernoulli(q_u), K' ~ Binomial(n', q_s), A ~ Bernoulli(q_e), K ~ Binomial(J, q_s); J, the number of
-sentences with the entity that belong to sampled users, is revealed (docs/privacy.md, section 4). Every truncation is
-pessimistic: rare small shifts become larger ones, rare large ones count as a certain loss.
+sentences with the entity that belong to sampled users, is revealed (docs/privacy.md, section 4). If sentences have
+weights, K is a sum of unequal draws. Every truncation is pessimistic: rare small shifts become larger ones, rare large
+ones count as a certain loss.
 
 >>> user = user_shift(q_u=0.5, q_s=1.0, user_sentences=3, user_cap=2.0, tail=1e-12)
 >>> user.values, user.probabilities
 (array([0., 2.]), array([0.5, 0.5]))
->>> entity = entity_shift(q_e=0.5, q_s=1.0, sentences=1, most=4.0, tail=1e-12)
->>> (pair,) = mixtures(user, [entity], np.ones(1), unit=2.0, tail=1e-12)
+>>> entity = entity_shift(q_e=0.5, active=active_sentences(1, rate=1.0, mean=1.0, tail=1e-12), most=4.0)
+>>> pair = mixture(user, entity, probability=1.0, unit=2.0, tail=1e-12)
 >>> pair.common, pair.shifts, pair.weights
 (0.25, array([0.5, 1. , 1.5]), array([0.25, 0.25, 0.25]))
 """
@@ -26,6 +27,7 @@ from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair
 
 _NEGLIGIBLE = 1e-60
+_EQUAL = 1e-12  # relative difference at which two products of the same numbers count as equal
 _MOST_CASES = 128
 
 
@@ -39,11 +41,15 @@ class Exposure:
         probabilities: the probability of each case, float64 (num_cases,).
         users: the number of sampled users who mention the entity, int64 (num_cases,).
         sentences: an upper bound on the number of sentences of those users with the entity, int64 (num_cases,).
+        weights: an upper bound on the sum of the weights of those sentences, float64 (num_cases,); None if all are 1.
+        largest_weight: an upper bound on the weight of each sentence.
     """
 
     probabilities: Floats
     users: np.ndarray
     sentences: np.ndarray
+    weights: Floats | None = None
+    largest_weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,8 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
     sampled = _coarsen(_raise_rare(binomial(entity_bound.users, q_u, tail), tail))
     users = sampled.values.astype(np.int64)
     sentences = np.minimum(users * entity_bound.sentences_per_user, entity_bound.total)
-    return Exposure(sampled.probabilities, users, sentences)
+    weights = np.minimum(entity_bound.weight * sentences, entity_bound.total_weight)
+    return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight)
 
 
 def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Distribution:
@@ -89,40 +96,88 @@ def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, t
     return _bernoulli(q_u, _merge(np.minimum(active.values, user_cap), active.probabilities))
 
 
-def entity_shift(q_e: float, q_s: float, sentences: int, most: float, tail: float) -> Distribution:
-    """Return the distribution of min(A·K, most), K ~ Binomial(sentences, q_s): the entity's shift, in sentences.
+def entity_shift(q_e: float, active: Distribution, most: float) -> Distribution:
+    """Return the distribution of min(A·K, most): the entity's shift, in sentences.
 
     Args:
         q_e: entity sampling rate, of A.
-        q_s: sentence sampling rate, of K.
-        sentences: number of sentences with the entity that belong to sampled users.
+        active: distribution of K, the number of active sentences with the entity.
         most: upper end of the shift.
+    """
+    return _bernoulli(q_e, capped(active, most))
+
+
+def capped(distribution: Distribution, most: float) -> Distribution:
+    """Return the distribution of the smaller of a draw and ``most``."""
+    return _merge(np.minimum(distribution.values, most), distribution.probabilities)
+
+
+def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> Distribution:
+    """Return an upper bound in distribution on K, a sum of independent draws of unequal rates.
+
+    If ``mean`` leaves every sentence its largest rate, K is binomial. Otherwise the tails are the smallest of three
+    that are valid (docs/privacy.md, section 4, *Weights*): those of Binomial(sentences, rate); those of
+    Poisson(−mean·ln(1−rate)/rate), as Bernoulli(p) is stochastically at most Poisson(−ln(1−p)), and −ln(1−p)/p
+    increases with p; and, for K ≥ t with t ≥ mean + 1, those of Poisson(mean) (Hoeffding 1956, Theorem 4; Anderson and
+    Samuels 1967).
+
+    Args:
+        sentences: an upper bound on the number of draws.
+        rate: an upper bound on each rate.
+        mean: an upper bound on the sum of all rates.
         tail: probability mass that each truncation may cut off.
     """
-    active = binomial(sentences, q_s, tail)
-    return _bernoulli(q_e, _merge(np.minimum(active.values, most), active.probabilities))
+    if mean <= 0:
+        return Distribution(np.zeros(1), np.ones(1))
+    rate, mean = max(rate, _NEGLIGIBLE), max(mean, _NEGLIGIBLE)  # SciPy overflows at subnormal rates
+    if mean >= (1 - _EQUAL) * sentences * rate:
+        return binomial(sentences, rate, tail)
+    first_bounded = math.ceil(mean + 1)
+    inflated = -mean * math.log1p(-rate) / rate if rate < 1 else math.inf
+    high = first_bounded + 1 + int(stats.poisson.isf(tail, mean))
+    low = min(first_bounded - 1, int(stats.poisson.ppf(_NEGLIGIBLE, mean)))
+    values = np.arange(low, high + 1)
+    candidates = [stats.binom(sentences, rate), stats.poisson(mean)]
+    if inflated < math.inf:
+        candidates.append(stats.poisson(inflated))
+    above = np.array([law.sf(values - 1) for law in candidates])  # P(K ≥ value)
+    masses = np.array([law.pmf(values) for law in candidates])
+    above[1, values < first_bounded] = 1.0
+    above[:, 0] = 1.0  # mass below the lowest value moves up to it
+    smallest = above.argmin(axis=0)
+    tails = above.min(axis=0)
+    probabilities = np.append(tails[:-1] - tails[1:], 0.0)
+    own = np.append(smallest[1:] == smallest[:-1], False) & (tails < 1)
+    probabilities[own] = masses[smallest, np.arange(len(values))][own]
+    return _prune(Distribution(values.astype(np.float64), probabilities), tail)
 
 
-def mixtures(
-    user: Distribution, entity_distributions: list[Distribution], probabilities: Floats, unit: float, tail: float
-) -> tuple[GaussianMixturePair, ...]:
-    """Return one mixture per revealed case: the sum of the user's and the entity's shift, divided by ``unit``.
+def mixture(
+    user: Distribution,
+    entity: Distribution,
+    probability: float,
+    unit: float,
+    tail: float,
+    opposed: Distribution | None = None,
+) -> GaussianMixturePair:
+    """Return the pair of one revealed case: the sum of the user's and the entity's shift, divided by ``unit``.
 
     Args:
         user: distribution of the user's shift.
-        entity_distributions: distribution of the entity's shift in each case.
-        probabilities: the probability of each case, float64 (num_cases,).
+        entity: distribution of the entity's shift.
+        probability: the probability of the case.
         unit: the shift that equals one user clip β.
         tail: probability mass that each truncation may cut off.
+        opposed: distribution of the shift of the smaller corpus the other way, independent of both; None for none.
     """
-    result = []
-    for distribution, probability in zip(entity_distributions, probabilities, strict=True):
-        total = _prune(_sum(user, distribution), tail)
-        unmoved = total.values == 0
-        common = float(total.probabilities[unmoved].sum())
-        shifts = total.values[~unmoved] / unit
-        result.append(GaussianMixturePair(float(probability), common, shifts, total.probabilities[~unmoved]))
-    return tuple(result)
+    total = _prune(_sum(user, entity), tail)
+    if opposed is not None and opposed.values[-1] > 0:
+        return GaussianMixturePair(
+            probability, 0.0, total.values / unit, total.probabilities, opposed.values / unit, opposed.probabilities
+        )
+    unmoved = total.values == 0
+    common = float(total.probabilities[unmoved].sum())
+    return GaussianMixturePair(probability, common, total.values[~unmoved] / unit, total.probabilities[~unmoved])
 
 
 def two_sided_mixture(

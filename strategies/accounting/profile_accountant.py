@@ -244,8 +244,7 @@ class _Cases:
         return {rate: _CaseLoss.of(one, moves=moves) for rate, one in zip(rates, both, strict=True)}
 
     def _mixture(self, distribution: dominating_pairs.Distribution) -> GaussianMixturePair:
-        (mixture,) = dominating_pairs.mixtures(self._user, [distribution], np.ones(1), self._unit, self._tail)
-        return mixture
+        return dominating_pairs.mixture(self._user, distribution, 1.0, self._unit, self._tail)
 
 
 def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:

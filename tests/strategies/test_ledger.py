@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import composition
-from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, epsilon
+from fl_sim.strategies.accounting.accountant import Part, RoundEvent, composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import (
     HEAD_FILE,
     LEDGER_FILE,
+    Entry,
     Ledger,
     LedgerError,
     ReleaseRecord,
@@ -29,6 +34,7 @@ from fl_sim.strategies.ledger import (
     since,
     together,
 )
+from fl_sim.strategies.published import PublishedTerms
 from tests.strategies.federation import plan, run_rounds
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
@@ -326,6 +332,12 @@ def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
     assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
 
 
+def all_of(
+    events: Mapping[RoundEvent | EpochEvent, int] | Mapping[RoundEvent, int], adjacency: Adjacency
+) -> list[Part]:
+    return [(event, adjacency, count) for event, count in events.items()]
+
+
 EVENTS = {
     RoundEvent("uedp", 2.0, 0.5, 0.5, 0.1, 5.0): 20,
     RoundEvent("uedp", 1.0, 1.0, 0.5, 0.05, 15.0): 12,
@@ -347,12 +359,13 @@ def test_equal_rounds_in_parts_cost_what_they_cost_together(adjacency: Adjacency
 
 @pytest.mark.parametrize("adjacency", [USER, BOTH])
 def test_a_mixture_costs_more_than_each_part_and_less_than_their_sum(adjacency: Adjacency) -> None:
-    altogether = composed_epsilon(EVENTS, adjacency, 1e-5)
+    altogether = composed_epsilon(all_of(EVENTS, adjacency), 1e-5)
     alone = [epsilon(event, adjacency, count, 1e-5) for event, count in EVENTS.items()]
     assert max(alone) < altogether < sum(alone)
-    assert composed_epsilon(dict(reversed(EVENTS.items())), adjacency, 1e-5) == pytest.approx(altogether, rel=1e-9)
+    backwards = reversed(all_of(EVENTS, adjacency))
+    assert composed_epsilon(backwards, 1e-5) == pytest.approx(altogether, rel=1e-9)
     first = next(iter(EVENTS))
-    assert composed_epsilon(EVENTS | {first: 30}, adjacency, 1e-5) > altogether
+    assert composed_epsilon(all_of(EVENTS | {first: 30}, adjacency), 1e-5) > altogether
 
 
 def gaussian_parts(z: float, *counts: int, weight: float = 1.0) -> list[composition.Part]:
@@ -387,7 +400,7 @@ def test_plain_gaussians_of_several_scales_are_exact() -> None:
     mu = math.sqrt(sum(count / z**2 for z, count in counts.items()))
     events = {RoundEvent("user_level", z): count for z, count in counts.items()}
     for delta in (1e-3, 1e-6):
-        composed = composed_epsilon(events, Adjacency(), delta)
+        composed = composed_epsilon(all_of(events, Adjacency()), delta)
         exact = stats.norm.cdf(mu / 2 - composed / mu) - math.exp(composed) * stats.norm.cdf(-mu / 2 - composed / mu)
         assert delta * 0.99 < exact <= delta
 
@@ -401,13 +414,13 @@ def test_several_subsampled_gaussians_agree_with_dp_accounting() -> None:
     for (q_u, z), count in counts.items():
         accountant.compose(dp_accounting.PoissonSampledDpEvent(q_u, dp_accounting.GaussianDpEvent(z)), count)
     events = {RoundEvent("user_level", z, q_u=q_u): count for (q_u, z), count in counts.items()}
-    assert composed_epsilon(events, Adjacency(), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert composed_epsilon(all_of(events, Adjacency()), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
 def test_a_loud_round_and_many_quiet_ones_share_a_grid() -> None:
     loud, quiet = RoundEvent("user_level", 0.1), RoundEvent("uedp", 50.0, 0.1, 1.0, 0.1, 10)
     base = epsilon(loud, USER, 1, 1e-5)
-    assert base < composed_epsilon({loud: 1, quiet: 1000}, USER, 1e-5) < base * 1.01
+    assert base < composed_epsilon(all_of({loud: 1, quiet: 1000}, USER), 1e-5) < base * 1.01
 
 
 def test_impossible_questions_are_refused() -> None:
@@ -418,7 +431,71 @@ def test_impossible_questions_are_refused() -> None:
         ({event: accounting.MAX_ROUNDS, RoundEvent("user_level", 1.0): 1}, 1e-5, "rounds is 10000001"),
     ):
         with pytest.raises(PrivacyError, match=message):
-            composed_epsilon(events, USER, delta)
+            composed_epsilon(all_of(events, USER), delta)
+
+
+# --- rounds of other strategies: each exposes the entity in its own way ----------------------------------------------
+
+TERMS = PublishedTerms(
+    estimator="f_e_plus", noise="as-stated", user_weights=200.0, entity_weights=300.0, extended_weights=90.0,
+    sentences=2000, sensitive_sentences=1500,
+)  # fmt: skip
+
+
+def entries_of(count: int, **settings: object) -> list[Entry]:
+    terms = ReleaseRecord.of(plan(**{"population": 200, **settings}).mechanism, 0)
+    return [Entry(str(settings), number, terms) for number in range(1, count + 1)]
+
+
+def published(z: float, **caps: float) -> dict:
+    terms = replace(TERMS, **caps)
+    return {"strategy": "published", "published": terms, "q_u": 0.05, "clip_norm": 0.1, "noise_multiplier": z}
+
+
+def test_a_run_that_exposes_the_entity_to_all_users_takes_nothing_off_another() -> None:
+    """Accounted for at the wider of both bounds by users, these two together came out at 117."""
+    entity = Adjacency(40, ContributionBound(15, 50))
+    uedp = entries_of(30, q_e=0.5, q_s=0.1, user_cap=2.0, noise_multiplier=4.0)
+    other = entries_of(30, **published(200.0, entity_cap=3.0))
+    alone = [epsilon_of(entries, entity, 1e-5) for entries in (uedp, other)]
+    assert (round(alone[0], 1), round(alone[1], 3)) == (800.2, 0.16)
+    assert alone[0] < epsilon_of([*uedp, *other], entity, 1e-5) < 801
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Entry]:
+    """Entries of one run of any shipped strategy."""
+    z, q_u = draw(st.floats(0.5, 50.0)), draw(st.sampled_from([0.05, 0.3, 1.0]))
+    rates: dict = {"q_u": q_u, "q_e": draw(st.floats(0.1, 1.0)), "q_s": draw(st.floats(0.05, 1.0)), "user_cap": 3.0}
+    adaptive = draw(st.sampled_from([None, AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)]))
+    kinds: dict[str, dict] = {
+        "sentence clip": rates | {"noise_multiplier": z, "adaptive": adaptive},
+        "user clip": rates | {"noise_multiplier": z, "clipping": "user"},
+        "user level": {"strategy": "user_level", "q_u": q_u, "noise_multiplier": z, "adaptive": adaptive},
+        "published": published(z),
+        "weights from data": published(z, entity_cap=3.0),
+        "noiseless": {"strategy": "noiseless", "clip_norm": math.inf, "noise_multiplier": 0.0},
+    }
+    return entries_of(draw(st.integers(1, 40)), **kinds[draw(st.sampled_from(list(kinds)))])
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(runs(), min_size=2, max_size=3),
+    st.sampled_from([0.0, 15.0, math.inf]),
+    st.sampled_from([(0, 1, None), (1, 40, None), (5, 2, 7), (60, 1, None)]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_another_run_never_lowers_epsilon(
+    several: list[list[Entry]], user: float, entity: tuple[int, int, int | None], displaced: bool, robust: bool
+) -> None:
+    adjacency = Adjacency(user, ContributionBound(*entity), displaced=displaced)
+    figures = [epsilon_of(entries, adjacency, 1e-5, robust=robust) for entries in several]
+    first_two = epsilon_of([*several[0], *several[1]], adjacency, 1e-5, robust=robust)
+    together = epsilon_of([entry for entries in several for entry in entries], adjacency, 1e-5, robust=robust)
+    assert max(*figures, first_two) <= together * (1 + 1e-12)  # sums in another order differ in their last bits
+    assert first_two >= max(figures[:2])
 
 
 # --- several runs, and joining later ---------------------------------------------------------------------------------
@@ -428,7 +505,7 @@ def test_runs_compose(tmp_path: Path) -> None:
     louder = replace(MECHANISM, noise_multiplier=1.0)
     one, other = written(tmp_path / "a", 4), written(tmp_path / "b", 3, ReleaseRecord.of(louder, 1))
     entries = together([one, other])
-    expected = composed_epsilon({MECHANISM.event(): 4, louder.event(): 3}, BOTH, 1e-5)
+    expected = composed_epsilon([(MECHANISM.event(), BOTH, 4), (louder.event(), BOTH, 3)], 1e-5)
     assert epsilon_of(entries, BOTH, 1e-5) == expected
     secure = [written(tmp_path / name, 2, SECURE) for name in ("c", "d")]
     assert len(together([one, *secure])) == 8
@@ -462,6 +539,55 @@ def test_a_repeated_earlier_round_counts_after_joining(tmp_path: Path) -> None:
 def test_another_version_of_the_mechanism_is_refused() -> None:
     with pytest.raises(PrivacyError, match="mechanism is 2; allowed: 1"):
         replace(SEEDED, version=2)
+
+
+# --- random allocation -----------------------------------------------------------------------------------------------
+
+LEVEL = plan(strategy="user_level", q_u=0.2, noise_multiplier=1.0, epoch_rounds=5).mechanism
+ALLOCATED = ReleaseRecord.of(LEVEL, 0)
+
+
+def test_rounds_under_random_allocation_count_by_epochs(tmp_path: Path) -> None:
+    ledger = written(tmp_path, 13, ALLOCATED)
+    entries = Ledger.read(tmp_path).entries
+    assert entries == ledger.entries
+    assert entries[0].terms.mechanism == LEVEL
+    expected = composed_epsilon(all_of({EpochEvent(1.0, 5, 5): 2, EpochEvent(1.0, 5, 3): 1}, USER), 1e-5)
+    assert epsilon_of(entries, USER, 1e-5) == expected == epsilon(LEVEL.event(), USER, 13, 1e-5)
+    assert epsilon_of(entries, USER, 1e-5, robust=True) == expected
+    independent = [replace(entry, terms=SEEDED) for entry in entries[:3]]
+    assert epsilon_of([*entries, *independent], USER, 1e-5) > expected
+
+
+def test_who_joins_within_an_epoch_is_charged_for_its_rest(tmp_path: Path) -> None:
+    entries = since(written(tmp_path, 13, ALLOCATED).entries, 4)
+    parts = {EpochEvent(1.0, 5, 2): 1, EpochEvent(1.0, 5, 5): 1, EpochEvent(1.0, 5, 3): 1}
+    assert epsilon_of(entries, USER, 1e-5) == pytest.approx(composed_epsilon(all_of(parts, USER), 1e-5), rel=1e-4)
+
+
+def test_epochs_of_several_runs_are_independent(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "a", 3, ALLOCATED), written(tmp_path / "b", 2, ReleaseRecord.of(LEVEL, 1))
+    both = epsilon_of(together([one, other]), USER, 1e-5)
+    assert both == composed_epsilon(all_of({EpochEvent(1.0, 5, 3): 1, EpochEvent(1.0, 5, 2): 1}, USER), 1e-5)
+    assert both > epsilon(LEVEL.event(), USER, 5, 1e-5)
+
+
+def test_an_epoch_has_the_smallest_noise_of_its_rounds_and_one_length(tmp_path: Path) -> None:
+    entries = list(written(tmp_path, 5, ALLOCATED).entries)
+    quiet = replace(ALLOCATED, mechanism=replace(ALLOCATED.mechanism, noise_multiplier=3.0))
+    mixed = [*entries[:4], replace(entries[4], terms=quiet)]
+    assert epsilon_of(mixed, USER, 1e-5) == epsilon_of(entries, USER, 1e-5)
+    longer = replace(ALLOCATED, mechanism=replace(ALLOCATED.mechanism, q_u=0.1, epoch_rounds=10))
+    with pytest.raises(LedgerError, match="epoch_rounds is 10; allowed: 5, as in earlier rounds of the run"):
+        epsilon_of([*entries[:4], replace(entries[4], terms=longer)], USER, 1e-5)
+
+
+def test_secure_noise_has_no_random_allocation(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="noise is 'secure'; allowed: seeded under random allocation"):
+        ReleaseRecord.of(LEVEL, None)
+    entries = written(tmp_path, 5, ALLOCATED).entries
+    with pytest.raises(PrivacyError, match="an epoch of 5 rounds has 6 releases"):
+        epsilon_of([*entries, entries[0]], USER, 1e-5)
 
 
 def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_adjacency(parser).add_argument(
         "--reach-total", type=int, metavar="N", help="the most sentences of all users together that mention it"
     )
+    parser.add_argument(
+        "--epoch-rounds",
+        type=int,
+        metavar="T",
+        help="random allocation: each user takes part in one of every T rounds, chosen uniformly (sets q_u to 1/T)",
+    )
     _add_target(parser)
     add_published(parser)
     _add_ledger(parser)
@@ -103,13 +109,22 @@ def _ours(args: argparse.Namespace) -> Report:
         _refuse("z", f"{args.z:g}", f"at least {LEAST_NOISE:g}, as in a run")
     settings |= {"rounds": None if solved == "rounds" else _required(args, "rounds")}
     settings |= {"delta": _required(args, "delta"), "clipping": args.clipping or "sentence"}
-    settings |= _protected(args, default_users=1)
+    settings |= _protected(args, default_users=1) | _epochs(args)
     if solved is not None:
         unknown: Unknown = args.solve_for or "noise_multiplier"
         unit: Unit = args.target_unit or "both"
         value = calibrate(args.target_epsilon, args.strategy, solve_for=unknown, unit=unit, **settings)
         settings[unknown] = int(value) if unknown == "rounds" else value
     return account(args.strategy, **settings)
+
+
+def _epochs(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the API's argument for random allocation; refuse a user sampling rate that contradicts it."""
+    from fl_sim.strategies.accounting.random_allocation import check_epoch
+
+    if args.epoch_rounds is not None and args.q_u is not None:
+        check_epoch(args.epoch_rounds, args.q_u, args.strategy)
+    return {"epoch_rounds": args.epoch_rounds}
 
 
 def _published(args: argparse.Namespace) -> Report:
@@ -216,6 +231,6 @@ _MECHANISMS = {
         _published, _COMMON | {"estimator", "users_per_round", "q_e", "sentences", "sensitive_sentences"}
     ),
     "uedp": _Account(_ours, _COMMON | _SOLVING | {"q_e", "q_s", "user_cap", "clipping"}),
-    "user_level": _Account(_ours, _COMMON | _SOLVING),
+    "user_level": _Account(_ours, _COMMON | _SOLVING | {"epoch_rounds"}),
 }
 _FLAGS = sorted(set.union(_OF_LEDGER, *(mechanism.flags for mechanism in _MECHANISMS.values())))

@@ -63,10 +63,11 @@ def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> Non
     events = {PLAN.event(): 20, LOUDER.event(): 10}
     assert report["ledger"] == [str(folder) for folder in folders]
     assert report["releases"] == 30
-    assert report["epsilon_user"] == composed_epsilon(events, USER, 1e-5)
-    assert report["epsilon_user_entity"] == composed_epsilon(events, BOTH, 1e-5)
-    robust = {event.robust(): count for event, count in events.items()}
-    assert report["epsilon_user_entity_robust"] == composed_epsilon(robust, BOTH, 1e-5)
+    for name, adjacency in (("user", USER), ("user_entity", BOTH)):
+        parts = [(event, adjacency, count) for event, count in events.items()]
+        assert report[f"epsilon_{name}"] == composed_epsilon(parts, 1e-5)
+    robust = [(event.robust(), BOTH, count) for event, count in events.items()]
+    assert report["epsilon_user_entity_robust"] == composed_epsilon(robust, 1e-5)
 
 
 def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
@@ -177,6 +178,11 @@ def assert_result_says_what_the_ledger_says(run: RunFolder, releases: int) -> No
     assert result["ledger"] == ledger.head
     for name, (adjacency, robust) in adjacencies(run).items():
         assert result[name] == pytest.approx(epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust), rel=1e-3)
+    (guarantee,) = {entry.terms.guarantee for entry in ledger.entries}
+    assert guarantee.record() == result["guarantee"]
+    units = guarantee.units(clips_sentences=True, population=6)
+    of_units = [epsilon_of(ledger.entries, unit.adjacency, 1e-5, robust=unit.robust) for unit in units]
+    assert result["epsilon_any"] == pytest.approx(max(of_units, default=math.inf), rel=1e-3)
 
 
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
@@ -209,11 +215,11 @@ def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Pat
 
 def test_the_budget_pays_for_lost_rounds_too(corpus: Path, tmp_path: Path) -> None:
     once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
-    budget = once.metrics()["epsilon_user_entity_p95"].iloc[-1] * 1.001  # four releases and no more
+    budget = once.metrics()["epsilon_any"].iloc[-1] * 1.001  # four releases and no more
     changes = {"privacy__secure_noise": True, "privacy__epsilon_budget": budget}
     resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", **changes))
     assert len(Ledger.read(resumed.path).entries) == 4
-    assert (resumed.result or {})["epsilon_user_entity_p95"] <= budget
+    assert (resumed.result or {})["epsilon_any"] <= budget
     assert ((resumed.result or {})["stopped"], (resumed.result or {})["rounds"]) == ("epsilon_budget", 1)
 
 

@@ -138,7 +138,11 @@ def test_a_bound_that_hardly_bounds_never_costs_more(
     assert own_grid > unbounded
     assert epsilon(event, Adjacency(user_sentences), rounds, 1e-5) == unbounded
     kinds = {event: rounds - 1, replace(event, noise_multiplier=z * 1.001): 1}
-    assert composed_epsilon(kinds, Adjacency(user_sentences), 1e-5) <= composed_epsilon(kinds, Adjacency(), 1e-5)
+    bounded, not_bounded = (
+        composed_epsilon([(kind, adjacency, count) for kind, count in kinds.items()], 1e-5)
+        for adjacency in (Adjacency(user_sentences), Adjacency())
+    )
+    assert bounded <= not_bounded
     assert delta(event, Adjacency(user_sentences), rounds, 1.0) <= delta(event, Adjacency(), rounds, 1.0)
     few = Adjacency(2 * cap)
     assert epsilon(event, few, rounds, 1e-5) < 0.999 * unbounded
@@ -288,7 +292,7 @@ def test_noise_beside_which_a_contribution_vanishes_has_an_epsilon(name: str, la
     adjacency = Adjacency(3, ContributionBound(2, 1, 2))
     assert 0 <= epsilon(quiet, adjacency, 4, 1e-5) < 1e-6
     other = replace(quiet, q_e=0.9)
-    assert 0 <= composed_epsilon({quiet: 3, other: 1}, adjacency, 1e-5) < 1e-6
+    assert 0 <= composed_epsilon([(quiet, adjacency, 3), (other, adjacency, 1)], 1e-5) < 1e-6
     assert 0 <= delta(quiet, adjacency, 4, 0.0) < 1e-6
 
 

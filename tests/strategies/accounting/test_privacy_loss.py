@@ -100,7 +100,7 @@ def test_one_corpus_with_the_user_and_one_with_the_entity(q_e: float, z: float, 
     """The crossed reading of adjacency (docs/privacy.md, section 5): never worse than what is printed."""
     event = RoundEvent("uedp", z, q_u=1.0, q_e=q_e, q_s=0.1, user_cap=10)
     user = dominating_pairs.user_shift(1.0, 0.1, 12, 10, 1e-12)
-    entity = dominating_pairs.entity_shift(q_e, 0.1, users, math.inf, 1e-12)
+    entity = dominating_pairs.entity_shift(q_e, dominating_pairs.binomial(users, 0.1, 1e-12), math.inf)
     crossed = GaussianMixturePair(
         1.0, 0.0, entity.values / 10, entity.probabilities, user.values / 10, user.probabilities
     )
