@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -55,6 +56,8 @@ LEAST_NOISE = 1e-3
 NoiseSource = Literal["seeded", "secure"]
 
 _GENESIS = "fl-sim ledger"
+_MOST_COMBINED = 3
+"""Runs up to which all combinations of protected units are composed."""
 
 
 class LedgerError(PrivacyError):
@@ -323,6 +326,9 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
 def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
     """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
 
+    Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
+    another. So the largest ε over all combinations counts.
+
     Args:
         entries: the releases, in any order, with the bounds under which each was computed.
         delta: δ, in (0, 1).
@@ -331,19 +337,27 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-
-    def largest(position: int) -> float:
-        def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-            unit = _units(entry, event, missed)[position]
-            return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
-
-        return _composed(entries, delta, exposed)
-
     for entry in entries:
         event = entry.terms.mechanism.event()
         if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
             return math.inf
-    return max(largest(0), largest(1))
+    runs = sorted({entry.run for entry in entries})
+    if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units
+        return _epsilon_of_units(entries, delta, missed, dict.fromkeys(runs, 0), robust=True)
+    combinations = [dict(zip(runs, units, strict=True)) for units in itertools.product((0, 1), repeat=len(runs))]
+    return max(_epsilon_of_units(entries, delta, missed, units) for units in combinations)
+
+
+def _epsilon_of_units(
+    entries: Sequence[Entry], delta: float, missed: bool, units: Mapping[str, int], *, robust: bool = False
+) -> float:
+    """Return ε of ``entries`` for the unit of each run, by its position in :meth:`Guarantee.units`."""
+
+    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+        unit = _units(entry, event, missed)[units[entry.run]]
+        return (event.robust() if unit.robust or robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+    return _composed(entries, delta, exposed)
 
 
 def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[ProtectedUnit, ...]:

@@ -315,6 +315,7 @@ class Experiment:
             "task": self.config.task,
             **self._utility(metrics),
             **self._privacy_spent.total(),
+            **self._privacy_spent.attacker(),
             "ledger": self._privacy_spent.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.earlier.record(),

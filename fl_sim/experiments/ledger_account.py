@@ -17,7 +17,7 @@ from typing import Any
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of, since, together
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, epsilon_of_any, since, together
 
 
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
@@ -85,7 +85,15 @@ def account_for(
         "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
+        "epsilon_any": epsilon_of_any(everything, delta),
+        "mention_graph": _mention_graph(everything),
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
         "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),
     }
+
+
+def _mention_graph(entries: Sequence[Entry]) -> str:
+    """Return the mention graph for which ``epsilon_any`` of all entries holds: public if it is for any of them."""
+    graphs = {entry.terms.guarantee.mention_graph for entry in entries}
+    return "public" if "public" in graphs else "private"

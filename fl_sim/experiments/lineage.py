@@ -119,6 +119,19 @@ class Earlier:
             raise PrivacyError(f"the earlier releases of the initial model alone have ε {format_epsilon(before)}")
         return calibration.bisect_value(epsilon_at, "noise_multiplier", _MOST_Z, _LEAST_Z, target)
 
+    def check_graph(self, mention_graph: str) -> None:
+        """Refuse to compose releases under a public mention graph into figures of a private one.
+
+        Raises:
+            ConfigError: an earlier run selected its sentences by the mention graph, which it took for public.
+        """
+        graphs = {entry.terms.guarantee.mention_graph for a in self.composed for entry in a.ledger.entries}
+        if mention_graph == "private" and "public" in graphs:
+            raise ConfigError(
+                "privacy.mention_graph is private, but the initial model rests on releases that hold for a public one; "
+                "allowed: public"
+            )
+
     def check_seed(self, config: RunConfig, ledgers: Sequence[Ledger]) -> None:
         """Refuse a run whose noise would be that of one of ``ledgers``, whatever is said of the corpora.
 
@@ -186,7 +199,7 @@ class Earlier:
         """Return the earlier releases under ``metric``; None if one of them has no guarantee or no such metric."""
         releases: list[Part] = []
         for ancestor in self.composed:
-            unit = _unit_of(ancestor, metric)
+            unit = _unit_of(ancestor, metric, same_corpus=ancestor.corpus == self.fingerprint)
             parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit))
             if parts is None:
                 return None
@@ -228,6 +241,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
+    earlier.check_graph(config.privacy.mention_graph)
     earlier.check_seed(config, [*(a.ledger for a in lineage.ancestors), *model_lineage.readable_ledgers(folder)])
     return earlier
 
@@ -253,13 +267,18 @@ _ALLOWED = (
 )
 
 
-def _unit_of(ancestor: Ancestor, metric: str) -> ProtectedUnit | None:
-    """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it."""
-    values = ancestor.units.get(metric)
+def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> ProtectedUnit | None:
+    """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it.
+
+    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
+    """
+    several = ", unit " in metric and not same_corpus
+    values = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
     if values is None:
         return None
     try:
-        return ProtectedUnit.from_record(values)
+        unit = ProtectedUnit.from_record(values)
+        return replace(unit, robust=True) if several else unit
     except (KeyError, TypeError, AttributeError) as error:
         file = ancestor.ledger.folder
         raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error

@@ -17,6 +17,7 @@ A round that is released twice with different noise counts twice, so ε follows 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +28,7 @@ from fl_sim.experiments.guarantees import Guarantees, unit_names
 from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
 
@@ -81,6 +83,26 @@ class PrivacySpent:
     def total(self) -> dict[str, float]:
         """Return the number of all releases and every ε of them."""
         return self._figures(len(self._ledger.entries))
+
+    def attacker(self) -> dict[str, Any]:
+        """Return the largest true positive rates of a test for the protected unit, after all releases.
+
+        The unit is any user with any entity if its ε is finite, else any user.
+        """
+        plan, earlier = self._planned.plan, self._planned.earlier
+        total = self.total()
+        unit = "any" if math.isfinite(total["epsilon_any"]) else "user"
+        rounds, units = int(total["releases"]), self._planned.protected.units(plan.mechanism)
+        if rounds == 0 or math.isinf(total[f"epsilon_{unit}"]):
+            return {}
+        named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
+
+        def epsilon_at(delta: float) -> float:
+            at_delta = replace(plan, delta=delta)
+            return max(float(earlier.epsilon_curve(at_delta, name, one, [rounds])[0]) for name, one in named.items())
+
+        rates = {f"{rate:g}": largest_true_positive_rate(epsilon_at, rate) for rate in FALSE_POSITIVE_RATES}
+        return {"attacker": {"unit": unit, "largest_tpr_at_fpr": rates}}
 
     def head(self) -> dict[str, Any]:
         """Return the head of the ledger, for the run's result and checkpoints."""

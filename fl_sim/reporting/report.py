@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, format_number
+from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.storage.utility import Utility, utility_of
@@ -110,6 +110,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "public_entities": result.get("public_entities"),
         "mentions_of_public_names": result.get("mentions_of_public_names"),
         "settings_from_corpus": result.get("settings_from_corpus"),
+        "attacker": result.get("attacker"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
         "reach_coverage": result.get("reach_coverage"),
@@ -233,12 +234,6 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
     rows = _headline(facts)
     rows.append(_row("  by contribution, read off this corpus", "bound (covers)", "ε", "ε robust"))
-    any_user = "a user with any number of sentences"
-    user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
-    enforced = (facts["bounds"] or {}).get("user_sentences") is not None  # then no user has more sentences
-    units = {"user": user} if enforced or user == any_user else {"user_unbounded": any_user, "user": user}
-    for unit, words in units.items():
-        rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
     for name, words in CONTRIBUTION_QUANTILES.items():
         entity_bound = (facts["reach"] or {}).get(name)
         if entity_bound and entity_bound.get("users") == 0:
@@ -273,8 +268,27 @@ def _headline(facts: Mapping[str, Any]) -> list[str]:
     rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}{graph}", "", "ε", "ε missed")]
     unit = "any user + an entity within the stated bound" if stated else "any user + any entity"
     rows.append(_row(f"  {unit}", "", *figures))
-    rows += [line for note in _bounds_in_words(facts) for line in _wrap_note(note)]
+    rows.append(_row(f"  any user{_user_bound(facts)}", "", format_epsilon(epsilon.get("epsilon_user")), ""))
+    rows += [line for note in [*_bounds_in_words(facts), *_attacker_in_words(facts)] for line in _wrap_note(note)]
     return rows
+
+
+def _attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return what an attacker can reach, and δ·N; nothing for runs that did not record it."""
+    attacker = facts["attacker"]
+    if not attacker:
+        return []
+    whom = "a user and an entity" if attacker["unit"] == "any" else "a user"
+    rates = attacker["largest_tpr_at_fpr"]
+    shares = " and ".join(
+        f"{_tenths_up(rate)} % (at {100 * float(at):g} % false positives)" for at, rate in rates.items()
+    )
+    at_risk = format_at_risk(facts["delta"], facts["settings"]["population"])
+    return [f"A test for {whom} finds at most {shares} of them. δ·N is {at_risk}."]
+
+
+def _tenths_up(share: float) -> str:
+    return f"{math.ceil(1000 * share - 1e-9) / 10:.1f}"
 
 
 def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
@@ -368,8 +382,9 @@ def _row(words: str, entity_bound: str, epsilon: str, robust: str) -> str:
 
 
 def _user_bound(facts: Mapping[str, Any]) -> str:
+    """Return the bound on a user's sentences: ", ≤ 32 sentences", or nothing without a bound."""
     bound = facts["user_sentences"]
-    return "n' sentences (not recorded)" if bound is None else f"≤ {_count(bound, 'sentence')} (n')"
+    return "" if bound is None or bound == math.inf else f", ≤ {_count(bound, 'sentence')}"
 
 
 def _share(facts: Mapping[str, Any], entity_bound: str) -> str:
