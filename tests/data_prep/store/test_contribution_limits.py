@@ -24,9 +24,7 @@ from tests.data_prep.store.test_ownership import incidence
 SENTENCE = st.sets(st.integers(0, 5), max_size=4)
 CORPORA = st.lists(st.lists(SENTENCE, max_size=6), min_size=1, max_size=6)
 LIMIT = st.one_of(st.none(), st.integers(1, 6))
-LIMITS = st.builds(
-    ContributionLimits, sentences_per_entity=LIMIT, users_per_entity=LIMIT, sentences_per_user=LIMIT
-)
+LIMITS = st.builds(ContributionLimits, sentences_per_entity=LIMIT, users_per_entity=LIMIT, sentences_per_user=LIMIT)
 
 
 def shuffled(ownership: Ownership, seed: int) -> np.ndarray:
