@@ -160,7 +160,7 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000000\]"),
+        ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000000\] or unbounded"),
         ({"entity_bound": "corpus"}, r"entity_bound is 'corpus'; allowed: an integer"),
         ({"entity_users": 0}, r"entity_users is 0; allowed: an integer in \[1,"),
         ({"user_sentences": 0}, r"user_sentences is 0; allowed: an integer in \[1,"),
@@ -168,11 +168,11 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
         ({"mention_graph": "secret"}, r"mention_graph is 'secret'; allowed: public, private"),
         (
             {"strategy": "noiseless", "entity_bound": 3},
-            "entity_bound is 3 and privacy.strategy is noiseless, which cannot keep it; allowed: no bound, or another",
+            "entity_bound is 3 and privacy.strategy is noiseless, which cannot keep it; allowed: no bound, or",
         ),
         (
             {"strategy": "published", "user_sentences": 3},
-            "user_sentences is 3 and privacy.strategy is published, which cannot keep it; allowed: no bound, or another",
+            "user_sentences is 3 and privacy.strategy is published, which cannot keep it; allowed: no bound, or",
         ),
         (
             PRIVATE | {"entity_bound": 3, "entity_bound_by": "greedy"},
@@ -185,7 +185,7 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
         ({"mention_graph": "private"}, "population is not given and privacy.mention_graph is private; allowed: N, the"),
         (
             {"user_sentences": "corpus"},
-            "user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, unbounded, or",
+            "user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, unbounded",
         ),
         (
             {"entity_users": 3, "entity_bound_by": "weights"},
