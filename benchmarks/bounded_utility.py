@@ -44,16 +44,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", help="variants to run (default: all)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of all uedp runs")
+    parser.add_argument(
+        "--set-user-level", action="append", default=[], metavar="KEY=VALUE", help="settings of all user_level runs"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table")
     parser.add_argument("--picture", type=Path, help="draw ε over the entities into this file, and run nothing")
     args = parser.parse_args()
     ownership = Corpus.open(args.corpus).ownership("train")
-    common = parse_assignments(args.set)
+    common, of_users = parse_assignments(args.set), parse_assignments(args.set_user_level)
     if args.picture:
         save(entity_picture(ownership, common, args.rounds), args.picture)
         return
     rows = {}
-    for name, settings in variants(ownership, common).items():
+    for name, settings in variants(ownership, common, of_users).items():
         if args.only and name not in args.only:
             continue
         runs = [run_once(args, name, settings, seed) for seed in args.seeds]
@@ -63,12 +66,12 @@ def main() -> None:
     print(as_markdown(rows))
 
 
-def variants(ownership: Ownership, common: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def variants(ownership: Ownership, common: Mapping[str, Any], of_users: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings of every variant; those without bounds state what the corpus's largest contributes."""
     contributions = ownership.entity_contributions()
     users, sentences = int(contributions.users.max()), int(contributions.sentences.max())
     stated = {"privacy.entity_bound_by": "stated", "privacy.entity_users": users}
-    user_level = {"privacy.strategy": "user_level"}
+    user_level = {"privacy.strategy": "user_level", **of_users}
     return {
         "uedp, bounds enforced": dict(common),
         "uedp, no bounds": {
