@@ -23,13 +23,18 @@ import pandas as pd
 from scipy import stats
 
 from fl_sim.auditing.real_rounds.canary_shifts import shift_distribution
+from fl_sim.auditing.recorded_runs.bound_violations import Limits, violations
 from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
 from fl_sim.auditing.worst_case_corpora import Scenario
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.ledger_account import read_ledgers
+from fl_sim.experiments.run_inputs import declared_names
+from fl_sim.experiments.run_record import Record
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
 from fl_sim.strategies.mechanism import Mechanism
 
 _FAILURE = 1e-6  # of each statistical check
@@ -74,6 +79,7 @@ class RecordedRun:
 
     Attributes:
         ledger: its ledger, whose chain holds.
+        earlier: the releases of the runs that trained its initial model.
         folder: its settings and metrics.
         mechanism: the mechanism of its releases.
         rows: its metrics after the first round, a row per round.
@@ -81,6 +87,7 @@ class RecordedRun:
     """
 
     ledger: Ledger
+    earlier: tuple[Entry, ...]
     folder: RunFolder
     mechanism: Mechanism
     rows: pd.DataFrame
@@ -105,7 +112,7 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
     path = Path(folder)
     run_folder = RunFolder.open(path)
     try:
-        (ledger,) = read_ledgers([path])
+        *ancestors, ledger = read_ledgers([path])
     except LedgerError as error:
         return LedgerAudit(str(path), (Check("chain", False, str(error)),))
     chain = Check("chain", True, f"{len(ledger.entries)} entries")
@@ -113,7 +120,8 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
         return LedgerAudit(str(path), (chain,))
     metrics = run_folder.metrics()
     rows = metrics[metrics["round"] > 0] if len(metrics) else metrics
-    run = RecordedRun(ledger, run_folder, ledger.entries[0].terms.mechanism, rows, run_folder.result or {})
+    earlier = tuple(entry for ancestor in ancestors for entry in ancestor.entries)
+    run = RecordedRun(ledger, earlier, run_folder, ledger.entries[0].terms.mechanism, rows, run_folder.result or {})
     checks = [check for make in _CHECKS for check in make(run)]
     return LedgerAudit(str(path), (chain, *checks, *_simulated(run, seed)))
 
@@ -159,6 +167,39 @@ def _epsilon(run: RecordedRun) -> Iterator[Check]:
     yield Check("epsilon", not lower, "; ".join(lower) or f"{count} figures of result.json recomputed")
 
 
+def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
+    """Check the headline: recomputed from the bounds in the ledger, it must not be larger."""
+    stated = run.result.get("epsilon_any")
+    if stated is None:
+        return
+    epsilon = epsilon_of_any([*run.earlier, *run.entries], _delta(run))
+    detail = f"any user with any entity: {stated:.4g}, recomputed {epsilon:.4g}"
+    yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
+
+
+def _bounds(run: RecordedRun) -> Iterator[Check]:
+    """Check that the bounds of the ledger are those of the record, and that the corpus's sentence weights keep them."""
+    record = Record.read(run.folder)
+    try:
+        corpus = record.open_corpus(run.folder)
+    except (CorpusError, ResultsError):
+        return  # the corpus is elsewhere, or has changed
+    split = record.config.corpus.train_split
+    names = declared_names(record.config, corpus)
+    bounds = EnforcedBounds.of(record.config.privacy, corpus.ownership(split), record.config.seed, names)
+    guarantee = bounds.guarantee
+    enforced = guarantee.covers_any_entity
+    limits = Limits(
+        entity_sentences=guarantee.entity_bound if enforced else None,
+        entity_users=guarantee.entity_users if enforced else None,
+        user_sentences=guarantee.user_sentences,
+    )
+    broken = violations(bounds.ownership, bounds.weights, limits)
+    if any(entry.terms.guarantee != guarantee for entry in run.entries):
+        broken.insert(0, "the ledger states other bounds than the record")
+    yield Check("bounds", not broken, "; ".join(broken[:3]) or "kept by every entity and user of the corpus")
+
+
 def _noise(run: RecordedRun) -> Iterator[Check]:
     """Check that the recorded noise is not smaller than the terms say."""
     checkpoint = Checkpoint.read(run.folder.checkpoint_dir)
@@ -202,14 +243,14 @@ def _rates(run: RecordedRun) -> Iterator[Check]:
 
 
 _CHECKS: tuple[Callable[[RecordedRun], Iterator[Check]], ...] = (
-    _terms, _seed, _rounds, _epsilon, _noise, _updates, _rates,
+    _terms, _seed, _rounds, _epsilon, _epsilon_any, _bounds, _noise, _updates, _rates,
 )  # fmt: skip
 
 
 def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
     """Check that the simulated attack does not exceed δ at the recorded ε."""
     event, distinct = run.mechanism.event(), {entry.terms.mechanism for entry in run.entries}
-    if event is None or len(distinct) > 1 or run.mechanism.strategy not in _SIMULATED:
+    if event is None or event.epoch_rounds is not None or len(distinct) > 1 or run.mechanism.strategy not in _SIMULATED:
         return
     finite = [
         (name, _scenario(unit)) for name, unit, robust in _units(run) if not robust and run.result[name] < math.inf

@@ -71,7 +71,8 @@ def test_an_honest_run_passes(honest: Path) -> None:
     audit = audit_ledger(honest)
     assert audit.holds, audit.record()
     names = [check.name for check in audit.checks]
-    assert names[:8] == ["chain", "terms", "seed", "rounds", "epsilon", "noise", "updates", "rate of users"]
+    figures = ["epsilon", "epsilon_any", "bounds"]
+    assert names[:10] == ["chain", "terms", "seed", "rounds", *figures, "noise", "updates", "rate of users"]
     assert "rate of sentences" in names
     assert "simulated epsilon_user" in names
 
@@ -80,6 +81,7 @@ def test_an_honest_run_passes(honest: Path) -> None:
     ("name", "change"),
     [
         ("terms", lambda config: config["plan"].update(noise_multiplier=5.0)),
+        ("bounds", lambda config: config["run"]["privacy"].update(entity_bound=3)),
         ("terms", lambda config: config["plan"].update(q_s=0.05)),
         ("seed", lambda config: config["run"].update(seed=1)),
         ("seed", lambda config: config["run"]["privacy"].update(secure_noise=True)),
