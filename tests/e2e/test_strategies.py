@@ -28,7 +28,9 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
-PUBLISHED = {"privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8}
+PUBLISHED = {
+    "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,
+}  # fmt: skip
 ADAPTIVE = {"privacy__clip_quantile": 0.5, "privacy__clip_norm": 5.0}
 ALLOCATION = {
     "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
