@@ -126,6 +126,7 @@ def epsilon_figure(run: RunFolder) -> Figure:
     for unit in sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1]):  # the legend follows the lines
         line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
         line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
+        line.set_linewidth(2.6 if unit == HEADLINE else 1.8)
         lines.append(line)
     if curve.private and AS_PUBLISHED in curve.metrics:
         lines.append(_draw_claim(axes, curve))
@@ -294,11 +295,13 @@ def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
 
 
 def _distinct_units(curve: Curve) -> dict[str, str]:
-    """Return the units of a run in words; a unit with the same ε as a weaker one is merged into it."""
+    """Return the units of a run in words; a unit with the ε of a weaker one, or of the headline, is merged into it."""
     units: dict[str, str] = {}
     for unit, words in UNITS.items():
         weaker = unit.replace("_unbounded", "").replace("_robust", "")
         if f"epsilon_{unit}" not in curve.metrics or not math.isfinite(curve.epsilon(unit).iloc[-1]):
+            continue
+        if unit != HEADLINE and HEADLINE in units and curve.epsilon(unit).equals(curve.epsilon(HEADLINE)):
             continue
         if weaker in units and curve.epsilon(unit).equals(curve.epsilon(weaker)):
             units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"
