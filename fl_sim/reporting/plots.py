@@ -301,7 +301,8 @@ def _distinct_units(curve: Curve) -> dict[str, str]:
         weaker = unit.replace("_unbounded", "").replace("_robust", "")
         if f"epsilon_{unit}" not in curve.metrics or not math.isfinite(curve.epsilon(unit).iloc[-1]):
             continue
-        if unit != HEADLINE and HEADLINE in units and curve.epsilon(unit).equals(curve.epsilon(HEADLINE)):
+        measured = unit.startswith("user_entity_")
+        if measured and HEADLINE in units and curve.epsilon(unit).equals(curve.epsilon(HEADLINE)):
             continue
         if weaker in units and curve.epsilon(unit).equals(curve.epsilon(weaker)):
             units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"
