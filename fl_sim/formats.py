@@ -97,12 +97,11 @@ def _significant(value: float, digits: int, rounding: str) -> str:
 
 
 def epsilon_in_words(row: Mapping[str, Any]) -> str:
-    """Return the ε that leads in the metrics of a round, and that of a user: "ε any user+entity 7.69, user 5.3".
+    """Return the ε that leads in the metrics of a round, and that of a user: "ε any 7.69, user 5.66".
 
     Without a bound on entities, the ε of a stated bound leads, or else that of the 95th percentile of contributions.
     """
-    kinds = {"any": "any user+entity", "stated": "user+entity, stated bound", "user_entity_p95": "user+entity (p95)"}
-    for name, words in kinds.items():
+    for name, words in {"any": "any", "stated": "stated", "user_entity_p95": "user+entity (p95)"}.items():
         value = row.get(f"epsilon_{name}")
         if value is not None and math.isfinite(value):
             return f"ε {words} {format_epsilon(value)}, user {format_epsilon(row['epsilon_user'])}"

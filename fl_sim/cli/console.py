@@ -4,7 +4,7 @@
 ...     isinstance(bar, Observer)
 True
 >>> _describe({"perplexity": 212.4, "epsilon_any": 1.25, "epsilon_user": 0.5})
-'perplexity 212.4, ε any user+entity 1.25, user 0.500'
+'perplexity 212.4, ε any 1.25, user 0.500'
 """
 
 from __future__ import annotations
