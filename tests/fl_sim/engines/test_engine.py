@@ -392,7 +392,7 @@ def test_a_round_is_told_in_one_line() -> None:
     assert describe_row(row, 30) == (
         "round 2/30, perplexity 655.0, ε user+entity (p95) 2.25, user 1.50, 1 nodes failed and count as zero"
     )
-    for name, words in (("any", "any"), ("stated", "user+entity, stated bound")):
+    for name, words in (("any", "any"), ("stated", "stated")):
         bounded = row | {"epsilon_any": math.inf, f"epsilon_{name}": 3.0001}
         assert f"perplexity 655.0, ε {words} 3.01, user 1.50, 1 nodes" in describe_row(bounded, 30)
     no_entity = row | {"epsilon_user_entity_p95": math.inf, "epsilon_any": math.inf}
