@@ -111,14 +111,14 @@ def test_a_printed_setting_meets_the_target(unknown: str, capsys: pytest.Capture
 
 
 def test_a_sweeps_table() -> None:
-    values = np.reshape(numbers(1, 40), (-1, 4))
+    values = np.reshape(numbers(1, 40), (-1, 5))
     names = ("noise_multiplier", *EPSILONS)
     rows = [dict(zip(names, row, strict=True)) | {"mean": 1.0, "deviation": None, "runs": 1} for row in values]
     rows = [row | {"settings": {}, "failed": {}} for row in rows]
     table = as_markdown({"metric": "loss", "rows": rows, "all_runs": {"note": ""}})
     for line, row in zip(table.splitlines()[2:], values, strict=False):
-        z, *_, user, both, robust = (cell.strip() for cell in line.strip("|").split("|"))
-        assert all(figure(cell) >= exact for cell, exact in zip((z, user, both, robust), row, strict=True))
+        z, *_, any_entity, user, both, robust = (cell.strip() for cell in line.strip("|").split("|"))
+        assert all(figure(cell) >= exact for cell, exact in zip((z, any_entity, user, both, robust), row, strict=True))
 
 
 def test_a_plans_rows() -> None:
@@ -127,7 +127,7 @@ def test_a_plans_rows() -> None:
         kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
         settings = dict.fromkeys(("signal_to_noise", "user_cap", "expected_sentences"), 1.0)
         settings |= {"q_u": rate, "q_s": rate, "q_e": 0.75, "rounds": 3, "noise_multiplier": value}
-        settings |= dict.fromkeys(["epsilon_user", *kinds], value)
+        settings |= dict.fromkeys(["epsilon_target", "epsilon_user", *kinds], value)
         _, q_u, q_s, q_e, _, z, _, _, *epsilons = plan_command._row("", settings).split()
         assert max(float(q_u), float(q_s)) <= rate
         assert float(q_e) == 0.75
@@ -138,9 +138,7 @@ def test_progress_lines_and_an_audit() -> None:
     for value in numbers(3, 50):
         row = {"round": 1, "epsilon_user": value, "epsilon_user_entity_p95": value}
         for line in (_describe(row), describe_row(row, 3)):
-            printed = [
-                figure(number) for number in re.findall(r"ε user ([\d.]+), .*?(?:p95\)|entity) ([\d.]+)", line)[0]
-            ]
+            printed = [figure(number) for number in re.findall(r"p95\) ([\d.]+), user ([\d.]+)", line)[0]]
             assert min(printed) >= value
         lines = audit_command._lines({"epsilon_lower": value, "epsilon_proven": value}).split()
         assert figure(lines[1]) <= value <= figure(lines[3])

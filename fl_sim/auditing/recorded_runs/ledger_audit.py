@@ -31,6 +31,7 @@ from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.ledger_account import read_ledgers
 from fl_sim.experiments.run_inputs import declared_names
 from fl_sim.experiments.run_record import Record
+from fl_sim.formats import format_epsilon
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -158,7 +159,7 @@ def _rounds(run: RecordedRun) -> Iterator[Check]:
 def _epsilon(run: RecordedRun) -> Iterator[Check]:
     """Check every ε of the result: recomputed from the ledger, it must not be larger."""
     lower = [
-        f"{name} {run.result[name]:.4g}, recomputed {epsilon:.4g}"
+        f"{name} {run.result[name]:.4g}, recomputed {format_epsilon(epsilon)}"
         for name, adjacency, robust in _units(run)
         if (epsilon := epsilon_of(run.entries, adjacency, _delta(run), robust=robust))
         > run.result[name] * (1 + _SAME_EPSILON)
@@ -173,7 +174,7 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
     if stated is None:
         return
     epsilon = epsilon_of_any([*run.earlier, *run.entries], _delta(run))
-    detail = f"any user with any entity: {stated:.4g}, recomputed {epsilon:.4g}"
+    detail = f"any user with any entity: {format_epsilon(stated)}, recomputed {format_epsilon(epsilon)}"
     yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
 
 
