@@ -51,7 +51,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
 from fl_sim.engines.grids import InlineGrid
-from fl_sim.experiments.guarantees import Guarantees, Protected
+from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected
+from fl_sim.experiments.lineage import Earlier
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
@@ -85,12 +86,15 @@ _guarantees: dict[str, Guarantees] = {}
 
 
 def _cached_guarantees(
-    plan: PrivacyPlan, protected: Protected, compute: Callable[..., Guarantees] = Guarantees.of
+    plan: PrivacyPlan,
+    protected: Protected,
+    earlier: Earlier = NOTHING_EARLIER,
+    compute: Callable[..., Guarantees] = Guarantees.of,
 ) -> Guarantees:
     """Return :meth:`Guarantees.of` of the arguments, computed once per plan and protected parties."""
-    key = repr((plan, protected))
+    key = repr((plan, protected, earlier))
     if key not in _guarantees:
-        _guarantees[key] = compute(plan, protected)
+        _guarantees[key] = compute(plan, protected, earlier)
     return _guarantees[key]
 
 

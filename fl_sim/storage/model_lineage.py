@@ -35,7 +35,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 
-FOLDER = "lineage"
+FOLDER = model_files.LINEAGE
 """Folder of the lineage in a model's folder."""
 
 ANCESTORS = "ancestors"
@@ -233,7 +233,7 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
 
 def _weights(folder: Path) -> dict[str, str]:
     """Return the checksum of every file of the model, its lineage left out."""
-    return {name: digest for name, digest in model_files.checksums(folder).items() if not name.startswith(f"{FOLDER}/")}
+    return model_files.checksums(folder)
 
 
 def _is_trained(folder: Path) -> bool:

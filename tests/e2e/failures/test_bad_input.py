@@ -353,7 +353,7 @@ def test_a_model_folder_without_weights(corpus: Path, finished: Path, tmp_path: 
     shutil.copytree(finished / "model", model)
     (model / "model.safetensors").unlink()
     arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--engine", "inline", "--model", str(model)]
-    says(refused(["run", *arguments], capsys), f"cannot load model|{model}")
+    says(refused(["run", *arguments], capsys), f"is not the file that its run wrote|{model}")
     assert not (tmp_path / "out").exists()
 
 
