@@ -51,7 +51,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
 from fl_sim.engines.grids import InlineGrid
-from fl_sim.experiments.guarantees import Guarantees, Protected
+from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected
+from fl_sim.experiments.lineage import Earlier
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
@@ -85,12 +86,15 @@ _guarantees: dict[str, Guarantees] = {}
 
 
 def _cached_guarantees(
-    plan: PrivacyPlan, protected: Protected, compute: Callable[..., Guarantees] = Guarantees.of
+    plan: PrivacyPlan,
+    protected: Protected,
+    earlier: Earlier = NOTHING_EARLIER,
+    compute: Callable[..., Guarantees] = Guarantees.of,
 ) -> Guarantees:
     """Return :meth:`Guarantees.of` of the arguments, computed once per plan and protected parties."""
-    key = repr((plan, protected))
+    key = repr((plan, protected, earlier))
     if key not in _guarantees:
-        _guarantees[key] = compute(plan, protected)
+        _guarantees[key] = compute(plan, protected, earlier)
     return _guarantees[key]
 
 
@@ -211,12 +215,28 @@ PRIVACY = st.fixed_dictionaries(
         "privacy.user_cap": st.sampled_from([1.0, 2.0, 3.5]),
         "privacy.noise_multiplier": st.sampled_from([0.5, 0.8, 1.0, 2.0, 4.0, 20.0]),
         "privacy.delta": st.sampled_from([1e-5, 1e-7, 1e-2]),
+        "privacy.settings_from_corpus": st.sampled_from([True, True, False]),
         "privacy.user_sentences": st.sampled_from([1, 7, "corpus", "unbounded"]),
         "privacy.population": st.integers(6, 10**6),
     },
 )
+BOUNDS = st.sampled_from(
+    [
+        {},
+        {"privacy.entity_bound": 3},
+        {"privacy.entity_bound": "unbounded"},
+        {"privacy.entity_bound": 10**6, "privacy.missed_mentions": 4},
+        {"privacy.entity_bound": 10, "privacy.entity_users": 2},
+        {"privacy.entity_bound": 2, "privacy.entity_bound_by": "weights"},
+        {"privacy.entity_users": 2, "privacy.entity_bound_by": "stated"},
+        {"privacy.mention_graph": "private", "privacy.entity_bound": 3},
+        {"privacy.mention_graph": "private", "privacy.user_sentences": 2},
+    ]
+)
 CONFIGURATIONS = st.tuples(
-    st.one_of(st.just({}), st.just({}), PRIVACY), st.dictionaries(KEYS, VALUES, max_size=3), st.integers(0, 9)
+    st.one_of(st.just({}), st.tuples(PRIVACY, BOUNDS).map(lambda both: both[0] | both[1])),
+    st.dictionaries(KEYS, VALUES, max_size=3),
+    st.integers(0, 9),
 )
 
 
@@ -268,7 +288,8 @@ def _check_epsilons(config: RunConfig, planned: Planned, *, thorough: bool) -> N
     ordered = [("epsilon_user", "epsilon_user_unbounded")] if not isinstance(plan.mechanism, Published) else []
     for entity_bound in ("median", "p95", "max"):
         entity, robust = f"epsilon_user_entity_{entity_bound}", f"epsilon_user_entity_robust_{entity_bound}"
-        ordered += [("epsilon_user", entity), (entity, robust)]
+        ordered += [("epsilon_user", entity), (entity, robust), (entity, "epsilon_any")]
+    ordered += [("epsilon_any", "epsilon_any_robust")] if "epsilon_any_robust" in at_end else []
     for less, more in ordered:
         if at_end[less] > at_end[more] * SLACK + 1e-6:
             raise WrongError(f"{less} is {at_end[less]}, {more} is {at_end[more]}, of {plan}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from fl_sim.clients.selection import select_for
+from fl_sim.clients.selection import select_for, thin
 from fl_sim.clients.training import bounded_sum
 from fl_sim.clients.workspace import open_workspace
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
@@ -42,6 +42,8 @@ def train(message: Message, context: Context) -> Message:
     request = TrainRequest.from_message(message)
     workspace = open_workspace(request.workspace)
     selection = select_for(request.rule, workspace.ownership, request.users, request.round_seed)
+    if workspace.weights is not None:
+        selection = thin(selection, workspace.weights, request.round_seed)
     workspace.model.set_vector(request.vector)
     reply = bounded_sum(workspace.model, workspace.examples, selection, request.rule, request.round_seed)
     return Message(content=reply.to_record(request), reply_to=message)

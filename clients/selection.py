@@ -27,6 +27,7 @@ from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.primitives import sampling
 
 IntArray = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64]
 
 _LONG = 64  # from this mean length of user runs on, sentences are sampled in ranges
 
@@ -79,6 +80,27 @@ def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: floa
     eligible = _entities_active(ownership, sampled, round_seed, q_e)
     counts = np.bincount(owners[eligible], minlength=len(users))
     return Selection(users=users, sentences=sampled[eligible], counts=counts)
+
+
+def thin(selection: Selection, weights: Weights, round_seed: int) -> Selection:
+    """Return the selection with each sentence kept with the probability that is its weight.
+
+    A sentence is then sampled with probability q_s·w(s): weights that limit what an entity or a user contributes hold
+    under every client rule (docs/privacy.md, section 15).
+
+    Args:
+        selection: the eligible sentences.
+        weights: w, the weight of every sentence of the split, in [0, 1], float64 (S,).
+        round_seed: the seed of the round's draws.
+
+    >>> everything = Selection(users=np.array([0, 2]), sentences=np.array([0, 1, 5]), counts=np.array([2, 1]))
+    >>> thin(everything, np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0]), round_seed=0)
+    Selection(users=array([0, 2]), sentences=array([0]), counts=array([1, 0]))
+    """
+    kept = sampling.thinned_sentences(round_seed, selection.sentences, weights[selection.sentences])
+    owners = np.repeat(np.arange(len(selection.users)), selection.counts)
+    counts = np.bincount(owners[kept], minlength=len(selection.users))
+    return replace(selection, sentences=selection.sentences[kept], counts=counts)
 
 
 def _sampled_sentence_range(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
@@ -29,6 +30,8 @@ class WorkspaceSpec(BaseModel):
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
         features: the file with every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
+        weights: the file with every sentence's weight; ``None`` if all weights are 1.
+        public_entities: the ids of entities that are declared public, which are sampled in every round.
         task: what the model predicts.
         model: the model to build or load.
         seed: the seed of the model's initial weights.
@@ -41,6 +44,8 @@ class WorkspaceSpec(BaseModel):
     split: str
     encoded: str
     features: str | None
+    weights: str | None = None
+    public_entities: tuple[int, ...] = ()
     task: TaskName
     model: ModelSpec
     seed: int
@@ -57,7 +62,8 @@ class Workspace:
     def __init__(self, spec: WorkspaceSpec) -> None:
         corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
         task = make_task(spec.task, corpus.classes)
-        self.ownership: Ownership = corpus.ownership(spec.split)
+        self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
+        self.weights = None if spec.weights is None else np.load(spec.weights, mmap_mode="r")
         self.examples = Examples(
             encoded=open_encoded(Path(spec.encoded)),
             targets=corpus.targets(spec.split) if task.needs_targets else None,

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import EntityContributions
+from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 
 CONTRIBUTIONS_ARE_PRIVATE = (
     "The contribution bounds of entities are private data themselves: they are for the owner of this simulation, "
@@ -32,13 +33,14 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
     """Return the statistics of a corpus as JSON values; those of each split under ``splits``.
 
     ``bad_text`` counts the problems met while reading (:class:`fl_sim.data_prep.readers.cleaning.Note`), over
-    all parts.
+    all parts. ``not_looked_for`` names the kinds of personal data that nobody looked for.
     """
     return {
         "name": corpus.manifest.name,
         "fingerprint": corpus.fingerprint,
         "splits": {split: split_stats(corpus, split) for split in corpus.splits},
         "bad_text": _bad_text(corpus),
+        "not_looked_for": list(unsought_kinds(corpus)),
         "note": CONTRIBUTIONS_ARE_PRIVATE,
     }
 

@@ -165,6 +165,7 @@ def _write(
             "sources": part.manifest.sources,
             "settings": settings,
             "tagger": part.manifest.tagger,
+            "sought_labels": corpus.sought_labels(part),
             "identity": identity,
         }
         if number == 0:

@@ -18,7 +18,7 @@ from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import full_settings
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.manifest import FileRecord, Manifest, tool_versions
+from fl_sim.data_prep.store.manifest import FileRecord, Manifest, comparable, tool_versions
 from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.tagger import Marking
 
@@ -79,7 +79,7 @@ class Origin:
 
     def differences(self, manifest: Manifest) -> list[str]:
         """Return the differences between the corpus of ``manifest`` and the one that would be made now, in words."""
-        old = manifest.model_dump(mode="json")
+        old = manifest.model_dump(mode="json") | {"tagger": comparable(manifest.tagger)}
         return [
             f"{group} {name}: {_show(then)} then, {_show(now)} now"
             for group, values in self._groups().items()
@@ -111,7 +111,7 @@ class Origin:
         return {
             "sources": sources,
             "settings": dict(self.settings),
-            "tagger": dict(self.tagger),
+            "tagger": comparable(self.tagger),
             "tools": dict(self.tools),
         }
 

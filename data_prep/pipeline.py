@@ -87,7 +87,11 @@ def prepare(
             return PreparedCorpus(same, cached=True)
     with _marked(raw, marking, origin, out) as (sentences, store):
         corpus = write_corpus(
-            watch(sentences), out, replace=overwrite and _is_corpus(out), identity=identity, **_described(raw, origin)
+            watch(sentences),
+            out,
+            replace=overwrite and _is_corpus(out),
+            identity=identity,
+            **_described(raw, marking, origin),
         )
     origin.remember(corpus.path)
     return PreparedCorpus(corpus, reused=store.reused)
@@ -123,7 +127,7 @@ def append(
     folder = corpus.path / part_folder(len(corpus.parts))
     with _marked(raw, marking, origin, folder) as (sentences, store):
         corpus = append_corpus(
-            corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, origin)
+            corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, marking, origin)
         )
     origin.remember(corpus.parts[-1].folder)
     return PreparedCorpus(corpus, reused=store.reused)
@@ -152,12 +156,13 @@ def _marked(
     store.remove()
 
 
-def _described(raw: RawCorpus, origin: Origin) -> dict[str, Any]:
+def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, Any]:
     return {
         "name": raw.name,
         "sources": origin.sources,
         "settings": raw.settings,
         "tagger": origin.tagger,
+        "sought_labels": marking.labels,
         "tools": raw.tools,
         "notes": raw.reading.notes,
         "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ def write_corpus(
     sources: Mapping[str, FileRecord] | None = None,
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
+    sought_labels: Iterable[str] = (),
     tools: Sequence[str] = (),
     notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
@@ -63,6 +65,7 @@ def write_corpus(
         sources: size and checksum of the source files, for the manifest.
         settings: how the sources were read, for the manifest.
         tagger: what marked the entities, for the manifest; gold by default.
+        sought_labels: every label that it can give; those of the mentions need not be among them.
         tools: distributions whose versions go to the manifest.
         notes: counts of bad text, for the manifest; read after the last sentence.
         identity: which mentions are the same entity.
@@ -86,6 +89,7 @@ def write_corpus(
             sources=sources or {},
             settings=full_settings(settings or {}, identity),
             tagger=tagger,
+            sought_labels=sought_labels,
             tools=tools,
             notes=_nonzero(notes),
         )
@@ -101,6 +105,7 @@ def append_corpus(
     sources: Mapping[str, FileRecord] | None = None,
     settings: Mapping[str, Any] | None = None,
     tagger: Mapping[str, str] | None = None,
+    sought_labels: Iterable[str] = (),
     tools: Sequence[str] = (),
     notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
@@ -119,6 +124,7 @@ def append_corpus(
         sources: see there.
         settings: see there.
         tagger: see there.
+        sought_labels: see there.
         tools: see there.
         notes: see there.
         identity: that of the corpus.
@@ -147,6 +153,7 @@ def append_corpus(
             sources=sources or {},
             settings=full_settings(settings or {}, identity),
             tagger=tagger,
+            sought_labels=sought_labels,
             tools=tools,
             notes=_nonzero(notes),
             follows=corpus.fingerprint,
@@ -191,6 +198,7 @@ def _finish(
     classes: Sequence[str],
     *,
     tagger: Mapping[str, str] | None,
+    sought_labels: Iterable[str],
     tools: Sequence[str],
     follows: str | None = None,
     **described: Any,
@@ -199,8 +207,10 @@ def _finish(
     counts = {split: writer.write(folder, classes) for split, writer in writers.items()}
     shutil.rmtree(folder / _SCRATCH)
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
+    occurring = itertools.chain.from_iterable(writer.labels for writer in writers.values())
     Manifest(
         tagger=dict(tagger or {"tagger": "gold"}),
+        sought_labels=tuple(sorted({*sought_labels, *occurring})),
         tools=tool_versions(tools),
         classes=tuple(classes),
         splits=counts,

@@ -115,6 +115,11 @@ class SplitWriter:
         """Number of entities so far."""
         return len(self._entities)
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the mentions so far."""
+        return list(self._labels)
+
     def add(self, sentence: Sentence, entities: Iterable[Entity]) -> None:
         """Add a sentence that counts as mentioning ``entities``."""
         batch = self._batch

@@ -40,7 +40,9 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import Clipping
+from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
 from fl_sim.strategies.accounting.paper_model import NoiseScale
+from fl_sim.strategies.accounting.random_allocation import MOST_EPOCH_ROUNDS
 from fl_sim.strategies.local_training import LocalTrainingConfig
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig
@@ -57,6 +59,7 @@ def _rate(value: float) -> float:
 
 Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": 1})]
 Epsilon = Annotated[float, Field(gt=0)]
+UserSampling = Literal["poisson", "random_allocation"]
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -103,6 +106,17 @@ class PrivacyConfig(_Section):
         },
     )
     q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
+    sampling: UserSampling = Field(
+        "poisson",
+        description="user_level: users are sampled independently in every round (`poisson`), or each takes part in one "
+        "round of every epoch, chosen uniformly (`random_allocation`), which gives a smaller ε",
+    )
+    epoch_rounds: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EPOCH_ROUNDS,
+        description="t of random_allocation, the rounds of an epoch; q_u is 1/t",
+    )
     q_e: Rate | None = Field(None, description="the probability that an entity is sampled in a round; 1 in user_level")
     q_s: Rate | None = Field(None, description="the probability that a sentence is sampled in a round; 1 in user_level")
     clip_norm: float | None = Field(
@@ -160,33 +174,85 @@ class PrivacyConfig(_Section):
         None, description="published: ŵ_s of w_s = min(|S|/ŵ_s, 1); default: weights of 1"
     )
     entity_weights: float | None = Field(
-        None, gt=0, le=1e12, description="published: W_e, a public constant; default: the sum over the corpus"
+        None,
+        gt=0,
+        le=1e12,
+        description="published: W_e, a public constant; default: with settings_from_corpus, the sum over the corpus",
     )
     extended_weights: float | None = Field(
-        None, ge=0, le=1e12, description="published: W_s, a public constant; default: the sum over the corpus"
+        None,
+        ge=0,
+        le=1e12,
+        description="published: W_s, a public constant; default: with settings_from_corpus, the sum over the corpus",
     )
     target_epsilon: Epsilon | None = Field(
         None, description="instead of noise_multiplier: use the smallest noise that meets this ε"
     )
     target_unit: Literal["user", "user_entity"] = Field(
         "user_entity",
-        description="the ε of target_epsilon and epsilon_budget: that of a user, or of a user and an entity at the "
-        "95th percentile of the corpus's contribution bounds",
+        description="the ε of target_epsilon and epsilon_budget: that of any user, or of any user with any entity",
     )
     epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ at which every ε is stated; below 1/N")
+    public_names: Text | None = Field(
+        None,
+        description="a file with a name on each line, made from public text, or `shipped`: entities that are declared "
+        "not sensitive; default: none",
+    )
+    public_weights: Text | None = Field(
+        None,
+        description="a file with name, tab and weight in (0, 1] on each line, made from public text (`fl-sim "
+        "public-weights`): how much a sentence with the name counts; default: 1 for every name",
+    )
     population: int | None = Field(
         None,
         ge=1,
         le=_MOST_PEOPLE,
-        description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users",
+        description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users, "
+        "which only a public mention graph makes public",
     )
-    user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] = Field(
-        "corpus",
-        description="n', the most sentences that the protected user may have: a number, the corpus's largest user, or "
-        "no bound at all",
+    mention_graph: MentionGraph = Field(
+        "public",
+        description="what the two corpora of the guarantee have in common: `public`, the same sentences, owners and "
+        "mentions, of which the protected ones are null in one corpus; `private`, only the other sentences",
+    )
+    entity_bound: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["unbounded"] | None = Field(
+        None,
+        description="k, the most sentences that mention an entity, or no bound; default: 10 in uedp with a public "
+        "mention graph, else no bound",
+    )
+    entity_users: Annotated[int, Field(ge=1, le=_MOST_PEOPLE)] | None = Field(
+        None, description="F, the most users who mention an entity; default: no bound but that of the sentences"
+    )
+    entity_bound_by: BoundRule | None = Field(
+        None,
+        description="how the bound on entities holds: `greedy` (the default) leaves sentences out, `weights` samples "
+        "the sentences of frequent entities at lower rates, `stated` enforces nothing (the default with a private "
+        "mention graph)",
+    )
+    user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] | None = Field(
+        None,
+        description="m, the most sentences of a user, which is enforced; or no bound; or the corpus's largest user, "
+        "with settings_from_corpus; default: 32 in uedp with a public mention graph, else no bound",
+    )
+    missed_mentions: int | None = Field(
+        None,
+        ge=0,
+        le=_MOST_SENTENCES,
+        description="the most sentences with an entity that the tagger misses, as stated: ε is given for them, too",
+    )
+    settings_from_corpus: bool = Field(
+        False,
+        description="accept settings that were chosen on this corpus, or are read from it; ε does not cover what they "
+        "reveal, and record and report say so",
     )
 
+    initial_model: Literal["composed", "disjoint"] = Field(
+        "composed",
+        description="an initial model that fl_sim trained: every ε is that of both trainings together (`composed`), or "
+        "its owner states that it is public or was trained on text that shares no user and no entity with this corpus "
+        "(`disjoint`; never checked)",
+    )
     secure_noise: bool = Field(
         False,
         description="draw noise and samples from the operating system instead of the seed: the run cannot be repeated, "
@@ -211,8 +277,44 @@ class PrivacyConfig(_Section):
         except (PluginError, PrivacyError) as error:
             raise ValueError(f"privacy.{error}") from error
         self._check_keys(strategy)
+        self._check_bounds(strategy)
         config_keys.check_table(strategy.Config, self.options, "privacy.options", self.strategy)
         return self
+
+    def _check_bounds(self, strategy: type[Mechanism]) -> None:
+        """Refuse bounds that the strategy or the guarantee cannot keep, and settings that would be private."""
+        bounds = {name: getattr(self, name) for name in ("entity_bound", "entity_users", "user_sentences")}
+        given = {name: value for name, value in bounds.items() if value not in (None, "unbounded", "corpus")}
+        for name, value in given.items() if not strategy.enforces_bounds else ():
+            raise ValueError(
+                f"privacy.{name} is {value} and privacy.strategy is {self.strategy}, which cannot keep it; "
+                "allowed: no bound, or another strategy"
+            )
+        rule, entity = self.entity_bound_by, given.keys() - {"user_sentences"}
+        if self.mention_graph == "private" and rule in ("greedy", "weights"):
+            raise ValueError(
+                f"privacy.entity_bound_by is {rule} and privacy.mention_graph is private; allowed: stated, because a "
+                "rule that looks at other users' mentions reveals them"
+            )
+        if rule == "weights" and self.entity_users is not None:
+            raise ValueError(
+                f"privacy.entity_users is {self.entity_users} and privacy.entity_bound_by is weights; allowed: no "
+                "entity_users, because every sentence keeps a weight"
+            )
+        if self.missed_mentions is not None and not (entity or strategy.default_bounds):
+            raise ValueError(
+                f"privacy.missed_mentions is {self.missed_mentions}; allowed: with privacy.entity_bound only"
+            )
+        if self.user_sentences == "corpus" and not self.settings_from_corpus:
+            raise ValueError(
+                "privacy.user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, "
+                "unbounded, or privacy.settings_from_corpus = true"
+            )
+        if self.mention_graph == "private" and self.population is None and not self.settings_from_corpus:
+            raise ValueError(
+                "privacy.population is not given and privacy.mention_graph is private; allowed: N, the public number "
+                "of enrolled users, or privacy.settings_from_corpus = true"
+            )
 
     def _check_keys(self, strategy: type[Mechanism]) -> None:
         """Refuse keys that only other strategies read."""
@@ -413,13 +515,6 @@ def parse_value(key: str, text: str) -> Any:
         except ValueError:
             return text
     return text
-
-
-def user_sentence_bound(setting: int | str, largest: int) -> float:
-    """Return n' as a number, for a corpus whose largest user owns ``largest`` sentences."""
-    if setting == "unbounded":
-        return math.inf
-    return float(largest if setting == "corpus" else setting)
 
 
 def _plain(key: str) -> str:

@@ -148,6 +148,8 @@ def _attributes(docstring: str) -> dict[str, str]:
 def _allowed(kind: Mapping[str, Any]) -> str:
     if "enum" in kind:
         return ", ".join(kind["enum"])
+    if "const" in kind:
+        return str(kind["const"])
     if "pattern" in kind:
         return f"text that matches {kind['pattern']}"
     if "allowed" in kind:

@@ -1,13 +1,21 @@
-"""Figures as text, for every screen, message and document: an ε is rounded up, so that none is ever understated.
+"""Figures as text, for every screen, message and document: each is rounded to its safe side.
+
+A bound that holds from above (ε, δ, a number of users at risk) is rounded up, so that none is ever understated; so is a
+noise multiplier, which protects better if it is larger. A lower bound and a sampling rate are rounded down.
 
 >>> format_epsilon(2.6701), format_epsilon(float("inf")), format_delta(1e-05), format_number(14041)
 ('2.68', '∞', '1e-5', '14,041')
+>>> format_figure("noise_multiplier", 1.23456701), format_figure("q_u", 0.0499999999), format_figure("rounds", 30)
+('1.23457', '0.0499999', '30')
+>>> format_at_risk(1e-5, 14041)
+'0.15'
 """
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 
@@ -17,8 +25,87 @@ def format_epsilon(value: float | None) -> str:
         return "–"
     if math.isinf(value):
         return "∞"
+    return _with_decimals(value, ROUND_CEILING)
+
+
+def format_lower_bound(value: float | None) -> str:
+    """Return a lower bound on ε rounded down, with as many decimals as :func:`format_epsilon` shows."""
+    if value is None or not math.isfinite(value):
+        return format_epsilon(value)
+    return _with_decimals(value, ROUND_FLOOR)
+
+
+def round_up(value: float, digits: int = 6) -> str:
+    """Return ``value`` rounded up to ``digits`` significant digits, as text."""
+    return _significant(value, digits, ROUND_CEILING)
+
+
+def round_down(value: float, digits: int = 6) -> str:
+    """Return ``value`` rounded down to ``digits`` significant digits, as text."""
+    return _significant(value, digits, ROUND_FLOOR)
+
+
+def format_at_risk(delta: float | None, users: float | None) -> str:
+    """Return δ·N rounded up to two digits; "?" if one of them is unknown.
+
+    It is the expected number of users whose data an (0, δ) mechanism might publish: one that publishes each user's data
+    with probability δ satisfies every (ε, δ) guarantee.
+    """
+    return "?" if delta is None or users is None else round_up(delta * users, 2)
+
+
+def format_figure(name: str, value: Any) -> str:
+    """Return the figure ``name`` of a JSON report as text, rounded to its safe side.
+
+    Args:
+        name: its key, such as ``epsilon_user`` or ``q_u``.
+        value: a number, a text, a list or a mapping of such.
+    """
+    if isinstance(value, list):
+        return ", ".join(format_figure(name, item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {format_figure(key, item)}" for key, item in value.items())
+    if not isinstance(value, float):
+        return str(value)
+    if name.startswith("epsilon"):
+        return format_lower_bound(value) if "lower" in name else format_epsilon(value)
+    if math.isfinite(value) and name.startswith(_ROUNDED_UP):
+        return round_up(value)
+    if math.isfinite(value) and name.startswith(_ROUNDED_DOWN):
+        return round_down(value)
+    return f"{value:.6g}"
+
+
+_ROUNDED_UP = ("delta", "noise_", "user_cap", "tpr_")
+_ROUNDED_DOWN = ("q_",)
+_HUGE = 1e15  # the precision of decimals ends some digits later
+
+
+def _with_decimals(value: float, rounding: str) -> str:
+    if value >= _HUGE:
+        return _significant(value, 3, rounding)
     digits = "0.001" if value < 1 else "0.01" if value < 100 else "1"
-    return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=ROUND_CEILING))
+    return str(Decimal(repr(float(value))).quantize(Decimal(digits), rounding=rounding))
+
+
+def _significant(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return format_epsilon(value)
+    rounded = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(float(value))))
+    text = f"{rounded.normalize():f}" if 1e-4 <= abs(value) < 10**digits or value == 0 else f"{rounded.normalize():e}"
+    return text.replace("e-0", "e-").replace("e+0", "e+")
+
+
+def epsilon_in_words(row: Mapping[str, Any]) -> str:
+    """Return the ε that leads in the metrics of a round, and that of a user: "ε any 7.69, user 5.66".
+
+    Without a bound on entities, the ε of a stated bound leads, or else that of the 95th percentile of contributions.
+    """
+    for name, words in {"any": "any", "stated": "stated", "user_entity_p95": "user+entity (p95)"}.items():
+        value = row.get(f"epsilon_{name}")
+        if value is not None and math.isfinite(value):
+            return f"ε {words} {format_epsilon(value)}, user {format_epsilon(row['epsilon_user'])}"
+    return f"ε user {format_epsilon(row['epsilon_user'])}"
 
 
 def format_delta(value: float | None) -> str:

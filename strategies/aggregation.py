@@ -247,7 +247,7 @@ class BoundedSumStrategy(Strategy):
             grid: the nodes.
         """
         federation = self.federation
-        cohort = sampling.sample_users(federation.seed, server_round, federation.num_users, self.mechanism.q_u)
+        cohort = self.mechanism.cohort(federation.seed, server_round, federation.num_users)
         self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
         nodes = sorted(grid.get_node_ids())
         shards = partition_users(federation.sentences_per_user, len(nodes))

@@ -10,6 +10,9 @@ A release is recorded, and on disk, *before* it leaves the server. After a crash
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
 it counts. See docs/privacy.md, section 9.
 
+A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head; the hash
+before its first line depends on them.
+
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     ledger = Ledger.create(Path(folder))
@@ -21,22 +24,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
-
 from fl_sim.plugins import PluginError
-from fl_sim.strategies.accounting import accountant, attacker
+from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
@@ -47,12 +50,14 @@ HEAD_FILE = "ledger.head.json"
 MECHANISM = 1
 """Version of a round's computation; raised when equal release records would stand for releases with another proof."""
 
-_LEAST_NOISE = 1e-3
+LEAST_NOISE = 1e-3
 """Smallest noise multiplier with a finite ε; below it ε exceeds 100,000 and the accountant's grid loses precision."""
 
 NoiseSource = Literal["seeded", "secure"]
 
 _GENESIS = "fl-sim ledger"
+_MOST_COMBINED = 3
+"""Runs up to which all combinations of protected units are composed."""
 
 
 class LedgerError(PrivacyError):
@@ -68,6 +73,7 @@ class ReleaseRecord:
         version: of the mechanisms, :data:`MECHANISM`; the key ``mechanism`` of an entry.
         noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
         stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
+        guarantee: the public bounds on users and entities under which the round was computed.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -77,33 +83,51 @@ class ReleaseRecord:
     version: int = MECHANISM
     noise: NoiseSource
     stream: str
+    guarantee: Guarantee = field(default_factory=Guarantee)
 
     def __post_init__(self) -> None:
         require(self.version == MECHANISM, "mechanism", self.version, f"{MECHANISM} (other versions of fl-sim differ)")
         sources = get_args(NoiseSource)
         require(self.noise in sources, "noise", repr(self.noise), ", ".join(sources))
+        allocated = (event := self.mechanism.event()) is not None and event.epoch_rounds is not None
+        require(not (allocated and self.noise == "secure"), "noise", "'secure'", "seeded under random allocation")
 
     @classmethod
-    def of(cls, mechanism: Mechanism, seed: int | None) -> ReleaseRecord:
-        """Return the release record of ``mechanism`` with noise from ``seed``, or with secure noise for None."""
+    def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
+        """Return the release record of a mechanism.
+
+        Args:
+            mechanism: what the round does.
+            seed: the seed of seeded noise; None for secure noise.
+            guarantee: the public bounds on users and entities; None for none.
+        """
         numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
         return cls(
             mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
-            stream="" if seed is None else f"{streams.derived_seed(seed, 'ledger'):032x}",
+            stream="" if seed is None else cls.stream_of(seed),
+            guarantee=guarantee or Guarantee(),
         )
+
+    @staticmethod
+    def stream_of(seed: int) -> str:
+        """Return the fingerprint of the noise that ``seed`` stands for."""
+        return f"{streams.derived_seed(seed, 'ledger'):032x}"
 
     def record(self) -> dict[str, Any]:
         """The terms as an entry keeps them."""
-        return self.mechanism.record() | {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        own = {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
+        return self.mechanism.record() | own | {"guarantee": self.guarantee.record()}
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
         """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
         own = ("mechanism", "noise", "stream")
         version, noise, stream = (values[name] for name in own)
-        others = {name: value for name, value in values.items() if name not in own}
-        return cls(mechanism=mechanism_from_record(others), version=version, noise=noise, stream=stream)
+        others = {name: value for name, value in values.items() if name not in (*own, "guarantee")}
+        guarantee = Guarantee.from_record(values.get("guarantee") or {})
+        mechanism = mechanism_from_record(others)
+        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=guarantee)
 
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
@@ -112,10 +136,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
@@ -134,16 +158,28 @@ class Ledger:
     :meth:`create` starts the ledger of a new run, :meth:`open` continues one, :meth:`read` reads one.
     """
 
-    def __init__(self, folder: Path, run: str, entries: Sequence[Entry], hashes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        entries: Sequence[Entry],
+        hashes: Sequence[str],
+        ancestors: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.folder = folder
         self.run = run
+        self.ancestors = tuple(dict(head) for head in ancestors)
         self._hashes = list(hashes)  # before the first entry, and after each
         self._entries = list(entries)
         self._terms = {entry.round: entry.terms for entry in entries}
 
     @classmethod
-    def create(cls, folder: Path) -> Ledger:
+    def create(cls, folder: Path, ancestors: Sequence[Mapping[str, Any]] = ()) -> Ledger:
         """Start the ledger of a new run with a random identity.
+
+        Args:
+            folder: of the run.
+            ancestors: the heads of the runs on whose releases its initial model rests, oldest first.
 
         Raises:
             LedgerError: if ``folder`` already has a ledger.
@@ -152,7 +188,7 @@ class Ledger:
         if file.exists():
             raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
         run = secrets.token_hex(16)
-        ledger = cls(folder, run, [], [_genesis(run)])
+        ledger = cls(folder, run, [], [_genesis(run, ancestors)], ancestors)
         _replace(file, b"")
         ledger._write_head()
         return ledger
@@ -185,7 +221,8 @@ class Ledger:
             *lines, tail = file.read_bytes().split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
-        entries, hashes = _read_chain(file, head["run"], lines)
+        ancestors = head.get("ancestors", [])
+        entries, hashes = _read_chain(file, _genesis(head["run"], ancestors), lines)
         complete, counted = len(lines), head["entries"]
         if complete < counted:
             raise LedgerError(f"{file}, line {complete + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
@@ -193,7 +230,7 @@ class Ledger:
             raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
         if hashes[counted] != head["last"]:
             raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
-        return cls(folder, head["run"], entries, hashes)
+        return cls(folder, head["run"], entries, hashes, ancestors)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -206,9 +243,10 @@ class Ledger:
         return max(self._terms, default=0)
 
     @property
-    def head(self) -> dict[str, str | int]:
-        """Return the run's identity, the number of entries and the head hash, as ``ledger.head.json`` holds them."""
-        return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+    def head(self) -> dict[str, Any]:
+        """Return the run's identity, number of entries, head hash and any ancestors, as ``ledger.head.json`` does."""
+        own = {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+        return own | ({"ancestors": [dict(head) for head in self.ancestors]} if self.ancestors else {})
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger still begins with the entries of a head that was kept.
@@ -278,42 +316,107 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     Raises:
         PrivacyError: if ``delta`` is impossible.
     """
-    parts = parts_of(entries, adjacency, robust=robust)
+
+    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+        return (event.robust() if robust else event), entry.terms.mechanism.exposed(adjacency)
+
+    return _composed(entries, delta, exposed)
+
+
+def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
+    """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
+
+    Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
+    another. So the largest ε over all combinations counts.
+
+    Args:
+        entries: the releases, in any order, with the bounds under which each was computed.
+        delta: δ, in (0, 1).
+        missed: count the stated number of missed mentions besides; inf if one states none.
+
+    Raises:
+        PrivacyError: if ``delta`` is impossible.
+    """
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
+            return math.inf
+    runs = sorted({entry.run for entry in entries})
+    if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units
+        return _epsilon_of_units(entries, delta, missed, dict.fromkeys(runs, 0), robust=True)
+    combinations = [dict(zip(runs, units, strict=True)) for units in itertools.product((0, 1), repeat=len(runs))]
+    return max(_epsilon_of_units(entries, delta, missed, units) for units in combinations)
+
+
+def _epsilon_of_units(
+    entries: Sequence[Entry], delta: float, missed: bool, units: Mapping[str, int], *, robust: bool = False
+) -> float:
+    """Return ε of ``entries`` for the unit of each run, by its position in :meth:`Guarantee.units`."""
+
+    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+        unit = _units(entry, event, missed)[units[entry.run]]
+        return (event.robust() if unit.robust or robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+    return _composed(entries, delta, exposed)
+
+
+def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[ProtectedUnit, ...]:
+    population = entry.terms.mechanism.population
+    return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population, missed=missed)
+
+
+Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]
+
+
+def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
+    """Return ε of all ``entries``, each at the event and adjacency that ``exposed`` gives; inf if one had no noise."""
+    parts = parts_of(entries, exposed)
     return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
 
 
-def true_positive_rates_of(
-    entries: Sequence[Entry], adjacency: Adjacency, false_positive_rates: Sequence[float], *, robust: bool = False
-) -> npt.NDArray[np.float64]:
-    """Return bounds on what an attacker on all ``entries`` together can do; see
-    :mod:`fl_sim.strategies.accounting.attacker`.
+def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part] | None:
+    """Return the kinds of releases and their numbers for the accountant; None if a release had hardly any noise.
 
     Args:
         entries: the releases, in any order.
-        adjacency: the protected user and entity.
-        false_positive_rates: α, each in (0, 1).
-        robust: return the bound that holds even if the entity was not detected (q_e := 1).
-
-    Returns:
-        The largest true positive rate at each α, float64 (num_rates,); 1 if a release had no noise.
+        exposed: gives the event and the adjacency at which a release counts.
 
     Raises:
-        PrivacyError: if a rate is impossible.
+        LedgerError: if the epochs of a run differ in length, so that their allocations are not independent.
     """
-    parts = parts_of(entries, adjacency, robust=robust)
-    bounds = attacker.composed_true_positive_rates(parts or [], false_positive_rates)
-    return np.ones_like(bounds) if parts is None else bounds
-
-
-def parts_of(entries: Sequence[Entry], adjacency: Adjacency, *, robust: bool = False) -> list[accountant.Part] | None:
-    """Return the kinds of rounds of ``entries``, each with what it exposes; None if a release had no noise."""
-    parts: Counter[tuple[accountant.RoundEvent, Adjacency]] = Counter()
-    for mechanism in (entry.terms.mechanism for entry in entries):
-        event = mechanism.event()
-        if event is None or mechanism.noise_multiplier < _LEAST_NOISE:
+    parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
+    epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
+    for entry in entries:
+        event = entry.terms.mechanism.event()
+        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE:
             return None
-        parts[event.robust() if robust else event, mechanism.exposed(adjacency)] += 1
+        accounted, adjacency = exposed(entry, event)
+        if event.epoch_rounds is None:
+            parts[accounted, adjacency] += 1
+        else:
+            epoch = (entry.run, event.epoch_rounds, (entry.round - 1) // event.epoch_rounds)
+            epochs.setdefault(epoch, []).append((event.noise_multiplier, adjacency))
+    _check_epochs(epochs)
+    for (_, length, _), rounds in epochs.items():
+        # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
+        parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
     return [(*kind, count) for kind, count in parts.items()]
+
+
+def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
+    """Refuse epochs of one run that differ in length, so that their allocations are not independent.
+
+    Args:
+        epochs: the run, the number of rounds and the number of each epoch; a round belongs to epoch (round − 1) // t.
+
+    Raises:
+        LedgerError: if they differ.
+    """
+    lengths: dict[str, int] = {}
+    for run, length, _ in epochs:
+        before = lengths.setdefault(run, length)
+        if before != length:
+            raise LedgerError(f"epoch_rounds is {length}; allowed: {before}, as in earlier rounds of the run")
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -352,10 +455,10 @@ def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
     raise LedgerError(f"round {server_round} is not in the ledger; allowed: a released round, 1 to {last}")
 
 
-def _read_chain(file: Path, run: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
+def _read_chain(file: Path, genesis: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
     """Return the entries of all complete lines, and the hash before the first line and after each."""
     entries: list[Entry] = []
-    hashes = [_genesis(run)]
+    hashes = [genesis]
     for number, line in enumerate(lines, start=1):
         where = f"{file}, line {number}"
         values = _object(line, where)
@@ -392,10 +495,17 @@ def _read_head(file: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise LedgerError(f"{file}: is missing; there is no ledger, or an incomplete one") from error
     head = _object(content, f"{file}, line 1")
-    kinds = {name: type(value) for name, value in head.items()}
-    if kinds != {"run": str, "entries": int, "last": str} or head["entries"] < 0:
+    ancestors = head.get("ancestors", [])
+    own = {name: value for name, value in head.items() if name != "ancestors"}
+    if not isinstance(ancestors, list) or not all(map(_is_head, [own, *ancestors])):
         raise LedgerError(f"{file}, line 1: is corrupt ('run', 'entries' and 'last' are expected)")
     return head
+
+
+def _is_head(value: Any) -> bool:
+    """Return whether ``value`` is the head of a ledger, apart from its ancestors."""
+    kinds = {name: type(item) for name, item in value.items()} if isinstance(value, dict) else {}
+    return kinds == {"run": str, "entries": int, "last": str} and value["entries"] >= 0
 
 
 def _object(content: bytes, where: str) -> dict[str, Any]:
@@ -420,11 +530,13 @@ def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(values)).hexdigest()
 
 
-def _genesis(run: str) -> str:
-    return hashlib.sha256(f"{_GENESIS} {run}".encode()).hexdigest()
+def _genesis(run: str, ancestors: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the hash before the first line of a run's ledger."""
+    named = b" " + _canonical(list(ancestors)) if ancestors else b""
+    return hashlib.sha256(f"{_GENESIS} {run}".encode() + named).hexdigest()
 
 
-def _canonical(values: Mapping[str, Any]) -> bytes:
+def _canonical(values: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -37,6 +37,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig
+from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, require
 
 UnreadSettings = tuple[str, tuple[str, ...], str]
@@ -112,6 +113,10 @@ class Mechanism(ABC):
     Class attributes:
         defaults: rates, clips and noise that apply if the configuration omits them.
         keys: further keys of ``[privacy]`` that the strategy reads.
+        default_bounds: ``entity_bound`` and ``user_sentences`` that apply with a public mention graph if the
+            configuration omits them; empty for no bounds.
+        enforces_bounds: whether bounds on the sentences of users and entities can be enforced, because what a round
+            releases depends on selected sentences only.
         fixed_at_one: fields that must be 1.
         needs_entities: whether the strategy needs a corpus with entities.
         protects: the protected unit, in one line for the report.
@@ -138,10 +143,12 @@ class Mechanism(ABC):
         "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0, "noise_multiplier": 1.0,
     }  # fmt: skip
     keys: ClassVar[tuple[str, ...]] = ()
+    default_bounds: ClassVar[Mapping[str, int]] = {}
+    enforces_bounds: ClassVar[bool] = True
     fixed_at_one: ClassVar[tuple[str, ...]] = ()
     needs_entities: ClassVar[bool] = False
     protects: ClassVar[str] = "no user and no entity: the strategy does not say what a round releases"
-    headline: ClassVar[str | None] = "epsilon_user_entity_p95"
+    headline: ClassVar[str | None] = "epsilon_any"
     Config: ClassVar[type[BaseModel]] = NoOptions
 
     strategy: str
@@ -225,6 +232,16 @@ class Mechanism(ABC):
         yield "local", LOCAL_STEPS, "users take no local steps, they send gradients"
 
     # --- a round ----------------------------------------------------------------------------------------------------
+
+    def cohort(self, seed: int, server_round: int, num_users: int) -> npt.NDArray[np.int64]:
+        """Return the ids of the users who take part in a round, int64 (cohort,), ascending: each with probability q_u.
+
+        Args:
+            seed: the root seed of the samples.
+            server_round: the round, from 1.
+            num_users: U, the number of users who hold data.
+        """
+        return sampling.sample_users(seed, server_round, num_users, self.q_u)
 
     @abstractmethod
     def client_rule(self, clip_norm: float) -> ClientRule:
@@ -349,7 +366,7 @@ class Mechanism(ABC):
 
 
 _RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None}
+_OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None, "epoch_rounds": None}
 """Keys of every record that belong to one strategy, with the value that other strategies record."""
 
 
@@ -397,12 +414,13 @@ class PrivacyPlan:
         """Return the plan with another noise multiplier z."""
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
-    def noise_for(self, target: float, adjacency: Adjacency) -> float:
+    def noise_for(self, target: float, adjacency: Adjacency, *, robust: bool = False) -> float:
         """Return the smallest noise multiplier z for which ε after all rounds is at most ``target``.
 
         Args:
             target: the largest ε allowed.
             adjacency: the protected unit.
+            robust: whether to meet the target also for an entity that the tagger misses (q_e := 1).
 
         Raises:
             PrivacyError: no z suffices, or the mechanism gives no guarantee.
@@ -411,7 +429,8 @@ class PrivacyPlan:
         if event is None:
             raise PrivacyError(f"{self.mechanism.strategy} guarantees nothing; allowed: a strategy with an event")
         units = [self.mechanism.exposed(adjacency)]
-        accounted_noise = accountant.calibrate_noise_multiplier(event, units, self.rounds, self.delta, target)
+        accounted = event.robust() if robust else event
+        accounted_noise = accountant.calibrate_noise_multiplier(accounted, units, self.rounds, self.delta, target)
         # The accountant may be given a multiple of z, which is proportional to z.
         return accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier
 

@@ -39,6 +39,7 @@ class Noiseless(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 0.0,
     }
+    enforces_bounds = False
     protects = "no user and no entity: nothing is clipped and no noise is added"
     headline = None
 

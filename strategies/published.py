@@ -48,7 +48,7 @@ class PublishedTerms:
         noise: ``as-stated`` (standard deviation σ) or ``as-coded`` (σ², what the authors' code draws).
         user_weights, entity_weights, extended_weights: W_u, W_e, W_s.
         sentences, sensitive_sentences: the numbers of all sentences and of sentences with an entity; only the paper's
-            own ε depends on them.
+            own ε depends on them. Both are 1 where the corpus may not be read, which makes that ε the larger.
         user_cap, entity_cap, extended_cap: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
 
     Raises:
@@ -87,15 +87,19 @@ class PublishedTerms:
         is then 1, also after another user joins or leaves.
 
         Raises:
-            PrivacyError: no user has ŵ_u sentences, or a value is out of range.
+            PrivacyError: no user has ŵ_u sentences, a value is out of range, or a sum would be computed from the corpus
+                without ``settings_from_corpus``.
         """
         corpus, privacy = settings.corpus, settings.privacy
-        cap = privacy["user_weight_cap"]
+        cap, from_corpus = privacy["user_weight_cap"], privacy["settings_from_corpus"]
+        _check_public_sums(privacy)
         _check_user_cap(cap, int(corpus.sentences_per_user.max()))
         entities, extended = privacy["entity_weights"], privacy["extended_weights"]
         if entities is None:
             entities = float(weights_of(corpus.sentences_per_entity, privacy["entity_weight_cap"]).sum())
-        if extended is None:
+        if extended is None and not from_corpus:
+            extended = 0.0  # f_e does not read it
+        elif extended is None:
             extended = _sum_of_extended_weights(corpus, privacy["extended_weight_cap"])
         return cls(
             estimator=privacy["estimator"] or "f_e_plus",
@@ -105,8 +109,8 @@ class PublishedTerms:
             ),
             entity_weights=entities,
             extended_weights=float(extended),
-            sentences=corpus.sentences,
-            sensitive_sentences=corpus.sentences - corpus.sentences_without_entity,
+            sentences=corpus.sentences if from_corpus else 1,
+            sensitive_sentences=corpus.sentences - corpus.sentences_without_entity if from_corpus else 1,
             user_cap=cap,
             entity_cap=privacy["entity_weight_cap"],
             extended_cap=privacy["extended_weight_cap"],
@@ -116,6 +120,25 @@ class PublishedTerms:
     def weights_from_data(self) -> bool:
         """Return whether a user's weights depend on other users' data, so that one user changes all client updates."""
         return any(cap is not None for cap in (self.user_cap, self.entity_cap, self.extended_cap))
+
+
+def _check_public_sums(privacy: Mapping[str, Any]) -> None:
+    """Refuse sums of weights that would be read off the corpus: they scale noise and denominator."""
+    if privacy["settings_from_corpus"]:
+        return
+    needed = ["entity_weights"] + ["extended_weights"] * (privacy["estimator"] != "f_e")
+    for name in needed:
+        if privacy[name] is None:
+            raise PrivacyError(
+                f"{name} is not given; allowed: a public constant, or settings_from_corpus = true, as the sum over "
+                "the corpus is private"
+            )
+    if privacy["user_weight_cap"] is not None:
+        cap = privacy["user_weight_cap"]
+        raise PrivacyError(
+            f"user_weight_cap is {cap:g}; allowed: nothing, or settings_from_corpus = true, because the sum of the "
+            "users' weights is private"
+        )
 
 
 def _check_user_cap(cap: float | None, largest: int) -> None:
@@ -156,6 +179,7 @@ class Published(Mechanism):
     fixed_at_one = ("user_cap",)
     needs_entities = True
     protects = "one user, and one entity as far as the figures below say; not what the paper claims"
+    enforces_bounds = False
     headline = AS_PUBLISHED
 
     strategy: str = "published"

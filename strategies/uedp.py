@@ -50,6 +50,7 @@ class UserEntityDP(Mechanism):
         "noise_multiplier": 4.0,
     }
     keys = ("clipping", "clip_quantile", "clip_learning_rate", "clip_count_noise")
+    default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"
 

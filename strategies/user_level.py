@@ -1,10 +1,12 @@
 """Define ``user_level``: DP-FedAvg and DP-FedSGD (McMahan et al. 2018).
 
 Each user is sampled independently, and the whole client update is clipped to β = c: θ_u − θ after local steps, or the
-sum of the user's gradients.
+sum of the user's gradients. With ``privacy.sampling = "random_allocation"`` each user takes part in exactly one of
+every ``privacy.epoch_rounds`` rounds instead.
 
-Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/privacy.md, section 7). An entity is protected
-only as a group of the users who mention it. Assumption: rates, clip, z and N are public.
+Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/privacy.md, section 7), or by random
+allocation (section 16). An entity is protected only as a group of the users who mention it. Assumption: rates, clip, z
+and N are public.
 
 >>> from fl_sim.strategies.accounting.adjacency import Adjacency
 >>> from fl_sim.strategies.mechanism import PrivacyPlan
@@ -18,14 +20,20 @@ array([1.03, 1.66])
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
+from fl_sim.strategies.accounting import random_allocation
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig, gradients_or_steps
 from fl_sim.strategies.mechanism import Mechanism, Settings, UnreadSettings
+from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.primitives.limits import PrivacyError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,7 @@ class UserLevelDP(Mechanism):
 
     Attributes:
         local: how users train; ε does not depend on it, so records of the mechanism omit it.
+        epoch_rounds: t of random allocation, with q_u = 1/t; None for users who are sampled independently.
     """
 
     defaults: ClassVar = {
@@ -44,17 +53,45 @@ class UserLevelDP(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 1.0,
     }
-    keys = ("clip_quantile", "clip_learning_rate", "clip_count_noise")
+    keys = ("clip_quantile", "clip_learning_rate", "clip_count_noise", "sampling", "epoch_rounds")
     fixed_at_one = ("q_e", "q_s", "user_cap")
     protects = "one user: all of the user's sentences (entities only through the users who mention them)"
     headline = "epsilon_user"
 
     strategy: str = "user_level"
     local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig, compare=False)
+    epoch_rounds: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.epoch_rounds is not None:
+            random_allocation.check_epoch(self.epoch_rounds, self.q_u, "user_level")
+
+    @classmethod
+    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
+        epoch_rounds = privacy.get("epoch_rounds")
+        if privacy.get("sampling") != "random_allocation":
+            if epoch_rounds is not None:
+                raise PrivacyError(f"epoch_rounds is {epoch_rounds}; allowed: with sampling = random_allocation only")
+            return
+        if epoch_rounds is None:
+            raise PrivacyError("epoch_rounds is missing; allowed: a number of rounds, with random_allocation")
+        if privacy.get("q_u") is not None:
+            random_allocation.check_epoch(epoch_rounds, privacy["q_u"], "user_level")
+        if privacy.get("secure_noise"):
+            raise PrivacyError(
+                "secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson, because "
+                "a process that goes on after a crash would allocate its users afresh"
+            )
+
+    @classmethod
+    def numbers(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
+        epoch_rounds = privacy.get("epoch_rounds")
+        return super().numbers(privacy) | ({} if epoch_rounds is None else {"q_u": 1 / epoch_rounds})
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        return {"local": settings.local}
+        return {"local": settings.local, "epoch_rounds": settings.privacy.get("epoch_rounds")}
 
     @classmethod
     def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
@@ -64,5 +101,18 @@ class UserLevelDP(Mechanism):
     def client_rule(self, clip_norm: float) -> ClientRule:
         return gradients_or_steps(self.local.update or "steps", self.local, self.bounds(clip_norm))
 
+    def cohort(self, seed: int, server_round: int, num_users: int) -> npt.NDArray[np.int64]:
+        if self.epoch_rounds is None:
+            return super().cohort(seed, server_round, num_users)
+        return sampling.allocated_users(seed, server_round, num_users, self.epoch_rounds)
+
     def event(self) -> RoundEvent:
-        return RoundEvent("user_level", self.noise_multiplier, q_u=self.q_u)
+        return RoundEvent("user_level", self.noise_multiplier, q_u=self.q_u, epoch_rounds=self.epoch_rounds)
+
+    def rates_in_words(self) -> tuple[str, ...]:
+        if self.epoch_rounds is None:
+            return super().rates_in_words()
+        return (f"each user in one of every {self.epoch_rounds} rounds (random allocation)",)
+
+    def record(self) -> dict[str, Any]:
+        return super().record() | ({} if self.epoch_rounds is None else {"epoch_rounds": self.epoch_rounds})

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.manifest import comparable
 
 COVERAGE_FILE = "coverage.json"
 
@@ -146,7 +147,7 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:
-    used = corpus.manifest.tagger
+    measured, used = comparable(measured), comparable(corpus.manifest.tagger)
     different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
     if different:
         key = "tagger" if "tagger" in different else different[0]

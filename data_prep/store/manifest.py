@@ -17,6 +17,12 @@ from fl_sim.plugins import Registry
 
 MANIFEST_FILE = "manifest.json"
 
+STRUCTURED = "structured"
+"""The key of a tagger's description that says which version of the expressions looked for structured personal data."""
+
+OFF = "off"
+"""What that key says if nobody looked for it."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +54,8 @@ class Manifest(_Strict):
         sources: size and checksum of each source file, by its name, never its path.
         settings: how the sources were read.
         tagger: what marked the entities.
+        sought_labels: every label that the tagger can give and that counts, and those of the mentions, sorted; None in
+            a corpus of an earlier version.
         tools: versions.
         classes: the names that targets index, sorted; empty in a corpus without classes.
         notes: counts of bad text, by :class:`fl_sim.data_prep.readers.cleaning.Note`.
@@ -64,6 +72,7 @@ class Manifest(_Strict):
     sources: dict[str, FileRecord]
     settings: dict[str, Any]
     tagger: dict[str, str]
+    sought_labels: tuple[str, ...] | None = None
     tools: dict[str, str]
     classes: tuple[str, ...] = ()
     notes: dict[str, int] = {}
@@ -101,6 +110,15 @@ def read_manifest(folder: Path) -> Manifest:
 def tool_versions(tools: Iterable[str]) -> dict[str, str]:
     """Return the versions of the distributions ``tools``, and of those that shape every corpus."""
     return {tool: metadata.version(tool) for tool in ("fl-sim", "numpy", "pyarrow", *tools)}
+
+
+def comparable(tagger: Mapping[str, str]) -> dict[str, str]:
+    """Return a tagger's description for comparisons: where it does not say so, nobody looked for structured data.
+
+    >>> comparable({"tagger": "gold"})
+    {'structured': 'off', 'tagger': 'gold'}
+    """
+    return {STRUCTURED: OFF, **tagger}
 
 
 def plugin_record(registry: Registry, name: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ array([2, 1])
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,6 +179,29 @@ class Ownership:
         """
         positions, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
         return self.entity_ids[positions], counts
+
+    def without_entities(self, entities: Sequence[int]) -> Ownership:
+        """Return the incidence in which no sentence mentions any of ``entities``; their ids stay, without mentions."""
+        if not len(entities):
+            return self
+        dropped = np.zeros(self.num_entities, dtype=np.bool_)
+        dropped[np.asarray(entities, dtype=np.int64)] = True
+        return self._with_mentions(~dropped[self.entity_ids])
+
+    def restricted_to(self, kept: NDArray[np.bool_]) -> Ownership:
+        """Return the incidence in which only the sentences of the mask ``kept``, bool (S,), mention entities."""
+        return self._with_mentions(np.repeat(kept, self.entities_per_sentence))
+
+    def _with_mentions(self, kept: NDArray[np.bool_]) -> Ownership:
+        """Return the incidence with the mentions of the mask ``kept``, bool (nnz,), alone."""
+        before = np.concatenate(([0], np.cumsum(kept, dtype=np.int64)))
+        return replace(
+            self,
+            entity_offsets=before[self.entity_offsets],
+            entity_ids=self.entity_ids[kept],
+            stored_profiles=None,
+            check=False,
+        )
 
     def entity_contributions(self) -> EntityContributions:
         """Return the contribution bounds of every entity, without a Python loop."""

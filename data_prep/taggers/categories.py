@@ -104,8 +104,8 @@ GROUPS: Mapping[str, frozenset[Category]] = {
 """The groups that ``--entities`` takes, as in the paper. Every category has its own name, too (``date``, ``norp``)."""
 
 _IDENTIFIERS = """
-EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP_ADDRESS
-MAC_ADDRESS CRYPTO"""
+EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP
+IP_ADDRESS MAC_ADDRESS CRYPTO"""
 IDENTIFIERS = frozenset(_IDENTIFIERS.split())
 """Labels of identifiers and addresses that are recognised by their form alone."""
 
@@ -161,6 +161,11 @@ def possible_categories(label: str, labels: Collection[str] = ()) -> frozenset[C
     if plain == "DATE_TIME":
         return frozenset({Category.DATE, Category.TIME})
     return frozenset({category})
+
+
+def is_known(label: str) -> bool:
+    """Return whether :func:`category_of` knows what ``label`` means."""
+    return _plain(label) in _BY_LABEL
 
 
 @dataclass(frozen=True)

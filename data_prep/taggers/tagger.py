@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.manifest import comparable
 from fl_sim.data_prep.taggers.categories import Selection
-from fl_sim.data_prep.taggers.spans import unite
 
 GOLD = "gold"
 EVERYTHING = Selection.parse("all")
@@ -68,20 +68,32 @@ class Marking:
         kept, read = itertools.tee(sentences)
         tagged = self.tagger.tag(sentence.text for sentence in read)
         for sentence, mentions in zip(kept, tagged, strict=True):
-            counted = unite([self._gold_mentions(sentence), mentions]) if self.gold else mentions
+            counted = _joined(self._gold_mentions(sentence), mentions) if self.gold else mentions
             yield dataclasses.replace(sentence, mentions=counted)
 
     def describe(self) -> dict[str, str]:
         """Return what the manifest records: the tagger's description, ``gold``, and the entities that count."""
-        described = self.tagger.describe() if self.tagger else {"tagger": GOLD}
-        if self.gold and self.tagger:
-            described["tagger"] = f"{GOLD}+{described['tagger']}"
-        return described | describe_selection(self.selection)
+        described = comparable(self.tagger.describe() if self.tagger else {})
+        names = [*([GOLD] if self.gold else []), *filter(None, [described.get("tagger")])]
+        return {**described, "tagger": "+".join(names), **describe_selection(self.selection)}
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels that the tagger can give and the selection keeps; gold marks can have any."""
+        labels = self.tagger.labels if self.tagger else frozenset()
+        return frozenset(label for label in labels if self.selection.keeps(label, labels))
 
     def _gold_mentions(self, sentence: Sentence) -> tuple[Mention, ...]:
         if self.selection.everything:
             return sentence.mentions
         return tuple(mention for mention in sentence.mentions if self.selection.keeps(mention.label))
+
+
+def _joined(gold: tuple[Mention, ...], mentions: tuple[Mention, ...]) -> tuple[Mention, ...]:
+    """Return all gold mentions, several of one span too, and the mentions of other spans, by place."""
+    spans = {(mention.start, mention.end) for mention in gold}
+    added = [mention for mention in mentions if (mention.start, mention.end) not in spans]
+    return tuple(sorted((*gold, *added), key=lambda mention: (mention.start, mention.end))) if added else gold
 
 
 def describe_selection(selection: Selection) -> dict[str, str]:

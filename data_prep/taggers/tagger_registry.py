@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.store.manifest import plugin_record
+from fl_sim.data_prep.store.manifest import STRUCTURED, plugin_record
 from fl_sim.data_prep.taggers.categories import IDENTIFIERS, Selection
 from fl_sim.data_prep.taggers.parallel_tagger import ParallelTagger
 from fl_sim.data_prep.taggers.spans import unite
+from fl_sim.data_prep.taggers.structured_data import STRUCTURED_VERSION
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Marking, Tagger, describe_selection
 from fl_sim.plugins import PluginError, Registry
 
@@ -29,7 +30,10 @@ RULES = "rules"
 PATTERNS = "patterns"
 SPACY = "spacy"
 STANZA = "stanza"
-FORMS = "gold, rules, patterns, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or my_module:MyTagger"
+FORMS = (
+    "gold, rules, patterns, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or "
+    "my_module:MyTagger"
+)
 """The forms of a tagger's name; a + between two names unites their taggers."""
 
 TAGGERS = Registry(
@@ -39,6 +43,7 @@ TAGGERS = Registry(
         GOLD: "fl_sim.data_prep.taggers.tagger:Marking",
         RULES: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
         PATTERNS: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
+        STRUCTURED: "fl_sim.data_prep.taggers.structured_data:StructuredTagger",
         SPACY: "fl_sim.data_prep.taggers.spacy_tagger:SpacyTagger",
         STANZA: "fl_sim.data_prep.taggers.stanza_tagger:StanzaTagger",
     },
@@ -47,7 +52,7 @@ TAGGERS = Registry(
 )
 """Taggers by name. A built-in name decides by itself what follows its colon: ``spacy:x`` is never an import path."""
 
-_BEFORE_A_NAME = r"(?:gold|rules|patterns|stanza)(?:\+|$)|(?:spacy|stanza):|[A-Za-z_][\w.]*:[A-Za-z_]"
+_BEFORE_A_NAME = r"(?:gold|rules|patterns|structured|stanza)(?:\+|$)|(?:spacy|stanza):|[A-Za-z_][\w.]*:[A-Za-z_]"
 
 
 def make_marking(
@@ -56,6 +61,7 @@ def make_marking(
     has_gold: bool,
     entities: str = "all",
     high_recall: bool = False,
+    structured: bool = True,
     processes: int = 1,
     batch_size: int | None = None,
 ) -> Marking:
@@ -66,6 +72,7 @@ def make_marking(
         has_gold: whether the corpus marks its entities.
         entities: which mentions count (:meth:`fl_sim.data_prep.taggers.categories.Selection.parse`).
         high_recall: whether to unite the taggers with ``rules`` and ``patterns``.
+        structured: whether to look for structured personal data besides (:mod:`.structured_data`).
         processes: as of :func:`make_tagger`.
         batch_size: as of :func:`make_tagger`.
 
@@ -82,7 +89,9 @@ def make_marking(
     others = tuple(name for name in chosen if name != GOLD)
     if GOLD in chosen:
         TAGGERS.load(GOLD)
-    tagger = make_tagger(others, selection=selection, processes=processes, batch_size=batch_size) if others else None
+    if not others:
+        return Marking(True, _united((), selection, None, structured) if structured else None, selection)
+    tagger = make_tagger(others, selection=selection, structured=structured, processes=processes, batch_size=batch_size)
     return Marking(GOLD in chosen, tagger, selection)
 
 
@@ -90,6 +99,7 @@ def make_tagger(
     names: str | Sequence[str],
     *,
     selection: Selection = EVERYTHING,
+    structured: bool = False,
     processes: int = 1,
     batch_size: int | None = None,
 ) -> Tagger:
@@ -98,6 +108,7 @@ def make_tagger(
     Args:
         names: one name, names joined by +, or a sequence of such.
         selection: which mentions to keep.
+        structured: whether to look for structured personal data besides; the manifest of a corpus records it.
         processes: how many processes share the texts. More than 1 need ``if __name__ == "__main__"`` in a script.
         batch_size: texts that a spaCy pipeline takes at once.
 
@@ -110,7 +121,7 @@ def make_tagger(
         raise CorpusError("the gold tagger marks the sentences of a corpus; it finds nothing in a text")
     if processes < 1:
         raise CorpusError(f"tagging processes must be at least 1, not {processes}")
-    make = functools.partial(_united, parsed, selection, batch_size)
+    make = functools.partial(_united, parsed, selection, batch_size, structured)
     return make() if processes == 1 else ParallelTagger(make, processes)
 
 
@@ -145,10 +156,17 @@ def with_high_recall(names: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class UnitedTagger:
-    """Unites taggers: every span that any member finds and the selection keeps (:func:`spans.unite`)."""
+    """Unites taggers: every span that any member finds and the selection keeps (:func:`spans.unite`).
+
+    Attributes:
+        members: by name.
+        selection: which mentions to keep.
+        structured: whether :data:`STRUCTURED` joined the members that were named.
+    """
 
     members: Mapping[str, Tagger]
     selection: Selection = EVERYTHING
+    structured: bool = False
 
     @property
     def labels(self) -> frozenset[str]:
@@ -166,15 +184,19 @@ class UnitedTagger:
             yield unite([_identifiers(groups), *groups])
 
     def describe(self) -> dict[str, str]:
-        """Return a single member's description as it is; of several, each key with the member's number before it."""
-        described = [member.describe() for member in self.members.values()]
-        if len(described) == 1:
-            return described[0] | describe_selection(self.selection)
-        numbered = {
-            f"{number}.{key}": value for number, one in enumerate(described, start=1) for key, value in one.items()
-        }
-        names = "+".join(one["tagger"] for one in described)
-        return {"tagger": names} | numbered | describe_selection(self.selection)
+        """Return a single member's description as it is; of several, each key with the member's number before it.
+
+        ``structured`` says which version of the expressions joined them; without it none did.
+        """
+        named = [name for name in self.members if name != STRUCTURED or not self.structured]
+        described = [self.members[name].describe() for name in named]
+        if len(described) > 1:
+            numbered = {
+                f"{number}.{key}": value for number, one in enumerate(described, 1) for key, value in one.items()
+            }
+            described = [{"tagger": "+".join(one["tagger"] for one in described)} | numbered]
+        version = {STRUCTURED: STRUCTURED_VERSION} if STRUCTURED in self.members else {}
+        return (described[0] if described else {}) | version | describe_selection(self.selection)
 
 
 @dataclass(frozen=True)
@@ -266,7 +288,7 @@ def _identifiers(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
     return [mention for group in groups for mention in group if mention.label in IDENTIFIERS]
 
 
-def _united(names: Sequence[str], selection: Selection, batch_size: int | None) -> UnitedTagger:
+def _united(names: Sequence[str], selection: Selection, batch_size: int | None, structured: bool) -> UnitedTagger:
     members: dict[str, Tagger] = {}
     both = {RULES, PATTERNS} <= set(names)
     for name in names:
@@ -274,7 +296,10 @@ def _united(names: Sequence[str], selection: Selection, batch_size: int | None) 
             name = f"{RULES}+{PATTERNS}"  # the same as the two, in one pass
         if name not in members:
             members[name] = _single(name, batch_size)
-    return UnitedTagger(members, selection)
+    joins = structured and STRUCTURED not in members
+    if joins:
+        members[STRUCTURED] = _single(STRUCTURED, batch_size)
+    return UnitedTagger(members, selection, joins)
 
 
 def _single(name: str, batch_size: int | None) -> Tagger:
@@ -287,6 +312,8 @@ def _single(name: str, batch_size: int | None) -> Tagger:
         return TAGGERS.load(SPACY)(rest, batch_size=batch_size)
     if kind == STANZA:
         return TAGGERS.load(STANZA)(rest or "en")
+    if kind == STRUCTURED:
+        return TAGGERS.load(STRUCTURED)()
     return PluginTagger.load(name)
 
 

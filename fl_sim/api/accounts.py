@@ -51,6 +51,7 @@ def account(
     clipping: Clipping = "sentence",
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
+    epoch_rounds: int | None = None,
 ) -> Figures:
     """Return ε of a training, with the figures and the names of ``fl-sim account --json``.
 
@@ -66,18 +67,21 @@ def account(
         clipping: what is clipped besides the user's sum: "sentence", or "user" for nothing.
         user_sentences: n', the bound on the protected user's sentences.
         entity: the contribution bound of the protected entity.
+        epoch_rounds: t of random allocation ("user_level" only): each user takes part in one of every t rounds, so that
+            q_u is 1/t. By default users are sampled independently.
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust`` (which also holds for an entity
         that the tagger missed), inf where nothing can be proven, each with the δ that is proven at it;
-        ``epsilon_user_rdp``, a second opinion; and the settings.
+        ``epsilon_user_rdp``, a second opinion (not under random allocation); and the settings.
 
     Raises:
         PrivacyError: a value is impossible.
     """
     if 0 < noise_multiplier < LEAST_NOISE:
         raise PrivacyError(f"noise_multiplier is {noise_multiplier:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
-    event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping)
+    q_u = _user_rate(q_u, epoch_rounds)
+    event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
     user, both = adjacencies(user_sentences, entity)
     figures: Figures = {"strategy": strategy} | _settings(event) | {"rounds": rounds, "delta": delta}
     figures |= _protected(both)
@@ -103,6 +107,7 @@ def calibrate(
     clipping: Clipping = "sentence",
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
+    epoch_rounds: int | None = None,
 ) -> float:
     """Return the noise multiplier, or another setting, that meets a target ε.
 
@@ -127,7 +132,8 @@ def calibrate(
     count = 1 if solve_for == "rounds" else int(_needed("rounds", rounds, solve_for))
     if 0 < z < LEAST_NOISE:
         raise PrivacyError(f"noise_multiplier is {z:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
-    event = RoundEvent(strategy, z, q_u, q_e, q_s, user_cap, clipping)
+    q_u = _user_rate(q_u, epoch_rounds)
+    event = RoundEvent(strategy, z, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
     user, both = adjacencies(user_sentences, entity)
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
@@ -186,7 +192,9 @@ def account_runs(
         delta: δ, in (0, 1).
         user_sentences: n', the bound on the protected user's sentences.
         entity: the contribution bound of the protected entity.
-        joined_at: the round in which the protected user and entity joined; of a single run only.
+        joined_at: the round in which the protected user and entity joined, of a single run only: no sentence of the
+            user, and none that mentions the entity, detected or not, was in the corpus before. The robust figure does
+            not rely on detection, so it counts all releases (``releases_robust``).
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust``, inf where nothing can be proven,
@@ -216,6 +224,11 @@ def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, 
     return Adjacency(user_sentences), Adjacency(user_sentences, entity_bound)
 
 
+def _user_rate(q_u: float, epoch_rounds: int | None) -> float:
+    """Return q_u, which random allocation sets to 1/t unless it is given."""
+    return q_u if epoch_rounds is None or q_u != 1 else 1 / max(epoch_rounds, 1)
+
+
 def _needed(name: str, value: float | None, solve_for: str) -> float:
     if value is None:
         raise PrivacyError(f"{name} is missing; allowed: a value is needed to solve for {solve_for}")
@@ -232,13 +245,16 @@ def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, del
 def _second_opinion(event: RoundEvent, user: Adjacency, rounds: int, delta: float) -> Figures:
     from fl_sim.strategies.accounting import rdp
 
+    if event.epoch_rounds is not None:
+        return {}
     return {"epsilon_user_rdp": float(rdp.epsilon_curve(event, user, [rounds], delta)[0])}
 
 
 def _settings(event: RoundEvent) -> Figures:
     names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
     clipping = "sentence" if event.clips_sentences else "user"
-    return {name: getattr(event, name) for name in names} | {"clipping": clipping}
+    epochs = {} if event.epoch_rounds is None else {"epoch_rounds": event.epoch_rounds}
+    return {name: getattr(event, name) for name in names} | {"clipping": clipping} | epochs
 
 
 def _protected(adjacency: Adjacency) -> Figures:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from fl_sim.api.accounts import EntityBound, adjacencies
@@ -20,6 +21,9 @@ from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, Privacy
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Case, Finding
+    from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit
+    from fl_sim.auditing.real_rounds.round_sensitivity import RoundDifference
+    from fl_sim.auditing.recorded_runs.ledger_audit import LedgerAudit
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 AuditedUnit = Literal["user", "entity", "user_entity"]
@@ -140,6 +144,113 @@ def audit_published(
         if knowers[unit] or unit == "user"
     ]
     return _findings(cases, trials, seed, confidence, pin_noise, progress)
+
+
+def audit_real_rounds(
+    cases: Sequence[str] = (),
+    *,
+    canaries: int = 256,
+    rounds: int = 30,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    mutation: str | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+    progress: Callable[[str], None] = lambda name: None,
+) -> list[CanaryAudit]:
+    """Train a real model once per case with random canaries, as ``fl-sim audit --random-canaries`` does.
+
+    Args:
+        cases: keys of :data:`fl_sim.auditing.real_rounds.canary_cases.CASES`; default: all.
+        canaries: m, each included with probability ½.
+        rounds: T.
+        delta: δ.
+        noise_multiplier: z; None for that of the case.
+        mutation: breaks the product on purpose (:data:`fl_sim.auditing.real_rounds.round_faults.FAULTS`).
+        seed: of all draws.
+        confidence: with which the bounds of one case hold together.
+        progress: called with each case and each round.
+
+    Raises:
+        PrivacyError: a value is impossible.
+    """
+    from fl_sim.auditing.real_rounds.canary_cases import CASES, audit_case
+
+    audits = []
+    for name in cases or tuple(CASES):
+        with _broken(mutation):
+            audits.append(
+                audit_case(
+                    name,
+                    canaries=canaries,
+                    rounds=rounds,
+                    delta=delta,
+                    noise_multiplier=noise_multiplier,
+                    seed=seed,
+                    confidence=confidence,
+                    progress=_of_rounds(progress, name, rounds),
+                )
+            )
+    return audits
+
+
+def audit_sensitivity(
+    *, mutation: str | None = None, seed: int = 0, progress: Callable[[str], None] = lambda name: None
+) -> list[RoundDifference]:
+    """Compare real rounds on adjacent corpora without noise, as ``fl-sim audit --sensitivity`` does.
+
+    Args:
+        mutation: breaks the product on purpose, as for :func:`audit_real_rounds`.
+        seed: of all draws.
+        progress: called with each case.
+
+    Raises:
+        PrivacyError: there is no such mutation.
+    """
+    from fl_sim.auditing.real_rounds.round_sensitivity import SENSITIVITY_CASES, measure_rounds
+
+    with _broken(mutation):
+        return [
+            difference
+            for name in SENSITIVITY_CASES
+            for difference in measure_rounds(name, seed=seed, progress=progress)
+        ]
+
+
+def audit_ledgers(
+    folders: Sequence[str], *, seed: int = 0, progress: Callable[[str], None] = lambda name: None
+) -> list[LedgerAudit]:
+    """Check the ledgers of run folders against their records and metrics, as ``fl-sim audit --ledger`` does.
+
+    Args:
+        folders: run folders.
+        seed: of the simulated attack.
+        progress: called with each folder.
+
+    Raises:
+        ResultsError: a folder is no run folder.
+    """
+    from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
+
+    audits = []
+    for folder in folders:
+        progress(str(folder))
+        audits.append(audit_ledger(folder, seed=seed))
+    return audits
+
+
+def _of_rounds(progress: Callable[[str], None], name: str, rounds: int) -> Callable[[int], None]:
+    """Return ``progress`` as a function of the round of the case ``name``."""
+    return lambda number: progress(f"{name}, round {number} of {rounds}")
+
+
+def _broken(mutation: str | None) -> AbstractContextManager[None]:
+    """Return a block in which the product has the fault ``mutation``; None for the intact product."""
+    if mutation is None:
+        return nullcontext()
+    from fl_sim.auditing.real_rounds.round_faults import fault
+
+    return fault(mutation)
 
 
 def _units(units: Sequence[AuditedUnit], user_sentences: float, entity: EntityBound) -> dict[AuditedUnit, Adjacency]:

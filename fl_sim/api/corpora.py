@@ -69,6 +69,7 @@ def prepare(
     tagger: str | Sequence[str] | None = None,
     entities: str = "all",
     high_recall: bool = False,
+    structured: bool = True,
     processes: int = 1,
     identity: Identity = DEFAULT_IDENTITY,
     cleaning: Cleaning | None = None,
@@ -87,6 +88,7 @@ def prepare(
             tagger that is installed.
         entities: which mentions count, such as "person,org".
         high_recall: unite the tagger with rules and patterns.
+        structured: look for e-mail addresses, phone numbers and other structured personal data, too.
         processes: how many processes tag side by side.
         identity: which mentions are one entity (docs/identity.md).
         cleaning: how bad text is treated.
@@ -111,7 +113,12 @@ def prepare(
     marking = None
     if not getattr(reader, "generated", False):
         marking = make_marking(
-            tagger, has_gold=raw.has_gold, entities=entities, high_recall=high_recall, processes=processes
+            tagger,
+            has_gold=raw.has_gold,
+            entities=entities,
+            high_recall=high_recall,
+            structured=structured,
+            processes=processes,
         )
     if joined_at is not None:
         return pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity).corpus

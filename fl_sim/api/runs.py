@@ -12,8 +12,8 @@
 ...         engine__name="inline",
 ...         evaluation__max_sentences=10,
 ...     )
-...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_user"], 3))
-True 2 0.015
+...     print(run.finished, len(run.metrics), round(run.epsilon["epsilon_any"], 3))
+True 2 0.014
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str 
     Args:
         runs: at least one, each open or as the path of its folder.
         x: "round" draws ε against training steps, "epsilon" utility against ε; None draws both side by side.
-        unit: whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default ``user_entity_p95``, but every unit for
-            a single run against its steps.
+        unit: whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default that of any user with any entity, or
+            ``user_entity_p95`` if a run sets no bound on entities, but every unit for a single run against its steps.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, or a run has no metrics yet.
@@ -211,8 +211,7 @@ def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str 
     folders = [run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]
     if x == "round" and len(folders) == 1 and unit is None:
         return Plot(plots.epsilon_figure(folders[0]))
-    chosen = unit or plots.DEFAULT_UNIT
-    return Plot(plots.two_panel_figure(folders, chosen) if x is None else plots.overlay_figure(folders, x, chosen))
+    return Plot(plots.two_panel_figure(folders, unit) if x is None else plots.overlay_figure(folders, x, unit))
 
 
 def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:

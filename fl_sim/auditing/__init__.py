@@ -13,4 +13,7 @@ code or the proof is wrong (docs/audit.md).
 * :mod:`~fl_sim.auditing.mutations`: broken mechanisms that an audit must refute.
 * :mod:`~fl_sim.auditing.canaries`: one-run auditing of a real training.
 * :mod:`~fl_sim.auditing.audit_table`: the table of all mechanisms and their claims.
+* :mod:`~fl_sim.auditing.one_run`: bounds from the canaries of a single training.
+* :mod:`~fl_sim.auditing.real_rounds`: random canaries and adjacent rounds through the real model and clients.
+* :mod:`~fl_sim.auditing.recorded_runs`: the ledger of a run, and enforced contribution bounds.
 """

@@ -18,6 +18,7 @@ from typing import Any
 
 from fl_sim.auditing.cases import Case, Finding, examine, own_case, published_case
 from fl_sim.auditing.published_round import AS_CODED, Defects, adamw_update_norm
+from fl_sim.formats import round_down, round_up
 from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -187,11 +188,11 @@ def markdown(table: Table) -> str:
         cells = [
             row.mechanism,
             _protected(row.entity_users),
-            _number(finding.case.as_published),
-            _number(finding.epsilon_proven if finding.case.proven else None),
-            _number(finding.epsilon_lower) + ("" if finding.as_published_holds is not False else " (claim refuted)"),
-            _number(gaussian.epsilon if gaussian else None),
-            _number(finding.epsilon_lower_model),
+            _upper(finding.case.as_published),
+            _upper(finding.epsilon_proven if finding.case.proven else None),
+            _lower(finding.epsilon_lower) + ("" if finding.as_published_holds is not False else " (claim refuted)"),
+            _lower(gaussian.epsilon if gaussian else None),
+            _lower(finding.epsilon_lower_model),
             str(finding.audit.trials),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -206,5 +207,9 @@ def _protected(entity_users: int) -> str:
     )
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+def _upper(value: float | None) -> str:
+    return "–" if value is None else round_up(value, 3)
+
+
+def _lower(value: float | None) -> str:
+    return "–" if value is None else round_down(value, 3)

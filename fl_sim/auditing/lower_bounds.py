@@ -269,16 +269,28 @@ def one_run_lower_bound(
     Raises:
         PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
     """
+    failure = (1 - confidence) / len(shares)
+    tried = (ranked_guesses(included, scores, share) for share in shares)
+    return max(_one_run_epsilon(len(scores), guesses, correct, delta, failure) for guesses, correct in tried)
+
+
+def ranked_guesses(included: NDArray[np.bool_], scores: Floats, share: float) -> tuple[int, int]:
+    """Return the number of guesses and of right ones: the highest scores are included, as many lowest are left out.
+
+    Args:
+        included: whether each canary was included, bool (m,).
+        scores: the attack's scores, float64 (m,).
+        share: the share of the canaries to guess, in (0, 1].
+
+    Raises:
+        PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
+    """
     if len(included) != len(scores) or len(included) < 2:
         raise PrivacyError(f"canaries are {len(included)} with {len(scores)} scores; allowed: a score each, at least 2")
     order = np.argsort(scores, kind="stable")
-    failure = (1 - confidence) / len(shares)
-    largest = 0.0
-    for share in shares:
-        per_side = max(1, int(share * len(scores) / 2))
-        correct = int((~included[order[:per_side]]).sum() + included[order[-per_side:]].sum())
-        largest = max(largest, _one_run_epsilon(len(scores), 2 * per_side, correct, delta, failure))
-    return largest
+    per_side = max(1, int(share * len(scores) / 2))
+    right = (~included[order[:per_side]]).sum() + included[order[-per_side:]].sum()
+    return 2 * per_side, int(right)
 
 
 def _one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, failure: float) -> float:

@@ -3,8 +3,8 @@
 >>> with ProgressBar(quiet=True) as bar:
 ...     isinstance(bar, Observer)
 True
->>> _describe({"perplexity": 212.4, "epsilon_user": 0.5, "epsilon_user_entity_p95": 1.25})
-'perplexity 212.4, ε user 0.50, user+entity 1.25'
+>>> _describe({"perplexity": 212.4, "epsilon_any": 1.25, "epsilon_user": 0.5})
+'perplexity 212.4, ε any 1.25, user 0.500'
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rich.progress import (
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_INTERRUPTED
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
+from fl_sim.formats import epsilon_in_words
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 
@@ -106,4 +107,4 @@ def _progress(console: Console) -> Progress:
 
 def _describe(row: Mapping[str, Any]) -> str:
     measured = [f"{u.column} {u.show(row[u.column])}, " for u in UTILITIES.values() if u.column in row]
-    return f"{''.join(measured)}ε user {row['epsilon_user']:.2f}, user+entity {row['epsilon_user_entity_p95']:.2f}"
+    return f"{''.join(measured)}{epsilon_in_words(row)}"

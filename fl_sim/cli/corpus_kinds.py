@@ -102,5 +102,9 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     )
     either.add_argument("--append", action="store_true", help="add to the corpus there; its ids and files stay")
     group.add_argument(
-        "--joined-at", type=int, metavar="ROUND", help="with --append: the first round that may sample the new part"
+        "--joined-at",
+        type=int,
+        metavar="ROUND",
+        help="with --append: the first round that may sample the new part; an entity joins then only if no earlier "
+        "part mentions it, detected or not",
     )

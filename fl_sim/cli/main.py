@@ -29,6 +29,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "identity": (_CORPUS, "compare entities and their contributions by identity setting"),
         "ner": (_CORPUS, "train a tagger, or evaluate one against gold entities"),
         "deidentify": (_CORPUS, "remove entities, or replace them by categories or surrogates"),
+        "public-weights": (_CORPUS, "write weights of names, from the frequencies in a public corpus"),
     },
     "runs": {
         "run": (_RUN, "simulate a private training run"),
@@ -97,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog="fl-sim", help=argparse.SUPPRESS)
     for group in VERBS.values():
         for name, (package, _) in group.items():
-            verbs.add_parser(name, module=f"fl_sim.{package}.{name}_command")
+            verbs.add_parser(name, module=f"fl_sim.{package}.{name.replace('-', '_')}_command")
     return parser
 
 
@@ -105,7 +106,7 @@ def _help() -> str:
     """Return the head of the help screen: what the program does, and the verbs by group."""
     lines = ["Simulate federated learning with user-entity differential privacy.", ""]
     for group, verbs in VERBS.items():
-        lines += [f"{group}:", *(f"  {name:<12}{words}" for name, (_, words) in verbs.items()), ""]
+        lines += [f"{group}:", *(f"  {name:<11} {words}" for name, (_, words) in verbs.items()), ""]
     return "\n".join([*lines, "fl-sim VERB --help shows the flags of a verb."])
 
 

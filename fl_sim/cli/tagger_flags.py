@@ -23,12 +23,18 @@ def add_tagger(parser: argparse.ArgumentParser) -> None:
         "--tagger",
         action="append",
         metavar="NAME",
-        help="gold, rules, patterns, spacy:NAME_OR_PATH or stanza[:LANGUAGE]; join several with + or repeat "
-        "--tagger (default: gold marks if any, else the best pipeline that is installed)",
+        help="gold, rules, patterns, structured, spacy:NAME_OR_PATH or stanza[:LANGUAGE]; join several with + or "
+        "repeat --tagger (default: gold marks if any, else the best pipeline that is installed)",
     )
     group.add_argument("--entities", default="all", metavar="WHAT", help="org,loc,gpe,pii,person,misc or all (default)")
     group.add_argument(
         "--high-recall", action="store_true", help="add rules and patterns: fewer misses, more false alarms"
+    )
+    group.add_argument(
+        "--no-structured",
+        dest="structured",
+        action="store_false",
+        help="do not look for e-mail and IP addresses, URLs, phone, card, account and social security numbers",
     )
     group.add_argument(
         "--processes", type=int, default=1, metavar="N", help="processes that tag in parallel (default 1)"
@@ -54,6 +60,7 @@ def marking_of(args: argparse.Namespace, has_gold: bool) -> Marking:
         has_gold=has_gold,
         entities=args.entities,
         high_recall=args.high_recall,
+        structured=args.structured,
         processes=args.processes,
         batch_size=args.batch_size,
     )

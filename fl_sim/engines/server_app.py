@@ -23,6 +23,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment
+from fl_sim.formats import epsilon_in_words
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.storage.utility import UTILITIES
 
@@ -105,8 +106,7 @@ def describe_row(row: Mapping[str, Any], rounds: int) -> str:
     """Return a round's metrics in one line."""
     parts = [f"round {row['round']}/{rounds}"]
     parts += [f"{u.column} {u.show(row[u.column])}" for u in UTILITIES.values() if u.column in row]
-    parts.append(f"ε user {row['epsilon_user']:.3g}")
-    parts.append(f"ε user+entity (p95) {row['epsilon_user_entity_p95']:.3g}")
+    parts.append(epsilon_in_words(row))
     if row.get("failed_nodes"):
         parts.append(f"{row['failed_nodes']} nodes failed and count as zero")
     return ", ".join(parts)

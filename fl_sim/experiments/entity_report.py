@@ -13,8 +13,9 @@ distribution of ε over them. It is computed from the private corpus without noi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ import numpy.typing as npt
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import entity_profiles as profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profile_bounds import Bounds, bound_all
 
@@ -89,13 +92,80 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
     """
     if ownership.num_entities == 0:
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
-    distinct, profile_of = _distinct(ownership.entity_profiles())
     event = training.event
+    distinct, profile_of = _distinct(ownership.entity_profiles())
     accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
     detected = _bounds(accountant, distinct, profile_of, evaluations)
     robust = detected if event.q_e == 1 else _bounds(accountant.robust(), distinct, profile_of, evaluations)
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
     return EntityEpsilons(distinct, profile_of, detected, robust, user)
+
+
+def bounded_entity_epsilons(
+    bounds: EnforcedBounds, training: Training, population: int, evaluations: int = EVALUATIONS
+) -> EntityEpsilons:
+    """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
+
+    Where sentences have weights, or those of an entity displace others of their users, ε is that of the entity's
+    contribution bound: its users, its largest user and its sentences, or their sum of weights. Elsewhere it is that of
+    :func:`entity_epsilons`.
+
+    Args:
+        bounds: the corpus and the weights of its sentences.
+        training: mechanism, rounds, δ and n'.
+        population: N.
+        evaluations: as for :func:`entity_epsilons`.
+    """
+    guarantee = bounds.guarantee
+    if guarantee.weighted or guarantee.with_entity(NO_ENTITY).displaced:
+        entities = _within_contributions(bounds, training)
+    else:
+        entities = entity_epsilons(bounds.kept, training, evaluations)
+    most = epsilon_of_any(guarantee, training, population)
+    return replace(entities, detected=_at_most(entities.detected, most))
+
+
+def _at_most(bounds: Bounds, most: float) -> Bounds:
+    """Return bounds no larger than ``most``, which bounds the same ε, perhaps on a finer grid."""
+    return Bounds(np.minimum(bounds.upper, most), np.minimum(bounds.lower, most), bounds.evaluations)
+
+
+def _within_contributions(bounds: EnforcedBounds, training: Training) -> EntityEpsilons:
+    """Return ε of every entity from its contribution bound."""
+    guarantee = bounds.guarantee
+    contributions = bounds.contributions()
+    each = contributions.sentences if guarantee.weighted else contributions.max_per_user
+    distinct, profile_of = _distinct(bounds.kept.entity_profiles())
+    keys = np.stack([profile_of, contributions.users, each, contributions.sentences], axis=1)
+    rows, index = np.unique(keys, axis=0, return_inverse=True)
+
+    def epsilons(event: RoundEvent) -> Bounds:
+        limits, limit_of = np.unique(rows[:, 1:], axis=0, return_inverse=True)
+        figures = np.array([_epsilon_within(event, training, guarantee, *limit) for limit in limits.tolist()])
+        return Bounds(figures[limit_of.ravel()], figures[limit_of.ravel()], len(limits))
+
+    event = training.event
+    detected = epsilons(event)
+    robust = detected if event.q_e == 1 else epsilons(event.robust())
+    user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
+    return EntityEpsilons([distinct[row] for row in rows[:, 0]], index.ravel(), detected, robust, user)
+
+
+def _epsilon_within(
+    event: RoundEvent, training: Training, guarantee: Guarantee, users: int, each: int, sentences: int
+) -> float:
+    """Return ε of any user with an entity in ≤ ``users`` users, ≤ ``each`` sentences of one, ≤ ``sentences``."""
+    bound = ContributionBound(users, each, sentences, weighted=guarantee.weighted)
+    return accounting.epsilon(event, guarantee.with_entity(bound), training.rounds, training.delta)
+
+
+def epsilon_of_any(guarantee: Guarantee, training: Training, population: int) -> float:
+    """Return ε of any user with any entity; ∞ if no bound on entities is enforced."""
+    units = guarantee.units(clips_sentences=training.event.clips_sentences, population=population)
+    if not units or not guarantee.covers_any_entity:
+        return math.inf
+    events = {False: training.event, True: training.event.robust()}
+    return max(accounting.epsilon(events[u.robust], u.adjacency, training.rounds, training.delta) for u in units)
 
 
 def summarise(

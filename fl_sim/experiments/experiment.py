@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -29,13 +30,16 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
+from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
     build_model,
     check_rule_of,
+    declared_names,
     held_out_split,
     open_corpus,
     task_of,
@@ -43,7 +47,7 @@ from fl_sim.experiments.run_inputs import (
 )
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
-from fl_sim.storage import environment, model_files
+from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
@@ -164,13 +168,17 @@ class Experiment:
         cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
     ) -> Experiment:
         corpus = open_corpus(config)
-        planned = plan_run(config, corpus.ownership(config.corpus.train_split))
+        earlier = earlier_of(config, corpus.fingerprint)
+        ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
+        planned = plan_run(config, ownership, names=names, earlier=earlier)
         check_rule_of(planned.plan.mechanism)
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
-        experiment = cls(config, corpus, planned, model, folder, claim, Ledger.create(folder.path), observers)
+        model_lineage.write_ancestors(folder.path, earlier.lineage)
+        ledger = Ledger.create(folder.path, earlier.heads)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers)
         experiment._announce(None)
         return experiment
 
@@ -186,9 +194,13 @@ class Experiment:
         all_observers = _observers(config, observers)
         corpus = record.open_corpus(folder)
         ownership = corpus.ownership(config.corpus.train_split)
-        planned = plan_run(config, ownership, noise_multiplier=record.noise_multiplier)
+        names = declared_names(config, corpus)
+        earlier = earlier_of_record(config, folder.path, corpus.fingerprint)
+        z = record.noise_multiplier
+        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier)
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
+        earlier.check_ledger(ledger)
         if result is not None:
             ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
@@ -286,6 +298,7 @@ class Experiment:
         metrics = self.folder.metrics()
         rounds = int(metrics["round"].iloc[-1])
         self._model.save(self.folder.model_dir)
+        model_lineage.write_model(self.folder.model_dir, self._privacy_spent.lineage())
         from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
 
         result = {
@@ -297,13 +310,18 @@ class Experiment:
                 "users": self._strategy.federation.num_users,
                 "sentences": len(self._train),
                 "coverage": self._coverage and self._coverage.summary(),
+                "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
             **self._utility(metrics),
             **self._privacy_spent.total(),
+            **self._privacy_spent.attacker(),
             "ledger": self._privacy_spent.head(),
             model_files.KEY: model_files.checksums(self.folder.model_dir),
+            **self.planned.earlier.record(),
             **self.planned.protected.record(),
+            **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
+            "settings_from_corpus": self.config.privacy.settings_from_corpus,
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)
@@ -346,6 +364,15 @@ class Experiment:
         )
         return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
 
+    def _save_weights(self) -> str | None:
+        """Write the weights of the sentences for the workers; None if all are 1."""
+        bounds = self.planned.bounds
+        if not bounds.enforces:
+            return None
+        path = self._encoded / "weights.npy"
+        np.save(path, bounds.weights)
+        return str(path)
+
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config
         workspace = WorkspaceSpec(
@@ -354,6 +381,8 @@ class Experiment:
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             features=None if self._features is None else str(self._features),
+            weights=self._save_weights(),
+            public_entities=self.planned.bounds.names.public,
             task=config.task,
             model=config.model,
             seed=config.seed,

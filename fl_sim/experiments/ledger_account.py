@@ -14,19 +14,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, since, together
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, epsilon_of_any, since, together
 
 
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
-    """Return the ledgers of run folders, checked; those of finished runs also against the head hash in the result.
+    """Return the ledgers of run folders and of their ancestors, each run once, those that started first in front.
+
+    Ledgers are checked, those of finished runs also against the head hash in the result. The last is that of the last
+    folder. A run that went on after another one had started from its model counts with all of its releases.
 
     Raises:
         LedgerError: a ledger is missing, changed, cut off or reordered.
         ResultsError: the run's result is corrupt.
     """
-    ledgers = []
+    ledgers: list[Ledger] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise LedgerError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
@@ -34,7 +38,22 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
         if (folder / "result.json").exists():
             ledger.check_head((RunFolder.open(folder).result or {}).get("ledger") or {})
         ledgers.append(ledger)
-    return ledgers
+    given = {ledger.run: ledger for ledger in ledgers}
+    ancestors: dict[str, Ledger] = {}
+    for ancestor in (ancestor for ledger in ledgers for ancestor in model_lineage.ancestor_ledgers(ledger)):
+        known = given.get(ancestor.run) or ancestors.get(ancestor.run)
+        longer, shorter = _by_length(ancestor, known) if known is not None else (ancestor, ancestor)
+        longer.check_head(shorter.head)
+        if ancestor.run in given:
+            ledgers = [longer if ledger.run == longer.run else ledger for ledger in ledgers]
+        else:
+            ancestors[ancestor.run] = longer
+    return [*ancestors.values(), *ledgers]
+
+
+def _by_length(one: Ledger, other: Ledger) -> tuple[Ledger, Ledger]:
+    """Return two copies of a ledger, the one with more releases first."""
+    return (one, other) if len(one.entries) > len(other.entries) else (other, one)
 
 
 def account_for(
@@ -43,31 +62,38 @@ def account_for(
     """Return ε of all releases that ``ledgers`` record.
 
     Args:
-        ledgers: of runs on one corpus.
+        ledgers: of runs on one corpus, as :func:`read_ledgers` returns them.
         user: the protected user alone.
         both: the user together with an entity within a contribution bound.
         delta: δ, in (0, 1).
         joined_at: the round at which the protected user and entity joined, of a single run; None counts all releases.
+            An entity joined in that round only if no earlier sentence mentioned it, detected or not. So the robust ε,
+            which also holds if the tagger missed the entity, counts all releases, those of the run's ancestors too.
 
     Raises:
         LedgerError: the runs are not independent, or ``joined_at`` is not a round.
     """
-    entries = together(ledgers)
+    entries = everything = together(ledgers)
     if joined_at is not None:
-        if len(ledgers) > 1:
-            raise LedgerError(f"joined-at is {joined_at}, of {len(ledgers)} runs; allowed: with one run only")
-        entries = since(entries, joined_at)
+        own = ledgers[-1]
+        given = [ledger for ledger in ledgers if ledger.run not in {head["run"] for head in own.ancestors}]
+        if len(given) > 1:
+            raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
+        entries = since(own.entries, joined_at)
     return {
         "releases": len(entries),
         "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
+        **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
-        **_epsilons(entries, user, both, delta),
-    }
-
-
-def _epsilons(entries: Sequence[Entry], user: Adjacency, both: Adjacency, delta: float) -> dict[str, float]:
-    return {
+        "epsilon_any": epsilon_of_any(everything, delta),
+        "mention_graph": _mention_graph(everything),
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
-        "epsilon_user_entity_robust": epsilon_of(entries, both, delta, robust=True),
+        "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),
     }
+
+
+def _mention_graph(entries: Sequence[Entry]) -> str:
+    """Return the mention graph for which ``epsilon_any`` of all entries holds: public if it is for any of them."""
+    graphs = {entry.terms.guarantee.mention_graph for entry in entries}
+    return "public" if "public" in graphs else "private"

@@ -17,15 +17,18 @@ A round that is released twice with different noise counts twice, so ε follows 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.guarantees import Guarantees
+from fl_sim.experiments.guarantees import Guarantees, unit_names
 from fl_sim.experiments.run_plan import Planned
+from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 
 
@@ -36,7 +39,9 @@ class PrivacySpent:
         self._ledger = ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._release = ReleaseRecord.of(planned.plan.mechanism, None if self._secure else config.seed)
+        self._release = ReleaseRecord.of(
+            planned.plan.mechanism, None if self._secure else config.seed, planned.bounds.guarantee
+        )
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
@@ -67,7 +72,8 @@ class PrivacySpent:
         if self._budget is not None:
             last = max(server_round, last - lost)
         if last + lost > planned.plan.rounds:
-            self._guarantees = Guarantees.of(replace(planned.plan, rounds=last + lost), planned.protected)
+            longer = replace(planned.plan, rounds=last + lost)
+            self._guarantees = Guarantees.of(longer, planned.protected, planned.earlier)
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
@@ -78,9 +84,34 @@ class PrivacySpent:
         """Return the number of all releases and every ε of them."""
         return self._figures(len(self._ledger.entries))
 
-    def head(self) -> dict[str, str | int]:
+    def attacker(self) -> dict[str, Any]:
+        """Return the largest true positive rates of a test for the protected unit, after all releases.
+
+        The unit is any user with any entity if its ε is finite, else any user.
+        """
+        plan, earlier = self._planned.plan, self._planned.earlier
+        total = self.total()
+        unit = "any" if math.isfinite(total["epsilon_any"]) else "user"
+        rounds, units = int(total["releases"]), self._planned.protected.units(plan.mechanism)
+        if rounds == 0 or math.isinf(total[f"epsilon_{unit}"]):
+            return {}
+        named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
+
+        def epsilon_at(delta: float) -> float:
+            at_delta = replace(plan, delta=delta)
+            return max(float(earlier.epsilon_curve(at_delta, name, one, [rounds])[0]) for name, one in named.items())
+
+        rates = {f"{rate:g}": largest_true_positive_rate(epsilon_at, rate) for rate in FALSE_POSITIVE_RATES}
+        return {"attacker": {"unit": unit, "largest_tpr_at_fpr": rates}}
+
+    def head(self) -> dict[str, Any]:
         """Return the head of the ledger, for the run's result and checkpoints."""
         return self._ledger.head
+
+    def lineage(self) -> Lineage:
+        """Return the lineage of the model after all releases of the ledger."""
+        units = self._planned.protected.units(self._planned.plan.mechanism)
+        return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""

@@ -18,7 +18,9 @@ from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.clients.tasks import Task, make_task
 from fl_sim.clients.training import check_client_rule
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.experiments.enforced_bounds import DeclaredNames
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.messages import MessageError
 
@@ -54,6 +56,25 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     if train == held_out:
         raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
     return corpus
+
+
+def declared_names(config: RunConfig, corpus: Corpus) -> DeclaredNames:
+    """Return what the configuration declares about the names in the training split, from public files.
+
+    Raises:
+        ConfigError, CorpusError: a file cannot be read, or is not of its format.
+    """
+    privacy, split = config.privacy, config.corpus.train_split
+    public: tuple[int, ...] = ()
+    weights = None
+    try:
+        if privacy.public_names is not None:
+            public = tuple(public_entities(corpus, split, privacy.public_names).tolist())
+        if privacy.public_weights is not None:
+            weights = entity_weights(corpus, split, privacy.public_weights)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be read ({error.strerror or error}); allowed: a file") from error
+    return DeclaredNames(public, weights)
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:
@@ -94,9 +115,13 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
     if corpus.feature_cache is not None:
         corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})
+    privacy = config.privacy
+    lists = {name: getattr(privacy, name) for name in ("public_names", "public_weights")}
+    files = {name: str(_absolute(file)) for name, file in lists.items() if file and file != SHIPPED}
+    privacy = privacy.model_copy(update=files)
     named = {"name": model.name, "tokenizer": model.tokenizer}
     folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
-    return config.model_copy(update={"corpus": corpus, "model": model.model_copy(update=folders)})
+    return config.model_copy(update={"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)})
 
 
 def _is_folder(name: str) -> bool:

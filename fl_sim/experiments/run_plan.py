@@ -13,16 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from fl_sim.clients.weighted_selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.guarantees import Guarantees, Protected, epsilon_name
+from fl_sim.experiments.enforced_bounds import DeclaredNames, EnforcedBounds
+from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected, unit_names
+from fl_sim.experiments.lineage import Earlier
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.formats import format_epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
+
+_MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +37,38 @@ class Planned:
 
     Attributes:
         plan: the mechanism, with the noise for a target filled in.
+        bounds: what users and entities contribute at most, and how the corpus keeps it.
         protected: the user and the entity that ε protects.
         guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
+        earlier: the releases on which the initial model rests.
     """
 
     plan: PrivacyPlan
+    bounds: EnforcedBounds
     protected: Protected
     guarantees: Guarantees
     rounds: int
     warnings: tuple[str, ...]
+    earlier: Earlier = NOTHING_EARLIER
 
 
-def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | None = None) -> Planned:
+def plan_run(
+    config: RunConfig,
+    ownership: Ownership,
+    noise_multiplier: float | None = None,
+    names: DeclaredNames | None = None,
+    earlier: Earlier = NOTHING_EARLIER,
+) -> Planned:
     """Return the plan of a run.
 
     Args:
         config: of the run.
         ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
+        names: the entities that the owner declares public, and public weights; None for none.
+        earlier: the releases on which the initial model rests.
 
     Raises:
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
@@ -58,17 +76,18 @@ def plan_run(config: RunConfig, ownership: Ownership, noise_multiplier: float | 
         PrivacyError: for a privacy parameter that is not allowed.
     """
     _check_corpus(config, ownership)
-    protected = Protected.of(ownership, config.privacy)
+    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames())
+    protected = Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
     plan = _untuned_plan(config, ownership)
-    target = config.privacy.target_epsilon
-    if target is not None:
+    _check_bounds(config.privacy, plan, bounds.guarantee)
+    if config.privacy.target_epsilon is not None:
         if noise_multiplier is None:
-            noise_multiplier = _noise_for_target(plan, target, protected.target(config.privacy.target_unit))
+            noise_multiplier = _noise_for_target(plan, config.privacy, protected, earlier)
         plan = plan.with_noise(noise_multiplier)
-    guarantees = Guarantees.of(plan, protected)
-    rounds = _rounds_within_budget(config.privacy, plan, guarantees)
-    warnings = (*_warnings(config, plan, protected, guarantees), *idle_settings(config))
-    return Planned(plan, protected, guarantees, rounds, warnings)
+    guarantees = Guarantees.of(plan, protected, earlier)
+    rounds = _rounds_within_budget(config.privacy, plan, protected, guarantees)
+    warnings = (*earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
+    return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier)
 
 
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
@@ -122,27 +141,66 @@ def _refuse_targets(privacy: PrivacyConfig) -> None:
             raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")
 
 
-def _noise_for_target(plan: PrivacyPlan, target: float, adjacency: Adjacency) -> float:
+def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
+    """Refuse bounds that the mechanism cannot use."""
+    event = plan.mechanism.event()
+    clips = event is not None and event.clips_sentences
+    if guarantee.bound_by == "weights" and not clips:
+        raise ConfigError(
+            f"privacy.entity_bound_by is weights under {privacy.strategy}; allowed: with a clip on every sentence, "
+            "because all users who mention an entity keep a weight"
+        )
+    if clips and guarantee.entity_users is not None and guarantee.entity_bound is None:
+        raise ConfigError(
+            f"privacy.entity_users is {guarantee.entity_users} without privacy.entity_bound; allowed: both, because "
+            f"{privacy.strategy} bounds sentences"
+        )
+
+
+def _noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:
+    units = _target_units("target_epsilon", privacy, plan, protected)
+    named = unit_names({protected.target_name(privacy.target_unit, plan.mechanism): units})
+    target = cast(float, privacy.target_epsilon)
     try:
-        return plan.noise_for(target, adjacency)
+        return max(earlier.noise_for(plan, target, name, unit) for name, unit in named.items())
     except PrivacyError as error:
         raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
 
-def _rounds_within_budget(privacy: PrivacyConfig, plan: PrivacyPlan, guarantees: Guarantees) -> int:
+def _target_units(
+    name: str, privacy: PrivacyConfig, plan: PrivacyPlan, protected: Protected
+) -> tuple[ProtectedUnit, ...]:
+    """Return the units of a target or budget; refuse one that no public bound supports."""
+    units = protected.targets(privacy.target_unit, plan.mechanism)
+    if not units:
+        bound = "entity_bound" if "clipping" in plan.mechanism.keys else "entity_users"
+        raise ConfigError(
+            f"privacy.{name} is {getattr(privacy, name):g} for any user with any entity, but no bound on entities is "
+            f"set; allowed: privacy.{bound}, privacy.target_unit = user, or privacy.settings_from_corpus = true (for "
+            "the 95th percentile of this corpus)"
+        )
+    return units
+
+
+def _rounds_within_budget(
+    privacy: PrivacyConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees
+) -> int:
     if privacy.epsilon_budget is None:
         return plan.rounds
-    rounds = guarantees.rounds_within(privacy.epsilon_budget, privacy.target_unit)
+    _target_units("epsilon_budget", privacy, plan, protected)
+    name = protected.target_name(privacy.target_unit, plan.mechanism)
+    rounds = guarantees.rounds_within(privacy.epsilon_budget, name)
     if rounds == 0:
-        first = guarantees.after(1)[epsilon_name(privacy.target_unit)]
+        before, first = (guarantees.after(count)[name] for count in (0, 1))
+        together = f" together with the {format_epsilon(before)} of the initial model" if before else ""
         raise ConfigError(
             f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {format_epsilon(first)}, "
-            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}"
+            f"which the first round spends at noise_multiplier {plan.mechanism.noise_multiplier:g}{together}"
         )
     return rounds
 
 
-def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees) -> Iterator[str]:
+def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: Guarantees) -> Iterator[str]:
     yield from plan.mechanism.describe().warnings
     if plan.mechanism.event() is None:
         return
@@ -154,15 +212,12 @@ def _warnings(config: RunConfig, plan: PrivacyPlan, protected: Protected, guaran
         )
     if math.isinf(guarantees.after(plan.rounds)["epsilon_user"]):
         yield f"no finite ε can be computed at δ = {plan.delta:g}: nothing is guaranteed (privacy.delta)."
-    if config.privacy.population is None:
-        yield "N is the corpus's number of users; the guarantee takes it as public (privacy.population)."
-    if config.privacy.user_sentences == "corpus":
-        yield (
-            f"n' = {protected.user_sentences:g} is the corpus's largest user; a user with more sentences has the "
-            "unbounded ε (privacy.user_sentences)."
-        )
-    elif protected.user_sentences < protected.largest_user:
-        yield (
-            f"n' = {protected.user_sentences:g} is below the corpus's largest user ({protected.largest_user} "
-            "sentences): users with more than n' have the unbounded ε (privacy.user_sentences)."
-        )
+    listed = bounds.share_of_public_names
+    if listed >= _MANY_PUBLIC:
+        yield f"the public names are {listed:.0%} of the corpus's mentions: none of them is protected."
+    if config.privacy.settings_from_corpus:
+        yield "settings chosen on this corpus: not covered by ε (privacy.settings_from_corpus)."
+    elif config.privacy.population is None:
+        yield "N is the corpus's number of users, which a public mention graph makes public (privacy.population)."
+    if not bounds.guarantee.covers_any_entity and load_strategy(config.privacy.strategy).needs_entities:
+        yield "no bound on entities is enforced, so ε of any user with any entity is infinite (privacy.entity_bound)."

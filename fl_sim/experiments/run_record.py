@@ -103,6 +103,7 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
     return {
         "run": config.model_dump(mode="json"),
         "plan": planned.plan.record(),
+        "guarantee": planned.bounds.guarantee.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
     } | ({"strategy_origin": origin} if origin else {})
 
@@ -124,6 +125,6 @@ def _check_epsilon(folder: RunFolder, planned: Planned) -> None:
         recorded = last.get(name, math.nan)
         if not math.isclose(recorded, epsilon, rel_tol=_SAME_EPSILON, abs_tol=_SAME_EPSILON):
             raise ResultsError(
-                f"{folder.path}: {name} of round {last['round']:g} was recorded as {recorded:g} and is {epsilon:g} "
-                "now; resume it with the version of fl-sim that began it"
+                f"{folder.path}: {name} of round {last['round']:g} was recorded as {float(recorded)!r} and is "
+                f"{epsilon!r} now; resume it with the version of fl-sim that began it"
             )

@@ -5,8 +5,8 @@ Utility is the metric of the task (`fl_sim.storage.utility`): held-out perplexit
 Every function draws a new figure (Agg, no pyplot state), so that runs, tests and notebooks are independent. A run
 without a guarantee is never drawn at a finite ε; the plot says "no guarantee (ε = ∞)" instead.
 
->>> UNITS[DEFAULT_UNIT]
-'user + entity, p95 contributions'
+>>> UNITS[HEADLINE]
+'any user + any entity'
 >>> from itertools import islice
 >>> list(islice(styles(), 2))
 [('#0072B2', '-'), ('#D55E00', '-')]
@@ -43,9 +43,14 @@ from fl_sim.strategies.mechanism import Mechanism
 
 EPSILON_FILE = "epsilon_against_steps.png"
 UTILITY_FILE = "utility_against_epsilon.png"
-DEFAULT_UNIT = "user_entity_p95"
+HEADLINE, SECOND = "any", "user_entity_p95"
+"""The unit that leads, and the one that replaces it where a run sets no bound on entities."""
 
 UNITS = {
+    "any": "any user + any entity",
+    "any_robust": "any user + any entity, with missed mentions",
+    "stated": "any user + an entity within the stated bound",
+    "stated_robust": "any user + an entity within the stated bound, with missed mentions",
     "user": "user",
     "user_unbounded": "user, any number of sentences",
     "user_entity_median": "user + entity, median contributions",
@@ -64,6 +69,10 @@ _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
 GREY = "#666666"
 _RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BLACK)
 _UNIT_STYLES = {
+    "any": (_PURPLE, "-"),
+    "any_robust": (_PURPLE, "--"),
+    "stated": (_PURPLE, "-"),
+    "stated_robust": (_PURPLE, "--"),
     "user": (_BLACK, "-"),
     "user_unbounded": (_BLACK, ":"),
     "user_entity_median": (_GREEN, "-"),
@@ -117,6 +126,7 @@ def epsilon_figure(run: RunFolder) -> Figure:
     for unit in sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1]):  # the legend follows the lines
         line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
         line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
+        line.set_linewidth(2.6 if unit == HEADLINE else 1.8)
         lines.append(line)
     if curve.private and AS_PUBLISHED in curve.metrics:
         lines.append(_draw_claim(axes, curve))
@@ -129,33 +139,35 @@ def epsilon_figure(run: RunFolder) -> Figure:
     return figure
 
 
-def utility_figure(run: RunFolder, unit: str = DEFAULT_UNIT) -> Figure:
+def utility_figure(run: RunFolder, unit: str | None = None) -> Figure:
     """Draw held-out perplexity or error of one run against ε of ``unit``, one point per measured round."""
     return overlay_figure([run], "epsilon", unit)
 
 
-def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str = DEFAULT_UNIT) -> Figure:
+def overlay_figure(runs: Sequence[RunFolder], x: str, unit: str | None = None) -> Figure:
     """Draw several runs in one plot.
 
     Args:
         runs: at least one.
         x: "round" draws ε against training steps; "epsilon" draws utility against ε.
-        unit: unit of privacy of ε, a key of :data:`UNITS`.
+        unit: unit of privacy of ε, a key of :data:`UNITS`; None for the one of the headline, where all runs have it.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, or a run lacks metrics.
     """
-    _require_known(x, unit)
     curves = _curves(runs)
+    unit = unit or _default_unit(curves)
+    _require_known(x, unit)
     figure, axes = _figure()
     _legend(figure, _draw_overlay(axes, curves, x, unit).values())
     return figure
 
 
-def two_panel_figure(runs: Sequence[RunFolder], unit: str = DEFAULT_UNIT) -> Figure:
+def two_panel_figure(runs: Sequence[RunFolder], unit: str | None = None) -> Figure:
     """Draw both overlays side by side, with one legend."""
-    _require_known("round", unit)
     curves = _curves(runs)
+    unit = unit or _default_unit(curves)
+    _require_known("round", unit)
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     handles = _draw_overlay(left, curves, "round", unit) | _draw_overlay(right, curves, "epsilon", unit)
@@ -169,7 +181,7 @@ def write_run_plots(run: RunFolder) -> list[Path]:
         return []
     run.plots_dir.mkdir(exist_ok=True)
     written = [save(epsilon_figure(run), run.plots_dir / EPSILON_FILE)]
-    if {utility_of(run).column, f"epsilon_{DEFAULT_UNIT}"} <= set(run.metrics().columns):
+    if {utility_of(run).column, f"epsilon_{SECOND}"} <= set(run.metrics().columns):
         written.append(save(utility_figure(run), run.plots_dir / UTILITY_FILE))
     return written
 
@@ -187,6 +199,15 @@ def render(figure: Figure, kind: str = "png", dpi: int = 200) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=dpi)
     return buffer.getvalue()
+
+
+def _default_unit(curves: Sequence[Curve]) -> str:
+    """Return the headline unit if it has a finite ε in every run with a guarantee, else the second."""
+    private = [curve for curve in curves if curve.private]
+    finite = [
+        math.isfinite(curve.epsilon(HEADLINE).iloc[-1]) for curve in private if f"epsilon_{HEADLINE}" in curve.metrics
+    ]
+    return HEADLINE if private and len(finite) == len(private) and all(finite) else SECOND
 
 
 def _require_known(x: str, unit: str) -> None:
@@ -274,11 +295,14 @@ def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
 
 
 def _distinct_units(curve: Curve) -> dict[str, str]:
-    """Return the units of a run in words; a unit with the same ε as a weaker one is merged into it."""
+    """Return the units of a run in words; a unit with the ε of a weaker one, or of the headline, is merged into it."""
     units: dict[str, str] = {}
     for unit, words in UNITS.items():
         weaker = unit.replace("_unbounded", "").replace("_robust", "")
-        if f"epsilon_{unit}" not in curve.metrics:
+        if f"epsilon_{unit}" not in curve.metrics or not math.isfinite(curve.epsilon(unit).iloc[-1]):
+            continue
+        measured = unit.startswith("user_entity_")
+        if measured and HEADLINE in units and curve.epsilon(unit).equals(curve.epsilon(HEADLINE)):
             continue
         if weaker in units and curve.epsilon(unit).equals(curve.epsilon(weaker)):
             units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, format_number
+from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.storage.utility import Utility, utility_of
@@ -29,12 +29,27 @@ CONTRIBUTION_QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximu
 
 NO_GUARANTEE = "no guarantee (ε = ∞)"
 
+SETTINGS_FROM_CORPUS = "settings chosen on this corpus: not covered"
+
+GRAPH_IS_PUBLIC = (
+    "Mention graph public: ε hides what the protected user wrote and what was said with the protected entity, not "
+    "that these sentences exist, whose they are and which entities they mention."
+)
+GRAPH_IS_PRIVATE = (
+    "Mention graph private: ε also hides whether the protected user and the sentences with the protected entity exist."
+)
+DETECTED = (
+    "Any entity: each one that the tagger finds, and each sentence in which it finds none. Mentions that it misses are "
+    "outside the bound; privacy.missed_mentions states a number of them."
+)
+MISSED = "Any entity, with up to {missed} of its mentions missed by the tagger, as stated."
+
 NOT_COVERED = (
     "The guarantee covers the sequence of models, against an adversary who observes all of them.",
     "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, "
-    "contribution bounds, n', and held-out metrics. They are for the owner of this corpus, as is an ε computed "
-    "from them.",
-    "Robust: also holds for an entity that the tagger missed, if its true contributions are within the bound.",
+    "what the bounds kept, percentiles of contribution and ε at them, held-out metrics, and a decision to stop by "
+    "hand. They are for the owner of this corpus.",
+    "Robust: also if the tagger missed the entity, at true contributions within the percentile.",
     "The guarantee assumes public inputs: vocabulary, tokenizer, initial weights, N and all rates must not be "
     "derived from the private sentences.",
 )
@@ -88,6 +103,14 @@ def report(run: RunFolder) -> dict[str, Any]:
         "delta": run.setting("delta"),
         "epsilon": epsilon,
         "epsilon_as_published": last.get(AS_PUBLISHED),
+        "epsilon_any": epsilon.get("epsilon_any"),
+        "bounds": result.get("guarantee"),
+        "kept": result.get("kept"),
+        "most_mentions": result.get("most_mentions"),
+        "public_entities": result.get("public_entities"),
+        "mentions_of_public_names": result.get("mentions_of_public_names"),
+        "settings_from_corpus": result.get("settings_from_corpus"),
+        "attacker": result.get("attacker"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
         "reach_coverage": result.get("reach_coverage"),
@@ -97,6 +120,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "settings": {name: run.setting(name) for name in _SETTINGS},
         "corpus": result.get("corpus"),
         "coverage": (result.get("corpus") or {}).get("coverage"),
+        "not_looked_for": (result.get("corpus") or {}).get("not_looked_for"),
         "task": "classification" if classifies else "next-word",
         "utility": {
             "metric": utility.column,
@@ -106,7 +130,7 @@ def report(run: RunFolder) -> dict[str, Any]:
             "perplexity_per_word": result.get("perplexity_per_word"),
         },
         "perplexity": None if classifies else {**figures, "unigram": reference},
-        "not_covered": [*NOT_COVERED, *([CLASSES_ARE_PUBLIC] if classifies else [])],
+        "not_covered": [*_basis(result), *NOT_COVERED, *([CLASSES_ARE_PUBLIC] if classifies else [])],
         "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
     }
 
@@ -208,11 +232,8 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         return ["Privacy: no round is recorded."]
     if not facts["guarantee"]:
         return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
-    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}", "bound (covers)", "ε", "ε robust")]
-    any_user = "a user with any number of sentences"
-    user = any_user if facts["user_sentences"] == math.inf else f"a user with {_user_bound(facts)}"
-    for unit, words in {"user_unbounded": any_user, "user": user}.items():
-        rows.append(_row(f"  {words}", "", format_epsilon(epsilon.get(f"epsilon_{unit}")), ""))
+    rows = _headline(facts)
+    rows.append(_row("  by contribution, read off this corpus", "bound (covers)", "ε", "ε robust"))
     for name, words in CONTRIBUTION_QUANTILES.items():
         entity_bound = (facts["reach"] or {}).get(name)
         if entity_bound and entity_bound.get("users") == 0:
@@ -222,20 +243,117 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
         figures = format_epsilon(plain), format_epsilon(robust)
         rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
     rows += _claim(facts)
-    notes = [*facts["not_covered"], *filter(None, [_coverage(facts["coverage"])])]
+    extra = [_coverage(facts["coverage"], facts["most_mentions"]), _unsought(facts["not_looked_for"])]
+    notes = [*facts["not_covered"], *filter(None, extra)]
     return rows + [line for note in notes for line in _wrap_note(note)]
 
 
-def _coverage(coverage: Mapping[str, Any] | None) -> str | None:
-    """Return the note on the tagger's measured coverage, on which plain ε of entities depends; None if not measured."""
+def _basis(result: Mapping[str, Any]) -> list[str]:
+    """Return what the headline ε of a run rests on, one sentence each; none for runs without recorded bounds."""
+    bounds = result.get("guarantee")
+    if not bounds:
+        return []
+    missed = bounds.get("missed_mentions")
+    notes = [GRAPH_IS_PUBLIC if bounds.get("mention_graph") == "public" else GRAPH_IS_PRIVATE]
+    return [*notes, DETECTED if missed is None else MISSED.format(missed=missed)]
+
+
+def _headline(facts: Mapping[str, Any]) -> list[str]:
+    """Return the rows of the ε that leads: of any user with any entity, or of the bound that is stated."""
+    epsilon, bounds = facts["epsilon"], facts["bounds"] or {}
+    stated = "epsilon_stated" in epsilon
+    name = "epsilon_stated" if stated else "epsilon_any"
+    figures = format_epsilon(epsilon.get(name)), format_epsilon(epsilon.get(f"{name}_robust"))
+    graph = f", mention graph {bounds['mention_graph']}" if bounds else ""
+    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}{graph}", "", "ε", "ε missed")]
+    unit = "any user + an entity within the stated bound" if stated else "any user + any entity"
+    rows.append(_row(f"  {unit}", "", *figures))
+    rows.append(_row(f"  any user{_user_bound(facts)}", "", format_epsilon(epsilon.get("epsilon_user")), ""))
+    rows += [line for note in [*_bounds_in_words(facts), *_attacker_in_words(facts)] for line in _wrap_note(note)]
+    return rows
+
+
+def _attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return what an attacker can reach, and δ·N; nothing for runs that did not record it."""
+    attacker = facts["attacker"]
+    if not attacker:
+        return []
+    whom = "a user and an entity" if attacker["unit"] == "any" else "a user"
+    rates = attacker["largest_tpr_at_fpr"]
+    shares = " and ".join(
+        f"{_tenths_up(rate)} % (at {100 * float(at):g} % false positives)" for at, rate in rates.items()
+    )
+    at_risk = format_at_risk(facts["delta"], facts["settings"]["population"])
+    return [f"A test for {whom} finds at most {shares} of them. δ·N is {at_risk}."]
+
+
+def _tenths_up(share: float) -> str:
+    return f"{math.ceil(1000 * share - 1e-9) / 10:.1f}"
+
+
+def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return the bounds of a run and what they kept, one sentence each."""
+    bounds, kept = facts["bounds"] or {}, facts["kept"] or {}
+    words = []
+    limits = {
+        "entity_bound": "sentences with an entity",
+        "entity_users": "users with an entity",
+        "user_sentences": "sentences of a user",
+    }
+    set_bounds = [f"≤ {format_number(bounds[name])} {what}" for name, what in limits.items() if bounds.get(name)]
+    if set_bounds:
+        how = "stated, not enforced" if bounds["bound_by"] == "stated" else f"enforced ({bounds['bound_by']})"
+        words.append(f"Bounds, {how}: {', '.join(set_bounds)}.")
+    elif bounds:
+        words.append("No bound on entities or users is set.")
+    if kept and kept.get("weight", 1.0) < 1:
+        kinds = ", ".join(f"{kind} {_tenths(share)} %" for kind, share in kept.get("mentions_by_kind", {}).items())
+        words.append(
+            f"Kept: {_tenths(kept['sentences'])} % of the sentences (weight {_tenths(kept['weight'])} %), "
+            f"{_tenths(kept['mentions'])} % of the mentions{f' ({kinds})' if kinds else ''}."
+        )
+    if facts["public_entities"]:
+        share = math.ceil(1000 * (facts["mentions_of_public_names"] or 0)) / 10
+        words.append(
+            f"Not protected: entities on a list of public names ({facts['public_entities']:,}, {share} % of the "
+            "mentions)."
+        )
+    if facts["settings_from_corpus"]:
+        words.append(f"{SETTINGS_FROM_CORPUS[0].upper()}{SETTINGS_FROM_CORPUS[1:]}.")
+    return words
+
+
+def _coverage(coverage: Mapping[str, Any] | None, most_mentions: int | None) -> str | None:
+    """Return the note on the tagger's measured coverage, on which plain ε of entities depends; None if not measured.
+
+    Args:
+        coverage: as measured.
+        most_mentions: the sentences in which the tagger found the most mentioned entity, before any bound.
+    """
     if not coverage:
         return None
     flagged, mentions = (_percent(coverage.get(name)) for name in ("sensitive_sentences", "mentions_with_coin"))
     return (
         f"Coverage, measured on {coverage.get('gold')} ({coverage.get('split')}): the tagger flags {flagged} of the "
-        f"sentences with an entity; {mentions} of the mentions are sampled together with their entity. ε robust does "
-        "not depend on the tagger."
+        f"sentences with an entity; {mentions} of the mentions are sampled together with their entity. A bound on "
+        f"entities holds for mentions that the tagger found{_missed(coverage, most_mentions)}."
     )
+
+
+def _missed(coverage: Mapping[str, Any], most_mentions: int | None) -> str:
+    """Return how many sentences of the most mentioned entity are missed at the measured share; empty if unknown."""
+    found = (coverage.get("mentions_with_coin") or {}).get("value")
+    if not found or most_mentions is None:
+        return ""
+    missed = math.ceil(most_mentions * (1 - found) / found)
+    return (
+        f"; at this share about {missed:,} sentences with the most mentioned one are missed (privacy.missed_mentions)"
+    )
+
+
+def _unsought(kinds: Sequence[str] | None) -> str | None:
+    """Return the note on the kinds of personal data that nobody looked for; None if there is none, or no record."""
+    return f"Nobody looked for: {', '.join(kinds)}. Plain ε of an entity covers none of these." if kinds else None
 
 
 def _percent(figure: Mapping[str, Any] | None) -> str:
@@ -264,8 +382,9 @@ def _row(words: str, entity_bound: str, epsilon: str, robust: str) -> str:
 
 
 def _user_bound(facts: Mapping[str, Any]) -> str:
+    """Return the bound on a user's sentences: ", ≤ 32 sentences", or nothing without a bound."""
     bound = facts["user_sentences"]
-    return "n' sentences (not recorded)" if bound is None else f"≤ {_count(bound, 'sentence')} (n')"
+    return "" if bound is None or bound == math.inf else f", ≤ {_count(bound, 'sentence')}"
 
 
 def _share(facts: Mapping[str, Any], entity_bound: str) -> str:

@@ -73,6 +73,7 @@ def _run_one(args: argparse.Namespace) -> int:
 def _draw(config: ExperimentConfig, path: Path) -> None:
     """Draw the test texts' released vectors by t-SNE."""
     from fl_sim.config import ConfigError
+    from fl_sim.formats import format_epsilon
     from fl_sim.research.representations.client.client_workspace import open_data
     from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, group_names
     from fl_sim.research.representations.representation_experiment import train_and_release
@@ -85,7 +86,7 @@ def _draw(config: ExperimentConfig, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     sent = train_and_release(config).released["test"]
     mechanism = config.mechanism(sent.shape[1])
-    title = f"{config.method}, ε = {'∞' if mechanism is None else f'{mechanism.proven_epsilon:g}'} proven"
+    title = f"{config.method}, ε = {'∞' if mechanism is None else format_epsilon(mechanism.proven_epsilon)} proven"
     draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
 
 

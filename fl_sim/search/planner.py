@@ -2,8 +2,8 @@
 
 If all clipped gradients pointed in the same direction, T rounds would move the model by T·S·c along it, with S the
 expected number of sentences that count after the user's cap, and the noise would add up to √T·z·ŵ·c in every direction.
-So the ratio is √T·S/(z·ŵ) (docs/planning.md). The planner reads contribution bounds, sizes and n' from the private
-corpus: its proposal is for the corpus's owner, and no ε covers it.
+So the ratio is √T·S/(z·ŵ) (docs/planning.md). ε rests on public bounds alone, but S is read off the corpus: the
+proposal is for the corpus's owner, and no ε covers it.
 
 >>> capped_mean(np.array([10.0]), np.array([0.5]), cap=3.0).round(3).tolist()
 [2.934]
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,10 +22,11 @@ from scipy import stats
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.guarantees import Protected
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import PrivacyError
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 
 CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
 ENTITY_RATES = (1.0, 0.75, 0.5, 0.25)
@@ -44,7 +45,7 @@ class Goal:
 
     Attributes:
         target_epsilon: the largest allowed ε.
-        unit: of ε: ``user``, or ``user_entity`` at the 95th percentile of the corpus's contribution bounds.
+        unit: of ε: ``user``, or ``user_entity`` for any user with any entity.
         delta: δ of the target.
         sentences_per_round: the largest expected number of sentences whose gradients a round computes.
         rounds: the largest number of released rounds.
@@ -118,17 +119,23 @@ class Proposal:
 
 
 class Crowd:
-    """Statistics of a corpus: sentences per user, and the probabilities that their entities are active."""
+    """Statistics of a corpus: sentences per user, and the probabilities that they count.
 
-    def __init__(self, ownership: Ownership) -> None:
+    Args:
+        ownership: users, sentences and entities of the corpus.
+        weights: the factor on every sentence's sampling rate, float64 (S,).
+    """
+
+    def __init__(self, ownership: Ownership, weights: Floats) -> None:
         self._ownership = ownership
+        self._weights = weights
         self.sentences_per_user = ownership.sentences_per_user
         self._active: dict[float, Floats] = {}
 
     def active_share(self, q_e: float) -> Floats:
-        """Return each user's expected share of sentences with all entities active, float64 (num_users,)."""
+        """Return each user's mean of w(s)·q_e^(entities of s) over the sentences s, float64 (num_users,)."""
         if q_e not in self._active:
-            probabilities = np.power(q_e, self._ownership.entities_per_sentence)
+            probabilities = self._weights * np.power(q_e, self._ownership.entities_per_sentence)
             totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
             self._active[q_e] = totals / np.maximum(self.sentences_per_user, 1)
         return self._active[q_e]
@@ -169,12 +176,12 @@ def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
     return mean + (cap - floor) * stats.binom.sf(floor, n, p)
 
 
-def propose(ownership: Ownership, protected: Protected, goal: Goal, alternatives: int = 4) -> Proposal:
+def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal, alternatives: int = 4) -> Proposal:
     """Return the settings of the best signal-to-noise ratio that meet ``goal``, and their alternatives.
 
     Args:
-        ownership: users, sentences and entities of the corpus.
-        protected: adjacency of the target's unit.
+        bounds: the corpus, and the weights that enforce the bounds.
+        units: the protected units, of which the largest ε counts.
         goal: target and budget.
         alternatives: number of further settings.
 
@@ -182,8 +189,8 @@ def propose(ownership: Ownership, protected: Protected, goal: Goal, alternatives
         ConfigError: no settings meet the target.
         PrivacyError: for an impossible privacy parameter.
     """
-    crowd, adjacency = Crowd(ownership), protected.target(goal.unit)
-    by_sentence, by_user = _Search(crowd, adjacency, goal, False), _Search(crowd, adjacency, goal, True)
+    crowd = Crowd(bounds.ownership, bounds.weights)
+    by_sentence, by_user = _Search(crowd, units, goal, False), _Search(crowd, units, goal, True)
     for entity_rate in (0, 2):
         by_sentence.climb((0, 2, entity_rate))
     by_user.climb((0, 8, 0))
@@ -209,7 +216,7 @@ class _Search:
     """Hill climbing over budget share, cap and entity rate, with sampled users or sampled sentences."""
 
     crowd: Crowd
-    adjacency: Adjacency
+    units: Sequence[ProtectedUnit]
     goal: Goal
     samples_users: bool
     _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
@@ -261,7 +268,7 @@ class _Search:
         goal = self.goal
 
         def epsilon_at(noise: float) -> float:
-            return accountant.epsilon(replace(event, noise_multiplier=noise), self.adjacency, rounds, goal.delta)
+            return epsilon_of_units(replace(event, noise_multiplier=noise), self.units, rounds, goal.delta)
 
         for safest, riskiest in _brackets(self._noise):
             try:
@@ -272,6 +279,13 @@ class _Search:
                 self._noise = noise
                 return noise
         return None
+
+
+def epsilon_of_units(event: RoundEvent, units: Sequence[ProtectedUnit], rounds: int, delta: float) -> float:
+    """Return the largest ε of ``units`` after ``rounds`` rounds."""
+    return max(
+        accountant.epsilon(event.robust() if unit.robust else event, unit.adjacency, rounds, delta) for unit in units
+    )
 
 
 def _rounded_down(rate: float) -> float:

@@ -10,9 +10,9 @@ the ε of all runs together, from their ledgers, beside the ε of each.
 >>> row = dict.fromkeys(("noise_multiplier", "mean", "deviation", *EPSILONS), 2.0)
 >>> row |= {"settings": {"privacy.q_s": 0.1}, "runs": 1, "failed": {}}
 >>> print(as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}}).strip())
-| privacy.q_s | z | perplexity | ± (sd) | runs | ε user | ε + entity p95 | robust |
-|---|---|---|---|---|---|---|---|
-| 0.1 | 2 | 2 | 2 | 1 | 2 | 2 | 2 |
+| privacy.q_s | z | perplexity | ± (sd) | runs | ε any | ε user | ε + entity p95 | robust |
+|---|---|---|---|---|---|---|---|---|
+| 0.1 | 2 | 2 | 2 | 1 | 2.00 | 2.00 | 2.00 | 2.00 |
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
+from fl_sim.formats import format_epsilon, round_up
 from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
 
-EPSILONS = ("epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
+EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,14 @@ def read_table(out: Path) -> dict[str, Any]:
 def as_markdown(table: dict[str, Any]) -> str:
     """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
     keys = sorted({key for row in table["rows"] for key in row["settings"]})
-    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε user", "ε + entity p95", "robust"]
+    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in table["rows"]:
         cells = [_short(row["settings"].get(key)) for key in keys]
-        cells += [_short(row[name]) for name in ("noise_multiplier", "mean", "deviation", "runs", *EPSILONS)]
+        noise = row["noise_multiplier"]
+        cells += ["–" if noise is None else round_up(noise, 4)]
+        cells += [_short(row[name]) for name in ("mean", "deviation", "runs")]
+        cells += [format_epsilon(row[name]) for name in EPSILONS]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", table["all_runs"]["note"]]
     lines += [f"Failed: {name}: {reason}" for row in table["rows"] for name, reason in row["failed"].items()]
@@ -173,7 +177,7 @@ def _figure(result: dict[str, Any], metric: str) -> float:
 
 def _epsilons(folder: RunFolder) -> dict[str, float]:
     last = folder.metrics().iloc[-1]
-    return {name: float(last[name]) for name in EPSILONS}
+    return {name: float(last.get(name, math.inf)) for name in EPSILONS}
 
 
 def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
@@ -200,8 +204,9 @@ def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
     account = account_for(ledgers, user, Adjacency(sentences, entity_bound), delta, None)
     note = warning + (
         f"Guarantee for the models of all {len(folders)} runs and the choice among them, at δ = {delta:g}: "
-        f"ε user {_short(account['epsilon_user'])}, with an entity at the 95th percentile "
-        f"{_short(account['epsilon_user_entity'])}, robust {_short(account['epsilon_user_entity_robust'])}. "
+        f"ε user {format_epsilon(account['epsilon_user'])}, with an entity at the 95th percentile "
+        f"{format_epsilon(account['epsilon_user_entity'])}, robust "
+        f"{format_epsilon(account['epsilon_user_entity_robust'])}. "
         "To publish one run at its own ε, choose its settings on public data."
     )
     return {"runs": len(folders), **account, "note": note}

@@ -22,10 +22,14 @@ KEY = "model_files"
 """Key of the checksums in result.json."""
 
 
+LINEAGE = "lineage"
+"""Folder of the lineage in a model's folder (fl_sim.storage.model_lineage), which has hashes of its own."""
+
+
 def checksums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in ``folder`` and below, by relative path."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+    """Return the SHA-256 of every file in ``folder`` and below but those of its lineage, by relative path."""
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {file.as_posix(): sha256_of(folder / file) for file in files if file.parts[0] != LINEAGE}
 
 
 def check(folder: Path, result: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
-    model/             the trained model
+    model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage)
+    ancestors/         those of a trained model that the run started from
     checkpoint/        the state for a resumed run
 
 Files are replaced atomically (temporary file, sync, rename); metrics.jsonl and ledger.jsonl are appended to, with one
@@ -27,7 +28,8 @@ result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``pla
 ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
 ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
 ``model_files``
-(the checksum of each file of the model), ``reach``
+(the checksum of each file of the model), ``initial_model`` (the earlier runs that trained it, if any: the heads of
+those ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
 (contribution bounds: median, p95 and max, each with the fields
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
 the held-out figures at the end and

@@ -17,7 +17,7 @@ _NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 _MODEL = {"name": "small-gpt2", "hidden": 16, "layers": 1, "heads": 2, "max_tokens": 32}
 _LSTM = {"name": "awd-lstm", "hidden": 24, "embedding": 16, "max_tokens": 32, "dropout": 1.0}
 _USERS = {"strategy": "user_level", "q_u": 0.7}
-_PUBLISHED = {"strategy": "published", "q_u": 0.7, "q_s": 0.8}
+_PUBLISHED = {"strategy": "published", "q_u": 0.7, "q_s": 0.8, "settings_from_corpus": True}
 _ADAPTIVE = {"clip_quantile": 0.5, "clip_norm": 5.0}
 
 Settings = dict[str, Any]

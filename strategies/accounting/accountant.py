@@ -18,6 +18,7 @@ True
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from fl_sim.strategies.accounting import calibration, composition, dominating_pairs
+from fl_sim.strategies.accounting import calibration, composition, dominating_pairs, random_allocation
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.primitives.limits import check_rate
 
 Strategy = Literal["uedp", "user_level"]
@@ -63,6 +65,8 @@ class RoundEvent:
         user_cap: ŵ ≥ 1, the user clip counted in sentence clips: β = ŵ·c.
         clipping: ``sentence`` if each sentence's gradient is clipped to c and the user's sum to β; ``user`` if only
             the update is clipped to β, as ``user_level`` always does.
+        epoch_rounds: t of random allocation: each user takes part in one of every t rounds, and q_u is 1/t; None for
+            users who are included independently in every round. Only ``user_level`` has it.
 
     Raises:
         PrivacyError: if a value is impossible.
@@ -75,6 +79,7 @@ class RoundEvent:
     q_s: float = 1.0
     user_cap: float = 1.0
     clipping: Clipping = "sentence"
+    epoch_rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in _SAMPLES_TEXT:
@@ -89,6 +94,8 @@ class RoundEvent:
             raise PrivacyError(f"user_cap is {self.user_cap}; allowed: a finite number of at least 1")
         if not _SAMPLES_TEXT[self.strategy] and (self.q_e != 1 or self.q_s != 1):
             raise PrivacyError(f"{self.strategy} with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
+        if self.epoch_rounds is not None:
+            random_allocation.check_epoch(self.epoch_rounds, self.q_u, self.strategy)
 
     def robust(self) -> RoundEvent:
         """Return the same round with q_e = 1: its ε also holds for an entity that the detector missed."""
@@ -114,6 +121,8 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     """
     check_rounds(rounds)
     check_delta(delta)
+    if event.epoch_rounds is not None:
+        return random_allocation.epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, delta)
     distinct = np.unique(np.asarray(rounds, dtype=np.int64))
     tail = composition.tail_share(delta, int(distinct[-1]))
     pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
@@ -127,8 +136,8 @@ def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) 
     return float(epsilon_curve(event, adjacency, [rounds], delta)[0])
 
 
-Part = tuple[RoundEvent, Adjacency, int]
-"""Equal rounds: their event, how the two corpora differ in what they release, and their number."""
+Part = tuple[RoundEvent | EpochEvent, Adjacency, int]
+"""Equal rounds (or epochs of random allocation): their event, how the two corpora differ in them, and their number."""
 
 
 def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
@@ -140,17 +149,27 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     kind alone.
 
     Args:
-        parts: the kinds of rounds and their numbers, 0 included; equal kinds are added.
+        parts: the kinds of rounds and their numbers, 0 included; equal kinds are added. Under random allocation also
+            epochs.
         delta: δ, in (0, 1).
 
     Raises:
         PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_delta(delta)
-    counted = merged(parts)
+    counted = _counted(parts)
     if not counted:
         return 0.0
-    alone = [epsilon(*part, delta) for part in counted]
+    check_rounds([*(count for _, _, count in counted), _rounds(counted)])
+    tail = composition.tail_share(delta, _rounds(counted))
+    epochs = {kind: count for kind, _, count in counted if isinstance(kind, EpochEvent)}
+    adjacencies = {adjacency for _, adjacency, _ in counted}
+    if (
+        len(epochs) == len(counted)
+        and len(adjacencies) == len({(e.noise_multiplier, e.epoch_rounds) for e in epochs}) == 1
+    ):
+        return random_allocation.composed(epochs, adjacencies.pop(), delta, tail)
+    alone = [_epsilon_alone(part, delta, tail) for part in counted]
     if len(counted) == 1:
         return alone[0]
     largest_first = [counted[index] for index in np.argsort(alone)[::-1]]
@@ -159,34 +178,39 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
 
 
-def merged(parts: Iterable[Part]) -> list[Part]:
-    """Return the kinds of rounds with at least one round, equal ones added.
-
-    Raises:
-        PrivacyError: if a number of rounds, or all together, is out of range.
-    """
-    kinds: dict[tuple[RoundEvent, Adjacency], int] = {}
-    for event, adjacency, count in parts:
-        kinds[event, adjacency] = kinds.get((event, adjacency), 0) + count
-    counted = [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
-    if counted:
-        check_rounds([*(count for _, _, count in counted), sum(count for _, _, count in counted)])
-    return counted
-
-
 def _epsilon_together(parts: Sequence[Part], delta: float) -> float:
     """Return ε of several kinds of rounds; the smaller one with and without bounds on the user that hardly matter."""
-    return min(composition.epsilon_of_parts(choice, delta) for choice in dominating_parts(parts, delta))
+    tail = composition.tail_share(delta, _rounds(parts))
+    return min(composition.epsilon_of_parts(choice, delta) for choice in _dominating_parts(parts, delta, tail))
 
 
-def dominating_parts(parts: Sequence[Part], delta: float) -> list[list[composition.Part]]:
-    """Return the dominating pairs of several kinds of rounds, and if bounds on the user hardly matter also without.
+def _rounds(parts: Iterable[Part]) -> int:
+    return sum(count * (kind.rounds if isinstance(kind, EpochEvent) else 1) for kind, _, count in parts)
 
-    Args:
-        parts: the kinds of rounds and their numbers, each at least 1.
-        delta: δ, of which truncations may use a small share.
-    """
-    tail = composition.tail_share(delta, sum(count for _, _, count in parts))
+
+def _counted(parts: Iterable[Part]) -> list[Part]:
+    """Return the kinds that occur, each once; rounds of random allocation as epochs that begin with the first one."""
+    kinds: Counter[tuple[RoundEvent | EpochEvent, Adjacency]] = Counter()
+    for event, adjacency, count in parts:
+        if isinstance(event, RoundEvent) and event.epoch_rounds is not None:
+            for epoch, number in random_allocation.epochs(event.noise_multiplier, event.epoch_rounds, count).items():
+                kinds[epoch, adjacency] += number
+        else:
+            kinds[event, adjacency] += count
+    return [(event, adjacency, count) for (event, adjacency), count in kinds.items() if count]
+
+
+def _epsilon_alone(part: Part, delta: float, tail: float) -> float:
+    event, adjacency, count = part
+    if isinstance(event, EpochEvent):
+        return random_allocation.composed({event: count}, adjacency, delta, tail)
+    return epsilon(event, adjacency, count, delta)
+
+
+def _dominating_parts(
+    parts: Sequence[Part], delta: float, tail: float
+) -> list[list[composition.Part | composition.AtomPart]]:
+    """Return the dominating pairs of several kinds of rounds; twice if no bound on the user matters, then without."""
     widened = [_widened(event, adjacency) for event, adjacency, _ in parts]
     choices = [[wide[0] for wide in widened]]
     if all(len(wide) > 1 for wide in widened):
@@ -215,6 +239,8 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     check_rounds([rounds])
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
+    if event.epoch_rounds is not None:
+        return random_allocation.delta_of(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, epsilon)
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
     pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
@@ -275,6 +301,8 @@ def solve(
         return calibration.largest_count(lambda count: worst(event, count), MAX_ROUNDS, target_epsilon)
     if unknown not in _SEARCHED:
         raise PrivacyError(f"unknown is {unknown!r}; allowed: 'rounds', {', '.join(map(repr, _SEARCHED))}")
+    if unknown == "q_u" and event.epoch_rounds is not None:
+        raise PrivacyError("unknown is 'q_u'; allowed: 'noise_multiplier' or 'rounds' under random allocation")
     safest, riskiest = _SEARCHED[unknown]
 
     def epsilon_at(value: float) -> float:
@@ -300,7 +328,7 @@ def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[t
     return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, q_e, unit, tail),)]
 
 
-def _widened(event: RoundEvent, adjacency: Adjacency) -> list[Adjacency]:
+def _widened(event: RoundEvent | EpochEvent, adjacency: Adjacency) -> list[Adjacency]:
     """Return the adjacency, and also without its bound on the user if that bound hardly matters.
 
     Rounding may put two upper bounds computed on different grids in the wrong order in their last digits. ε without the
@@ -308,6 +336,7 @@ def _widened(event: RoundEvent, adjacency: Adjacency) -> list[Adjacency]:
     """
     hardly = (
         0 < adjacency.user_sentences < math.inf
+        and isinstance(event, RoundEvent)
         and event.clips_sentences
         and event.q_s < 1
         and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
@@ -315,8 +344,12 @@ def _widened(event: RoundEvent, adjacency: Adjacency) -> list[Adjacency]:
     return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
 
 
-def _best_part(event: RoundEvent, adjacency: Adjacency, count: int, delta: float, tail: float) -> composition.Part:
+def _best_part(
+    event: RoundEvent | EpochEvent, adjacency: Adjacency, count: int, delta: float, tail: float
+) -> composition.Part | composition.AtomPart:
     """Return ``count`` equal rounds with the dominating pair that gives them the smallest ε by themselves."""
+    if isinstance(event, EpochEvent):
+        return random_allocation.part(event, adjacency, count, tail)
     pairs = dominating_pairs_for(event, adjacency, tail)
     best = 0
     if len(pairs) > 1:
@@ -399,7 +432,13 @@ def _shifts_of_case(
 def user_distribution(
     event: RoundEvent, user_sentences: float, tail: float
 ) -> tuple[dominating_pairs.Distribution, float]:
-    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β."""
+    """Return the distribution of the protected user's own shift, and the shift that equals one user clip β.
+
+    Raises:
+        PrivacyError: under random allocation, whose rounds have no dominating pairs of their own.
+    """
+    if event.epoch_rounds is not None:
+        raise PrivacyError(f"epoch_rounds is {event.epoch_rounds}; allowed: none, where ε is computed round by round")
     if event.clips_sentences:
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
     sentences = math.inf if user_sentences else 0.0

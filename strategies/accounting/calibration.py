@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fl_sim.formats import format_epsilon
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 _TOLERANCE = 0.004  # relative distance below the target at which the search may end
@@ -44,7 +45,8 @@ def bisect_value(
     safe_epsilon = epsilon_at(safest)
     if safe_epsilon > target:
         raise PrivacyError(
-            f"target_epsilon {target:g} is out of reach by {name}: at {safest:g} ε is still {safe_epsilon:.4g}"
+            f"target_epsilon {target:g} is out of reach by {name}: "
+            f"at {safest:g} ε is still {format_epsilon(safe_epsilon)}"
         )
     risky_epsilon = epsilon_at(riskiest)
     if risky_epsilon <= target:
@@ -83,7 +85,7 @@ def largest_count(epsilon_at: Callable[[int], float], most: int, target: float) 
     """
     first = epsilon_at(1)
     if first > target:
-        raise PrivacyError(f"target_epsilon {target:g} is out of reach: ε is {first:.4g} after 1 round")
+        raise PrivacyError(f"target_epsilon {target:g} is out of reach: ε is {format_epsilon(first)} after 1 round")
     safe, risky = 1, 2
     while risky <= most and epsilon_at(risky) <= target:
         safe, risky = risky, 2 * risky

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.strategies.accounting.convolution import Convolution, TailSums, TiltedLoss, block_of, log_conversion, tilt
+from fl_sim.strategies.accounting.loss_atoms import LossAtoms
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss, discretize, loss_range
 
 _DOUBLINGS = 27
@@ -75,6 +76,14 @@ class Part:
     rounds: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class AtomPart:
+    """Describe ``rounds`` equal releases of a training by the losses of each, as atoms in both directions."""
+
+    atoms: tuple[LossAtoms, LossAtoms]
+    rounds: int
+
+
 def epsilon_curve(
     mixtures: tuple[GaussianMixturePair, ...],
     noise_multiplier: float,
@@ -109,34 +118,20 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
         rounds: number of equal rounds.
         epsilon: ε of the guarantee.
     """
-    return float(max(deltas_of_parts([Part(mixtures, noise_multiplier, rounds)], np.array([epsilon]))[:, 0]))
+    if not _moves(mixtures):
+        return 0.0
+    both = _on_grids([Part(mixtures, noise_multiplier, rounds)], DELTA_IN_SEARCH, _SINGLE_GRID)
+    return max(float(series.deltas(np.array([rounds]), np.array([epsilon]))[0]) for series in both)
 
 
-def deltas_of_parts(parts: Sequence[Part], epsilons: Floats) -> Floats:
-    """Return upper bounds on δ(ε) after rounds of several kinds at each ε, float64 (2 directions, num_epsilons).
-
-    The first direction is the larger corpus against the smaller.
-
-    Args:
-        parts: the kinds of rounds, in any order.
-        epsilons: ε of the guarantee, float64 (num_epsilons,), each at least 0.
-    """
-    moving = [part for part in parts if _moves(part.mixtures)]
-    if not moving:
-        return np.zeros((2, len(epsilons)))
-    counts = np.array([part.rounds for part in moving])
-    both = _on_grids(moving, DELTA_IN_SEARCH, _SINGLE_GRID)
-    return np.array([series.deltas(counts, epsilons) for series in both])
-
-
-def epsilon_of_parts(parts: Sequence[Part], delta: float) -> float:
+def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     """Return the smallest provable ε after rounds of several kinds; inf where none is provable.
 
     Args:
         parts: the kinds of rounds, in any order.
         delta: δ of the guarantee.
     """
-    moving = [part for part in parts if _moves(part.mixtures)]
+    moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
     counts = np.array([[part.rounds for part in moving]])
@@ -400,7 +395,7 @@ def _added(terms: Sequence[Floats]) -> Floats:
     return np.asarray(np.sum(terms, axis=0), dtype=np.float64)
 
 
-def _on_grids(parts: Sequence[Part], delta: float, size: int) -> tuple[_Series, _Series]:
+def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tuple[_Series, _Series]:
     """Return the losses of all parts in both directions, on the grid that just spans the wider of their windows."""
     total = sum(part.rounds for part in parts)
     tail = tail_share(delta, total)
@@ -418,7 +413,7 @@ def _on_grids(parts: Sequence[Part], delta: float, size: int) -> tuple[_Series, 
 
 
 def _kinds(
-    part: Part, coarse: tuple[GridLoss, GridLoss], width: float, tail: float, size: int, circle: int
+    part: Part | AtomPart, coarse: tuple[GridLoss, GridLoss], width: float, tail: float, size: int, circle: int
 ) -> tuple[_Kind, _Kind]:
     """Return the losses of a part in both directions on a grid, many rounds with blocks of them on a finer one.
 
@@ -430,14 +425,13 @@ def _kinds(
         size: number of points that span a window.
         circle: number of points on a circle, at least ``size``.
     """
-    noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
-    one = discretize(part.mixtures, noise_multiplier, width, tail)
+    one = _on_grid(part, width, tail)
     if part.rounds < _MOST_SUMMED:
         return _Kind(one[0]), _Kind(one[1])
     rounds = 1 << ((part.rounds // _FEWEST_BLOCKS).bit_length() - 1)
     windows = [_window([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
     factor = max(1, int(width * (size - 2) / max(window.high - window.low for window in windows)))
-    fine = discretize(part.mixtures, noise_multiplier, width / factor, tail)
+    fine = _on_grid(part, width / factor, tail)
     forward, reverse = (
         _Kind(loss, _Blocks.of(finer, rounds, window, circle, factor))
         for loss, finer, window in zip(one, fine, windows, strict=True)
@@ -462,12 +456,21 @@ def _window(losses: Sequence[GridLoss], rounds: Sequence[int], delta: float) -> 
     return window_of_moments(above, below, _TAIL_SHARE * delta)
 
 
-def _on_own_grid(part: Part, tail: float) -> tuple[GridLoss, GridLoss]:
+def _on_own_grid(part: Part | AtomPart, tail: float) -> tuple[GridLoss, GridLoss]:
     """Return the losses of one round of a part in both directions, on a coarse grid of their own."""
-    noise_multiplier = _computable(part.mixtures, part.noise_multiplier)
-    low, high = loss_range(part.mixtures, noise_multiplier, tail)
+    if isinstance(part, AtomPart):
+        low, high = part.atoms[0].losses[[0, -1]]
+    else:
+        low, high = loss_range(part.mixtures, _computable(part.mixtures, part.noise_multiplier), tail)
     points = _COARSE_POINTS if part.rounds < _MOST_SUMMED else _COARSE_POINTS_OF_BLOCKS
-    return discretize(part.mixtures, noise_multiplier, (high - low) / points, tail)
+    return _on_grid(part, (high - low) / points, tail)
+
+
+def _on_grid(part: Part | AtomPart, width: float, tail: float) -> tuple[GridLoss, GridLoss]:
+    """Return the losses of one round of a part in both directions, on a grid of ``width``."""
+    if isinstance(part, AtomPart):
+        return part.atoms[0].on_grid(width), part.atoms[1].on_grid(width)
+    return discretize(part.mixtures, _computable(part.mixtures, part.noise_multiplier), width, tail)
 
 
 def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:

@@ -1,6 +1,7 @@
 """Sample the users, entities and sentences of a round, each independently (docs/privacy.md, section 2).
 
-All draws are independent and fresh every round. An item at rate ``q`` is included with the largest multiple of 2^-64
+All draws are independent and fresh every round, except that of users under random allocation (section 16), which is
+made once per epoch. An item at rate ``q`` is included with the largest multiple of 2^-64
 that is at most ``q`` as its probability, so rounding never weakens the guarantee.
 
 >>> sample_users(seed=0, server_round=1, num_users=20, q_u=0.2)
@@ -42,6 +43,29 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
         return np.arange(num_users, dtype=np.int64)
     uniforms = streams.uniforms(streams.derived_seed(seed, "users", server_round), "user", 0, num_users)
     return np.flatnonzero(uniforms < _threshold(q_u))
+
+
+def allocated_users(seed: int, server_round: int, num_users: int, epoch_rounds: int) -> IntArray:
+    """Return the cohort of a round under random allocation: in every epoch each user is in one round, chosen uniformly.
+
+    The rounds 1 to t are the first epoch. Users and epochs are independent. A word of 64 bits chooses the round, so
+    that no round has more than 1/t + 2^-64 of the probability.
+
+    Args:
+        seed: the run's root seed.
+        server_round: the round, from 1.
+        num_users: U, the number of users who hold data.
+        epoch_rounds: t, the number of rounds of an epoch.
+
+    Returns:
+        The ids of the allocated users, int64 (cohort,), ascending; possibly empty.
+
+    >>> [allocated_users(0, number, num_users=6, epoch_rounds=3).tolist() for number in (1, 2, 3)]
+    [[3, 5], [0, 1, 2], [4]]
+    """
+    epoch, within = divmod(server_round - 1, epoch_rounds)
+    words = streams.uniforms(streams.derived_seed(seed, "allocation", epoch), "user", 0, num_users)
+    return np.flatnonzero(words % np.uint64(epoch_rounds) == within)
 
 
 def round_seed(seed: int, server_round: int) -> int:
@@ -87,6 +111,25 @@ def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float
         uniforms = streams.uniforms(seed_of_round, "sentence", start, min(start + _AT_ONCE, stop))
         sampled.append(start + np.flatnonzero(uniforms < _threshold(q_s)))
     return np.concatenate(sampled)
+
+
+def thinned_sentences(
+    seed_of_round: int, sentences: npt.NDArray[np.integer], weights: npt.NDArray[np.float64]
+) -> BoolArray:
+    """Return which sentences are kept when each is included with the probability that is its weight, bool (K,).
+
+    The draws are independent of :func:`sampled_sentences`, so a sentence that both include has rate q_s·w(s).
+
+    Args:
+        seed_of_round: see :func:`round_seed`.
+        sentences: sentence ids, integers (K,), in any order.
+        weights: the weight of each sentence, in [0, 1], float64 (K,).
+    """
+    kept = weights >= 1
+    partial = np.flatnonzero((weights > 0) & ~kept)
+    thresholds = (weights[partial] * 2.0**64).astype(np.uint64)
+    kept[partial] = streams.uniforms_of(seed_of_round, "thinning", sentences[partial]) < thresholds
+    return kept
 
 
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:

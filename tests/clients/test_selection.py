@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.clients.selection import Selection, select
+from fl_sim.clients.selection import Selection, select, thin
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.strategies.primitives import sampling, streams
 
@@ -166,3 +166,74 @@ def test_nobody_selected_is_an_empty_selection() -> None:
     nothing = select(CORPUS, np.empty((0, 2), dtype=np.int64), 5, 0.5, 0.5)
     assert isinstance(nothing, Selection)
     assert len(nothing.users) == len(nothing.sentences) == len(nothing.counts) == 0
+
+
+# Sentence weights
+
+
+ALL = Selection(users=np.array([0, 1, 3]), sentences=np.array([0, 1, 2, 4, 5]), counts=np.array([2, 1, 2]))
+
+
+def thinned(weights: np.ndarray, q_s: float, rounds: int = 4_000) -> np.ndarray:
+    """Which sentence of CORPUS was eligible and kept in which round, (rounds, 6) of 0 and 1."""
+    kept = np.zeros((rounds, 6))
+    for t in range(rounds):
+        seed = sampling.round_seed(2, t)
+        kept[t, thin(select(CORPUS, EVERYBODY, seed, 1.0, q_s), weights, seed).sentences] = 1
+    return kept
+
+
+@pytest.mark.parametrize("q_s", [1.0, 0.6])
+def test_a_sentence_is_sampled_at_its_rate_times_its_weight(q_s: float) -> None:
+    weights = np.array([0.5, 0.9, 0.2, 0.7, 1.0, 0.0])
+    kept = thinned(weights, q_s)
+    for sentence, weight in enumerate(weights.tolist()):
+        assert at_rate(kept[:, sentence], q_s * weight)
+    # Another power of the weight, its root, and a weight that is ignored: all are rejected.
+    for wrong in (weights**2, weights**0.5, np.ones(6)):
+        assert not all(at_rate(kept[:, s], q_s * w) for s, w in enumerate(wrong.tolist()))
+    # Two draws of one sentence that were the same word would give min(q_s, w).
+    if q_s < 1:
+        assert not at_rate(kept[:, 0], min(q_s, 0.5))
+
+
+def test_thinning_is_independent_of_the_sampling_and_between_sentences() -> None:
+    weights = np.full(6, 0.5)
+    sampled = np.zeros((4_000, 6))
+    kept = np.zeros((4_000, 6))
+    for t in range(4_000):
+        seed = sampling.round_seed(2, t)
+        sampled[t] = sampling.sampled_sentences(seed, np.arange(6), 0.5)
+        kept[t] = sampling.thinned_sentences(seed, np.arange(6), weights)
+    for s in range(6):
+        both = np.array([[(sampled[:, s] == a) & (kept[:, s] == b) for b in (0, 1)] for a in (0, 1)]).sum(axis=2)
+        assert stats.chi2_contingency(both).pvalue > 1e-5
+    pairs = [(s, other) for s in range(6) for other in range(s)]
+    for s, other in pairs:
+        both = np.array([[(kept[:, s] == a) & (kept[:, other] == b) for b in (0, 1)] for a in (0, 1)]).sum(axis=2)
+        assert stats.chi2_contingency(both).pvalue > 1e-5
+
+
+def test_weight_one_is_always_kept_and_weight_zero_never() -> None:
+    nearly_none, nearly_all = np.nextafter(0.0, 1.0), np.nextafter(1.0, 0.0)
+    for seed in map(partial(sampling.round_seed, 0), range(300)):
+        chosen = thin(ALL, np.array([1.0, 0.0, 1.0, 0.0, nearly_none, nearly_all]), seed)
+        assert chosen.sentences.tolist() == [0, 2, 5]
+        assert chosen.users.tolist() == [0, 1, 3]
+        assert chosen.counts.tolist() == [1, 1, 1]
+        nobody = thin(ALL, np.zeros(6), seed)
+        assert (nobody.sentences.tolist(), nobody.counts.tolist()) == ([], [0, 0, 0])
+        assert thin(ALL, np.ones(6), seed).sentences.tolist() == ALL.sentences.tolist()
+
+
+def test_thinning_keeps_the_same_sentences_on_any_node() -> None:
+    """A sentence's draw belongs to its id, whatever users its node has; rounds differ."""
+    weights = np.array([0.3, 0.5, 0.7, 0.5, 0.5, 0.9])
+    rounds = []
+    for seed in map(partial(sampling.round_seed, 0), range(200)):
+        together = thin(select(CORPUS, EVERYBODY, seed, 0.7, 0.8), weights, seed)
+        apart = [thin(select(CORPUS, np.array([[u, u + 1]]), seed, 0.7, 0.8), weights, seed) for u in range(4)]
+        assert together.sentences.tolist() == [int(s) for one in apart for s in one.sentences]
+        assert together.counts.tolist() == [len(one.sentences) for one in apart]
+        rounds.append(tuple(together.sentences.tolist()))
+    assert len(set(rounds)) > 20

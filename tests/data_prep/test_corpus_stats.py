@@ -105,7 +105,7 @@ def counted(source: Path, out: Path, capsys: pytest.CaptureFixture[str], *option
 
 
 def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stats = counted(shared_data / "conll2003", tmp_path / "out", capsys)
+    stats = counted(shared_data / "conll2003", tmp_path / "out", capsys, "--no-structured")
     train = stats["splits"]["train"]
     assert (train["users"], train["sentences"], train["tokens"]) == (946, 14_041, 203_621)
     assert train["sentences_by_type"] == {"ORG": 4_587, "LOC": 5_127, "PER": 4_373, "MISC": 2_698}

@@ -107,7 +107,10 @@ def pictures(outputs: Outputs) -> int:
 
 
 def texts(outputs: Outputs) -> str:
-    return "\n".join(str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs)
+    """Return what a notebook printed, and its tables."""
+    shown = (output.get("data", {}) for output in outputs)
+    formatted = [str(data.get("text/markdown") or data.get("text/plain")) for data in shown]
+    return "\n".join(str(output.get("text") or data) for output, data in zip(outputs, formatted, strict=True))
 
 
 def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +145,7 @@ def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outp
 @pytest.mark.parametrize(
     ("name", "num_pictures", "text"),
     [
-        ("utility_against_epsilon", 1, ""),
+        ("utility_against_epsilon", 1, "published, noise as its code draws it"),
         ("effect_of_q_s", 1, "0.05"),
         ("entity_categories", 1, "Person"),
         ("audit", 0, "holds is False"),

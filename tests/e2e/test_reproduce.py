@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ x = "epsilon"
 baseline = "noiseless"
 seeds = [0, 1, 2]
 [set]
+"privacy.entity_bound" = "unbounded"
+"privacy.user_sentences" = "corpus"
+"privacy.settings_from_corpus" = true
 rounds = 2
 "model.name" = "small-gpt2"
 "model.hidden" = 16
@@ -55,6 +59,10 @@ name = "coded"
 label = "as coded"
 points = [{ set = { "privacy.noise_multiplier" = 1.0 } }, { set = { "privacy.noise_multiplier" = 2.0 } }]
 set = { "privacy.strategy" = "published", "privacy.noise" = "as-coded", "privacy.q_u" = 0.5 }
+[[curves]]
+name = "uedp"
+label = "uedp"
+set = { "privacy.strategy" = "uedp" }
 """
 
 
@@ -91,7 +99,7 @@ def test_a_figure_is_made_once_continued_and_recorded(
     record = read_record(results / "small.json")
     assert isinstance(record, TrainingRecord)
     (panel,) = record.panels
-    noiseless, deidentified, coded = panel.curves
+    noiseless, deidentified, coded, uedp = panel.curves
     assert noiseless.points[0].epsilon.claimed is None
     assert noiseless.points[0].gap_closed == 1.0
     assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were removed and have no ε"
@@ -101,6 +109,8 @@ def test_a_figure_is_made_once_continued_and_recorded(
     for one in coded.points:
         assert one.epsilon.claimed is not None
         assert one.epsilon.claimed < one.epsilon.user, "the noise that the code draws does not give the claimed ε"
+    assert uedp.points[0].epsilon.claimed == uedp.points[0].epsilon.user_entity_p95, "no bound is set"
+    assert math.isfinite(uedp.points[0].epsilon.claimed)
     assert all(len(one.utility.values) == 3 for curve in panel.curves for one in curve.points)
     assert (tmp_path / "out" / "small" / "small.png").stat().st_size > 0
 

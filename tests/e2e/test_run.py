@@ -128,11 +128,13 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
 def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> None:
     rates = {"q_u": 0.9, "q_e": 0.5, "q_s": 0.3}
     mechanism = rates | {"noise_multiplier": 1.5, "user_cap": 2.0}
+    mechanism |= {"user_sentences": tiny.SENTENCES_EACH, "entity_bound": 3}  # which every user and entity just meets
     folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
     event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
     n = tiny.SENTENCES_EACH  # every user's
     entity_bound = ContributionBound(users=3, sentences_per_user=1, sentences=3)  # six users share four names in turn
     expected = {
+        "epsilon_any": (event, Adjacency(n, ContributionBound(users=3, sentences_per_user=3, sentences=3))),
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
         "epsilon_user_entity_max": (event, Adjacency(n, entity_bound)),
@@ -150,7 +152,7 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
 def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
     folder = tiny_run("run", **{"privacy.strategy": "noiseless"})
     metrics = folder.metrics().filter(like="epsilon_")
-    assert len(metrics.columns) == 8
+    assert len(metrics.columns) == 9
     assert (metrics.iloc[0] == 0).all()  # the initial model is independent of the corpus
     assert np.isinf(metrics.iloc[1:]).all(axis=None)
     assert math.isinf((folder.result or {})["epsilon_user"])
@@ -165,15 +167,15 @@ def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     sizes = tiny.command_line(dict(tiny.MODEL))
     assert main(["run", *arguments, *sizes, "--json", "--quiet", "--out", str(tmp_path / "out")]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert 0.7 * 0.995 <= result["epsilon_user_entity_p95"] <= 0.7
+    assert 0.7 * 0.995 <= result["epsilon_any"] <= 0.7
     assert result["plan"]["noise_multiplier"] != 3.0
-    assert RunFolder.open(tmp_path / "out").metrics()["epsilon_user_entity_p95"].iloc[-1] <= 0.7
+    assert RunFolder.open(tmp_path / "out").metrics()["epsilon_any"].iloc[-1] <= 0.7
 
 
 @pytest.mark.parametrize("unit", ["user", "user_entity"])
 def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -> None:
     settings = {"privacy.q_s": 0.5, "privacy.noise_multiplier": 2.0, "rounds": 6}
-    name = "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
+    name = "epsilon_user" if unit == "user" else "epsilon_any"
     curve = tiny_run("whole", **settings).metrics()[name]
     budget = float(curve.iloc[4] + curve.iloc[5]) / 2
     folder = tiny_run("run", **settings, **{"privacy.epsilon_budget": budget, "privacy.target_unit": unit})

@@ -20,15 +20,21 @@ from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
-from tests.e2e.small_runs import SAME_MODEL, apart, configuration, measured, model_of, small_corpus
+from fl_sim.strategies.primitives import sampling
+from tests.e2e.small_runs import SAME_MODEL, USERS, apart, configuration, measured, model_of, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
-PUBLISHED = {"privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8}
+PUBLISHED = {
+    "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,
+}  # fmt: skip
 ADAPTIVE = {"privacy__clip_quantile": 0.5, "privacy__clip_norm": 5.0}
+ALLOCATION = {
+    "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "published": PUBLISHED,
     "published f_e": PUBLISHED | {"privacy__estimator": "f_e"},
@@ -43,6 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "noiseless steps": {"privacy__strategy": "noiseless", "local__update": "steps", "privacy__q_s": 0.8},
     "adaptive sentences": ADAPTIVE | {"privacy__q_s": 0.8},
     "adaptive users": ADAPTIVE | {"privacy__strategy": "user_level", "privacy__q_u": 0.7},
+    "random allocation": ALLOCATION,
     "adaptive FedSGD": ADAPTIVE
     | {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
 }  # fmt: skip
@@ -74,7 +81,7 @@ def test_the_model_does_not_depend_on_the_number_of_nodes(run: Run, option: str)
         assert whole.metrics()["clip_norm"].nunique() > 1
 
 
-@pytest.mark.parametrize("option", ["published", "adaptive sentences", "adaptive users", *SERVER])
+@pytest.mark.parametrize("option", ["published", "adaptive sentences", "adaptive users", "random allocation", *SERVER])
 def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, tmp_path: Path, option: str) -> None:
     changes = {"rounds": 4, "engine__nodes": 2, **(OPTIONS | SERVER)[option]}
     whole = run("whole", **changes)
@@ -127,6 +134,14 @@ def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, m
     assert not np.array_equal(model_of(whole), model_of(failed))
 
 
+def test_every_user_takes_part_once_in_every_epoch(run: Run) -> None:
+    cohorts = run("run", rounds=6, seed=3, **ALLOCATION).metrics()["cohort_users"].iloc[1:].to_numpy().reshape(3, 2)
+    assert (cohorts.sum(axis=1) == USERS).all()
+    assert len({tuple(epoch) for epoch in cohorts}) > 1
+    expected = [len(sampling.allocated_users(3, number, USERS, 2)) for number in range(1, 7)]
+    assert cohorts.ravel().tolist() == expected
+
+
 @pytest.mark.parametrize("option", ["published", "adaptive sentences"])
 def test_secure_noise_is_fresh(run: Run, option: str) -> None:
     one, other = (run(name, rounds=1, privacy__secure_noise=True, **PLAIN, **OPTIONS[option]) for name in "ab")
@@ -166,7 +181,7 @@ def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     assert report(folder)["epsilon_as_published"] == result["epsilon_as_published"]
     text = summary(folder)
     assert "a claim, no guarantee" in text
-    assert text.index("a user with any number of sentences") < text.index("as published")
+    assert text.index("any user ") < text.index("as published")
     assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())
 
 

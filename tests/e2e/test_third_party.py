@@ -64,12 +64,13 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert all(PARTS[name] in manifest for name in ("example-reader", "example-tagger"))
 
     settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
+    sentences = len(CHAT.splitlines()) // len(PEOPLE)
     settings += ["privacy.strategy=example-strategy", "privacy.options.margin=1.5"]
+    settings += [f"privacy.user_sentences={sentences}"]
     words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
     words += [word for setting in settings for word in ("--set", setting)]
     result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
     event = RoundEvent("uedp", 1.5 * 2.0, q_e=0.5, q_s=0.2, user_cap=2.0)
-    sentences = len(CHAT.splitlines()) // len(PEOPLE)
     assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(sentences), 2, 1e-5), rel=1e-3)
     assert result["epsilon_user"] < result["epsilon_user_entity_max"] < float("inf")
     run = RunFolder.open(tmp_path / "run")

@@ -19,6 +19,8 @@ REACH = {
     "max": {"users": 90, "sentences_per_user": 12, "sentences": 300},
 }
 AFTER_LAST_ROUND = {
+    "epsilon_any": 15.02,
+    "epsilon_any_robust": 33.4,
     "epsilon_user": 2.181,
     "epsilon_user_unbounded": 2.675,
     "epsilon_user_entity_median": 2.23,
@@ -28,6 +30,11 @@ AFTER_LAST_ROUND = {
     "epsilon_user_entity_robust_p95": 3.05,
     "epsilon_user_entity_robust_max": 31.7,
 }
+GUARANTEE = {
+    "mention_graph": "public", "entity_bound": 300, "entity_users": None, "bound_by": "greedy", "weighted": False,
+    "user_sentences": 60, "missed_mentions": 4,
+}  # fmt: skip
+KEPT = {"sentences": 0.8709, "weight": 0.8709, "mentions": 0.6413, "mentions_by_kind": {"ORG": 0.5, "PER": 0.7777}}
 FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}
 
 MakeRun = Callable[..., RunFolder]
@@ -48,7 +55,7 @@ def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict
     row["loss"] = math.log(row["perplexity"])
     for name, last in AFTER_LAST_ROUND.items():
         growth = 0.0 if number == 0 else math.inf if strategy == "noiseless" else math.sqrt(done) / z
-        only_users = strategy == "user_level" and "entity" in name
+        only_users = strategy == "user_level" and ("entity" in name or "any" in name)
         row[name] = last * growth * (3 if only_users else 1)
     return row
 
@@ -95,6 +102,10 @@ def finished(plan: dict[str, Any], rounds: int) -> dict[str, Any]:
         "plan": plan,
         "corpus": {"name": "synthetic", "users": 946, "sentences": 14041},
         "user_sentences": 60.0,
+        "guarantee": GUARANTEE,
+        "kept": KEPT,
+        "public_entities": 0,
+        "settings_from_corpus": False,
         "reach": REACH,
         "reach_coverage": {"median": 0.614, "p95": 0.9599, "max": 1.0},
         "unigram_perplexity": 912.3,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fl_sim import config_keys
-from fl_sim.config import ConfigError, RunConfig, parse_assignments, parse_value, run_keys, user_sentence_bound
+from fl_sim.config import ConfigError, RunConfig, parse_assignments, parse_value, run_keys
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.strategies.registry import load_strategy
 
@@ -209,13 +209,7 @@ def test_every_key_is_described() -> None:
     assert [name for name, key in run_keys().items() if not key.allowed or not key.meaning] == []
 
 
-# n' and settings that nothing reads
-
-
-def test_user_sentence_bound() -> None:
-    assert user_sentence_bound("corpus", 40) == 40.0
-    assert user_sentence_bound("unbounded", 40) == math.inf
-    assert user_sentence_bound(7, 40) == 7.0
+# Settings that nothing reads
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,11 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
     assert main(["report", str(run.path)]) == 0
     assert capsys.readouterr().out == run.report()
     assert repr(fl_sim.open_run(run.path)) == f"Run({str(run.path)!r}, uedp, round 2)"
-    figures = fl_sim.account_runs([run], delta=1e-5, user_sentences=tiny.SENTENCES_EACH)
+    bounds = (run.result or {})["guarantee"]
+    k, m = bounds["entity_bound"], bounds["user_sentences"]
+    figures = fl_sim.account_runs([run], delta=1e-5, user_sentences=m, entity=ContributionBound(tiny.USERS, k, k))
     assert figures["epsilon_user"] == pytest.approx(run.epsilon["epsilon_user"], rel=1e-3)
+    assert figures["epsilon_user_entity"] == pytest.approx(run.epsilon["epsilon_any"], rel=1e-3)
     with pytest.raises(ResultsError, match="the run is finished"):
         fl_sim.resume(run.path)
 
@@ -257,7 +260,8 @@ def test_the_published_algorithm(capsys: Capture) -> None:
         "--sensitive-sentences 11176 --rounds 5 --delta 1e-5 --reach-users 2"
     )
     figures = fl_sim.account_published(settings, rounds=5, delta=1e-5, entity=(2, 1))
-    assert figures == printed(capsys, "account", *words.split())
+    at_risk = {"delta_times_users": 1e-5 * 946}  # the command alone prints δ·N
+    assert figures | at_risk == printed(capsys, "account", *words.split())
 
 
 def test_audit_says_what_the_command_says(capsys: Capture) -> None:

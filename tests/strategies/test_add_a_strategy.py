@@ -76,7 +76,7 @@ def without_event(folder: Path) -> str:
 def test_the_page(capsys: Capture) -> None:
     assert train() == 0
     result = json.loads(capsys.readouterr().out)
-    event, n = RoundEvent("user_level", 1.0, q_u=0.5), result["user_sentences"]
+    event, n = RoundEvent("user_level", 1.0, q_u=0.5), float(result["user_sentences"])
     assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(n), 3, 1e-5), rel=1e-6)
     entity = ContributionBound(**result["reach"]["p95"])
     assert result["epsilon_user_entity_p95"] == pytest.approx(epsilon(event, Adjacency(n, entity), 3, 1e-5), rel=1e-6)
@@ -93,7 +93,7 @@ def test_the_page(capsys: Capture) -> None:
 def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
     assert train() == 0
     result = json.loads(capsys.readouterr().out)
-    words = f"account --json --ledger run --delta 1e-5 --user-sentences {result['user_sentences']:g}"
+    words = f"account --json --ledger run --delta 1e-5 --user-sentences {result['user_sentences']}"
     assert main(words.split()) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-6)
 

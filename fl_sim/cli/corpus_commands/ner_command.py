@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--gold", required=True, metavar="CORPUS", help="a prepared corpus, bundled, or tagged files")
     evaluate.add_argument("--split", help="default: test, else validation; all of tagged files that name no split")
     evaluate.add_argument("--high-recall", action="store_true", help="add rules and patterns to the tagger")
+    evaluate.add_argument(
+        "--no-structured", dest="structured", action="store_false", help="without structured data, as in fl-sim prepare"
+    )
     evaluate.add_argument("--entities", default="all", help="sensitive kinds, as in fl-sim prepare (default: all)")
     evaluate.add_argument("--resamples", type=int, default=1000, help="resamples of the bootstrap (default 1000)")
     evaluate.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
@@ -109,7 +112,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.high_recall:
         names = with_high_recall(names)
     selection = Selection.parse(args.entities)
-    tagger, gold = make_tagger(names, selection=selection), gold_corpus(args.gold, args.split)
+    tagger = make_tagger(names, selection=selection, structured=args.structured)
+    gold = gold_corpus(args.gold, args.split)
     if args.attach is not None:
         check_attachable(tagger.describe(), args.attach)
     with _progress() as watch:

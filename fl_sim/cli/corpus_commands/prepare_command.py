@@ -89,11 +89,14 @@ def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterato
 
 def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 
     corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
+    missing = unsought_kinds(corpus)
     if as_json:
         report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
+        report["not_looked_for"] = missing
         print(json.dumps(report | {"parts": len(corpus.parts), "cached": prepared.cached, "reused": prepared.reused}))
         return
     for split, count in counts.items():
@@ -101,6 +104,8 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
         print(f"{split}: {figures}")
     for name, times in notes.items():
         print(f"survived: {times:,} {MEANING[Note(name)]}")
+    if missing:
+        print(f"nobody looked for: {', '.join(missing)}")
     for warning in corpus.warnings:
         print(f"warning: {warning}")
     if prepared.reused:

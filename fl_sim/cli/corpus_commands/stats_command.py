@@ -40,4 +40,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(stats_table(stats))
     for name, times in stats["bad_text"].items():
         console.print(f"survived: {times:,} {MEANING[Note(name)]}")
+    if stats["not_looked_for"]:
+        console.print(f"nobody looked for: {', '.join(stats['not_looked_for'])}")
     return 0

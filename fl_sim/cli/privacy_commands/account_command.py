@@ -19,7 +19,7 @@ Report = dict[str, Any]
 
 _COMMON = {"rounds", "delta", "z", "reach_users", "reach_sentences", "users"}
 _SOLVING = {"target_epsilon", "target_unit", "solve_for", "q_u", "user_sentences", "reach_total"}
-_OF_LEDGER = {"joined_at", "delta", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
+_OF_LEDGER = {"joined_at", "delta", "users", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
 _SOLVED_FLAGS = {
     "noise_multiplier": "z",
     "rounds": "rounds",
@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_mechanism(parser)
     add_adjacency(parser).add_argument(
         "--reach-total", type=int, metavar="N", help="the most sentences of all users together that mention it"
+    )
+    parser.add_argument(
+        "--epoch-rounds",
+        type=int,
+        metavar="T",
+        help="random allocation: each user takes part in one of every T rounds, chosen uniformly (sets q_u to 1/T)",
     )
     _add_target(parser)
     add_published(parser)
@@ -61,7 +67,11 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
         "--ledger", nargs="+", metavar="DIR", help="run folders of one corpus: ε of all their releases together"
     )
     group.add_argument(
-        "--joined-at", type=int, metavar="ROUND", help="compute ε of a user and an entity that joined in this round"
+        "--joined-at",
+        type=int,
+        metavar="ROUND",
+        help="compute ε of a user and an entity that joined in this round: no sentence before it was the user's or "
+        "mentioned the entity, detected or not; the robust ε does not rely on detection and counts all releases",
     )
 
 
@@ -70,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse_foreign_flags(args)
     of = _of_ledger if args.ledger else _MECHANISMS[args.strategy].report
     report = of(args)
+    if args.users is not None:
+        report["delta_times_users"] = report["delta"] * args.users
     _warn(args, report)
     if args.json:
         print(json.dumps(_finite(report), ensure_ascii=False, allow_nan=False))
@@ -97,13 +109,22 @@ def _ours(args: argparse.Namespace) -> Report:
         _refuse("z", f"{args.z:g}", f"at least {LEAST_NOISE:g}, as in a run")
     settings |= {"rounds": None if solved == "rounds" else _required(args, "rounds")}
     settings |= {"delta": _required(args, "delta"), "clipping": args.clipping or "sentence"}
-    settings |= _protected(args, default_users=1)
+    settings |= _protected(args, default_users=1) | _epochs(args)
     if solved is not None:
         unknown: Unknown = args.solve_for or "noise_multiplier"
         unit: Unit = args.target_unit or "both"
         value = calibrate(args.target_epsilon, args.strategy, solve_for=unknown, unit=unit, **settings)
         settings[unknown] = int(value) if unknown == "rounds" else value
     return account(args.strategy, **settings)
+
+
+def _epochs(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the API's argument for random allocation; refuse a user sampling rate that contradicts it."""
+    from fl_sim.strategies.accounting.random_allocation import check_epoch
+
+    if args.epoch_rounds is not None and args.q_u is not None:
+        check_epoch(args.epoch_rounds, args.q_u, args.strategy)
+    return {"epoch_rounds": args.epoch_rounds}
 
 
 def _published(args: argparse.Namespace) -> Report:
@@ -186,16 +207,16 @@ def _finite(report: Report) -> Report:
 
 
 def _text(report: Report) -> str:
-    lines = [f"{name:<27}{_shown(value)}" for name, value in report.items()]
+    from fl_sim.formats import format_figure
+
+    lines = [f"{name:<27}{format_figure(name, value)}" for name, value in report.items()]
+    if "delta_times_users" in report:
+        lines.append(
+            "delta_times_users: how many users' data a mechanism of the same δ might publish outright, on average."
+        )
     if "epsilon_as_published" in report:
         lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy.md.")
     return "\n".join(lines) + "\n"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class _Account(NamedTuple):
@@ -210,6 +231,6 @@ _MECHANISMS = {
         _published, _COMMON | {"estimator", "users_per_round", "q_e", "sentences", "sensitive_sentences"}
     ),
     "uedp": _Account(_ours, _COMMON | _SOLVING | {"q_e", "q_s", "user_cap", "clipping"}),
-    "user_level": _Account(_ours, _COMMON | _SOLVING),
+    "user_level": _Account(_ours, _COMMON | _SOLVING | {"epoch_rounds"}),
 }
 _FLAGS = sorted(set.union(_OF_LEDGER, *(mechanism.flags for mechanism in _MECHANISMS.values())))

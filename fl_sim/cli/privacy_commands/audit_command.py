@@ -29,7 +29,11 @@ _ALLOWED: dict[str, set[str]] = {
     "published-as-coded": _PUBLISHED | {"defects"},
     "table": {"trials"},
     "canaries": {"rounds", "z", "delta"},
+    "random_canaries": {"rounds", "z", "delta", "mutation", "case"},
+    "sensitivity": {"mutation"},
+    "ledger": set(),
 }
+_MODES = ("table", "canaries", "random_canaries", "sensitivity", "ledger")
 _FLAGS = sorted(set.union(*_ALLOWED.values()))
 _DEFECTS = ("variance-as-std", "fixed-cohort", "clip-before-adam")
 
@@ -46,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", action="store_true", help="audit every mechanism with an entity that 1, 15 or all users mention"
     )
     parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
+    parser.add_argument(
+        "--random-canaries", type=int, metavar="M", help="train real models with M units of random gradients"
+    )
+    parser.add_argument("--case", nargs="+", metavar="NAME", help="with --random-canaries: these cases (default: all)")
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="compare real rounds on adjacent corpora with their bound"
+    )
+    parser.add_argument("--ledger", nargs="+", metavar="DIR", help="check the ledgers of these run folders")
     parser.add_argument("--trials", type=int, metavar="N", help="trainings per corpus (default 20000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="root seed (default 0)")
     parser.add_argument(
@@ -72,6 +84,12 @@ def run(args: argparse.Namespace) -> int:
         return _table(args)
     if args.canaries is not None:
         return _canaries(args)
+    if args.random_canaries is not None:
+        return _random_canaries(args)
+    if args.sensitivity:
+        return _sensitivity(args)
+    if args.ledger:
+        return _ledger(args)
     findings = _own(args) if args.strategy in _OWN else _published(args)
     settings = {"strategy": args.strategy, "mutation": args.mutation, "seed": args.seed}
     if args.json:
@@ -134,7 +152,7 @@ def _attack(args: argparse.Namespace) -> dict[str, Any]:
         "seed": args.seed,
         "confidence": args.confidence,
         "pin_noise": args.pin_noise,
-        "progress": lambda name: print(f"auditing {name}", file=sys.stderr),
+        "progress": _progress,
     }
 
 
@@ -169,18 +187,66 @@ def _canaries(args: argparse.Namespace) -> int:
     return 0 if record["holds"] else EXIT_REFUTED
 
 
+def _random_canaries(args: argparse.Namespace) -> int:
+    from fl_sim.api.audits import audit_real_rounds
+    from fl_sim.auditing.real_rounds.canary_cases import markdown
+
+    audits = audit_real_rounds(
+        args.case or (),
+        canaries=args.random_canaries,
+        rounds=_or(args.rounds, 30),
+        delta=_or(args.delta, 1e-5),
+        noise_multiplier=args.z,
+        mutation=args.mutation,
+        seed=args.seed,
+        confidence=args.confidence,
+        progress=_progress,
+    )
+    report = {"mutation": args.mutation, "seed": args.seed, "audits": [audit.record() for audit in audits]}
+    sys.stdout.write(json.dumps(report, allow_nan=False) + "\n" if args.json else markdown(audits))
+    return 0 if all(audit.holds for audit in audits) else EXIT_REFUTED
+
+
+def _sensitivity(args: argparse.Namespace) -> int:
+    from fl_sim.api.audits import audit_sensitivity
+
+    differences = audit_sensitivity(mutation=args.mutation, seed=args.seed, progress=_progress)
+    records = [difference.record() for difference in differences]
+    if args.json:
+        print(json.dumps({"mutation": args.mutation, "seed": args.seed, "rounds": records}, allow_nan=False))
+    else:
+        for found in differences:
+            verdict = "holds" if found.holds else "REFUTED"
+            print(f"{found.name:<34}{found.length:<12.6g}of {found.bound:<12.6g}{verdict}")
+    return 0 if all(difference.holds for difference in differences) else EXIT_REFUTED
+
+
+def _ledger(args: argparse.Namespace) -> int:
+    from fl_sim.api.audits import audit_ledgers
+
+    audits = audit_ledgers(args.ledger, seed=args.seed, progress=_progress)
+    if args.json:
+        print(json.dumps({"seed": args.seed, "ledgers": [audit.record() for audit in audits]}, allow_nan=False))
+    else:
+        for audit in audits:
+            print(audit.folder)
+            for check in audit.checks:
+                print(f"  {check.name:<34}{'holds' if check.holds else 'REFUTED':<9}{check.detail}")
+    return 0 if all(audit.holds for audit in audits) else EXIT_REFUTED
+
+
+def _progress(name: str) -> None:
+    print(f"auditing {name}", file=sys.stderr)
+
+
 def _text(finding: Finding) -> str:
     return _lines(finding.record()) + "\n"
 
 
 def _lines(record: dict[str, Any]) -> str:
-    return "".join(f"{name:<24}{_shown(value)}\n" for name, value in record.items() if value is not None)
+    from fl_sim.formats import format_figure
 
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "".join(f"{name:<24}{format_figure(name, value)}\n" for name, value in record.items() if value is not None)
 
 
 def _trials(args: argparse.Namespace) -> int:
@@ -189,15 +255,20 @@ def _trials(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse flags that would be ignored, because their user misunderstands the audit."""
-    modes = [mode for mode in ("table", "canaries") if getattr(args, mode) not in (None, False)]
+    modes = [mode for mode in _MODES if getattr(args, mode) not in (None, False)]
     modes += [args.strategy] if args.strategy else []
     if len(modes) != 1:
-        _refuse("strategy", f"one of {len(modes)} modes", "exactly one of --strategy, --table and --canaries")
+        _refuse("strategy", f"one of {len(modes)} modes", f"exactly one of --strategy, {_listed(_MODES)}")
     allowed = _ALLOWED[modes[0]]
     for name in _FLAGS:
         if getattr(args, name) is not None and name not in allowed:
             flags = ", ".join("--" + flag.replace("_", "-") for flag in sorted(allowed))
             _refuse(name.replace("_", "-"), f"given with {modes[0]}", flags)
+
+
+def _listed(modes: tuple[str, ...]) -> str:
+    *others, last = (f"--{mode.replace('_', '-')}" for mode in modes)
+    return f"{', '.join(others)} and {last}"
 
 
 def _required(args: argparse.Namespace, name: str) -> Any:

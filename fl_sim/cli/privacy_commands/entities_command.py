@@ -10,12 +10,14 @@ from fl_sim.cli.mechanism_flags import add_mechanism
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
 
 _PRIVATE = (
     "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
 )
-_MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences")
+_MECHANISM = ("strategy", "z", "rounds", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping")
+_BOUNDS = ("user_sentences", "entity_bound", "entity_bound_by")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,21 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = add_mechanism(parser, "the mechanism, without --run")
     group.add_argument("--strategy", choices=("uedp", "user_level"), help="the mechanism that trains (default uedp)")
     group.add_argument(
-        "--user-sentences", type=float, metavar="N", help="n', the most sentences of one user (default: the corpus's)"
+        "--user-sentences", metavar="M", help="m, as privacy.user_sentences (default: the corpus's largest)"
     )
+    group.add_argument("--entity-bound", metavar="K", help="k, as privacy.entity_bound (default: no bound)")
+    group.add_argument("--entity-bound-by", metavar="RULE", help="as privacy.entity_bound_by: greedy or weights")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code 0."""
-    from fl_sim.experiments.entity_report import EVALUATIONS, THRESHOLDS, entity_epsilons, summarise
+    from fl_sim.experiments import entity_report as entity
     from fl_sim.storage.run_folder import encode
 
-    corpus, split, training = _of_run(args) if args.run else _of_flags(args)
-    evaluations = EVALUATIONS if args.evaluations is None else args.evaluations
-    epsilons = entity_epsilons(corpus.ownership(split), training, evaluations)
+    corpus, split, training, bounds, population = _of_run(args) if args.run else _of_flags(args)
+    evaluations = entity.EVALUATIONS if args.evaluations is None else args.evaluations
+    epsilons = entity.bounded_entity_epsilons(bounds, training, population, evaluations)
     names = corpus.entities(split)["entity"].tolist() if args.show_names else None
-    report = {"corpus": corpus.manifest.name, "split": split} | _settings(training)
-    report |= summarise(epsilons, args.within or THRESHOLDS, names)
+    report = {"corpus": corpus.manifest.name, "split": split} | _settings(training) | bounds.record()
+    report["epsilon_any"] = entity.epsilon_of_any(bounds.guarantee, training, population)
+    report |= entity.summarise(epsilons, args.within or entity.THRESHOLDS, names)
     if args.json:
         print(json.dumps(encode(report | {"note": _PRIVATE}), ensure_ascii=False, allow_nan=False))
     else:
@@ -63,9 +68,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
-    from fl_sim.config import ConfigError
+def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
+    """Return corpus, split, training, bounds and N of the flags."""
+    from fl_sim.config import ConfigError, RunConfig, parse_value
     from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
     from fl_sim.strategies.accounting.accountant import RoundEvent
 
@@ -82,21 +89,28 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
         clipping=args.clipping or "sentence",
     )
     corpus, split = Corpus.open(args.corpus, verify=True), args.split or "train"
-    largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
-    bound = float(_or(args.user_sentences, largest))
-    return corpus, split, Training(event, args.rounds, _or(args.delta, 1e-5), bound)
+    given = {"entity_bound": "unbounded", "user_sentences": "corpus"}
+    given |= {name: getattr(args, name) for name in _BOUNDS if getattr(args, name) is not None}
+    privacy = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in given.items()}
+    config = RunConfig.from_mapping(privacy | {"privacy.settings_from_corpus": True})
+    bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed)
+    n = bounds.guarantee.user.user_sentences
+    return corpus, split, Training(event, args.rounds, _or(args.delta, 1e-5), n), bounds, bounds.ownership.num_users
 
 
-def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
-    from fl_sim.config import ConfigError, user_sentence_bound
+def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
+    """Return corpus, split, training, bounds and N of a run."""
+    from fl_sim.config import ConfigError
+    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
     from fl_sim.experiments.ledger_account import read_ledgers
+    from fl_sim.experiments.run_inputs import declared_names
     from fl_sim.experiments.run_record import Record
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
     from fl_sim.strategies.registry import plan_from_record
 
-    for name in ("corpus", "split", *_MECHANISM):
+    for name in ("corpus", "split", *_MECHANISM, *_BOUNDS):
         if getattr(args, name) is not None:
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} is given with --run; allowed: one of them, because a run has its own {flag}")
@@ -116,11 +130,18 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training]:
             f"{folder.path}: its weights depend on other users' data, so an entity affects the updates of all users; "
             "allowed: runs without privacy.*_weight_cap"
         )
-    largest = int(corpus.ownership(split).sentences_per_user.max(initial=0))
-    bound = user_sentence_bound(config.privacy.user_sentences, largest)
+    names = declared_names(config, corpus)
+    bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed, names)
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    (ledger,) = read_ledgers([folder.path])
-    return corpus, split, Training(event, len(ledger.entries), plan.delta, bound)
+    *ancestors, ledger = read_ledgers([folder.path])
+    if ancestors:
+        raise ConfigError(
+            f"{folder.path}: starts from a trained model, whose releases are not counted entity by entity; "
+            "allowed: a run from a public model"
+        )
+    n = bounds.guarantee.user.user_sentences
+    training = Training(event, len(ledger.entries), plan.delta, n)
+    return corpus, split, training, bounds, plan.mechanism.population
 
 
 def _settings(training: Training) -> dict[str, Any]:
@@ -148,7 +169,8 @@ def _text(report: dict[str, Any]) -> str:
         f"{report['corpus']}, split {report['split']}: {report['entities']:,} entities, "
         f"{report['distinct_profiles']:,} different profiles; {report['rounds']} rounds",
         f"ε at δ = {format_delta(report['delta'])} of a user with at most {report['user_sentences']:,g} sentences: "
-        f"{format_epsilon(report['epsilon_user'])}; together with an entity:",
+        f"{format_epsilon(report['epsilon_user'])}; together with any entity: {format_epsilon(report['epsilon_any'])}; "
+        "together with an entity of this corpus:",
         "",
         f"{'entities':<12}{'detected':>10}{'robust':>10}",
     ]

@@ -6,17 +6,21 @@ import argparse
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.config import PrivacyConfig
     from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, Proposal, Settings
+    from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 
 _PRIVATE = (
-    "The planner reads n', the entities' contribution bounds and sizes from the private corpus: a proposal reveals "
-    "information about it, and no ε covers its publication."
+    "The planner reads the sizes of the private corpus: a proposal reveals information about it, and no ε covers that. "
+    "So the command has privacy.settings_from_corpus=true, which record and report carry. Plan on public text of the "
+    "same kind with --public, or choose the settings beforehand, to do without it."
 )
+_PUBLIC = "The corpus is public, as stated, so its sizes may set what is released."
 _CONTRIBUTION_QUANTILES = ("p95", "max")
 
 
@@ -29,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target-unit",
         choices=("user", "user_entity"),
         default="user_entity",
-        help="the protected unit: a user, or a user and an entity at the 95th percentile of contribution bounds "
-        "(default)",
+        help="the protected unit: any user, or any user with any entity (default)",
     )
     parser.add_argument(
         "--sentences-per-round",
@@ -41,8 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", required=True, type=int, metavar="T", help="the largest number of rounds")
     parser.add_argument("--delta", type=float, default=1e-5, metavar="D", help="δ at which ε is stated (default 1e-5)")
+    parser.add_argument("--entity-bound", metavar="K", help="k, as privacy.entity_bound: a number or unbounded")
     parser.add_argument(
-        "--user-sentences", default="corpus", metavar="N", help="n': a number, corpus (default) or unbounded"
+        "--entity-bound-by", metavar="RULE", help="as privacy.entity_bound_by: greedy, weights or stated"
+    )
+    parser.add_argument("--user-sentences", metavar="M", help="m, as privacy.user_sentences: a number or unbounded")
+    parser.add_argument(
+        "--public", action="store_true", help="the corpus is public text, so that its sizes may set what is released"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -50,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
     from fl_sim.data_prep.store.corpus import Corpus
+    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, propose
     from fl_sim.storage.run_folder import encode
@@ -58,12 +67,13 @@ def run(args: argparse.Namespace) -> int:
     goal = Goal(args.target_epsilon, args.target_unit, args.delta, args.sentences_per_round, args.rounds)
     privacy = _privacy(args)
     corpus = Corpus.open(args.corpus, verify=True)
-    ownership = corpus.ownership(args.split)
-    protected = Protected.of(ownership, privacy)
-    proposal = propose(ownership, protected, goal)
-    report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected)
-    report |= _proposed(proposal, goal, protected) | {"command": _command(args, goal, proposal.best)}
-    report |= {"seconds": round(time.monotonic() - start, 1), "note": _PRIVATE}
+    bounds = EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0)
+    protected = Protected.of(bounds, settings_from_corpus=True)
+    units = protected.planned_units(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
+    proposal = propose(bounds, units, goal)
+    report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected) | bounds.record()
+    report |= _proposed(proposal, goal, protected, units) | {"command": _command(args, goal, proposal.best)}
+    report |= {"seconds": round(time.monotonic() - start, 1), "note": _PUBLIC if args.public else _PRIVATE}
     if args.json:
         print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
     else:
@@ -71,13 +81,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _privacy(args: argparse.Namespace) -> PrivacyConfig:
-    """Return a run's privacy configuration with the n' of the flags; refuse an impossible n'."""
-    from fl_sim.config import RunConfig
+_BOUNDS = ("entity_bound", "entity_bound_by", "user_sentences")
 
-    text = args.user_sentences
-    value = int(text) if text.isdecimal() else text
-    return RunConfig.from_mapping({"privacy.user_sentences": value}).privacy
+
+def _privacy(args: argparse.Namespace) -> PrivacyConfig:
+    """Return a run's privacy configuration with the bounds of the flags; refuse impossible ones."""
+    from fl_sim.config import RunConfig, parse_value
+
+    given = {f"privacy.{name}": getattr(args, name) for name in _BOUNDS if getattr(args, name) is not None}
+    values = {key: parse_value(key, text) for key, text in given.items()}
+    return RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not args.public}).privacy
 
 
 def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
@@ -91,9 +104,9 @@ def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
     }
 
 
-def _proposed(proposal: Proposal, goal: Goal, protected: Protected) -> dict[str, Any]:
+def _proposed(proposal: Proposal, goal: Goal, protected: Protected, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
     def described(settings: Settings) -> dict[str, Any]:
-        return _described(settings, goal, protected)
+        return _described(settings, goal, protected, units)
 
     return {
         "proposal": described(proposal.best),
@@ -104,8 +117,9 @@ def _proposed(proposal: Proposal, goal: Goal, protected: Protected) -> dict[str,
     }
 
 
-def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str, Any]:
+def _described(settings: Settings, goal: Goal, protected: Protected, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
     """Return settings, their cost and their ε as plain values."""
+    from fl_sim.search.planner import epsilon_of_units
     from fl_sim.strategies.accounting.accountant import epsilon
     from fl_sim.strategies.accounting.adjacency import Adjacency
 
@@ -120,6 +134,7 @@ def _described(settings: Settings, goal: Goal, protected: Protected) -> dict[str
         "expected_sentences": settings.sentences,
         "signal": settings.signal,
         "signal_to_noise": settings.signal_to_noise,
+        "epsilon_target": epsilon_of_units(event, units, rounds, goal.delta),
         "epsilon_user": epsilon(event, Adjacency(protected.user_sentences), rounds, goal.delta),
     }
     for name in _CONTRIBUTION_QUANTILES:
@@ -137,8 +152,11 @@ def _command(args: argparse.Namespace, goal: Goal, best: Settings) -> str:
         words += [f"--{flag}", f"{value!r}"]
     words += ["--delta", f"{goal.delta!r}", "--target-epsilon", f"{goal.target_epsilon!r}"]
     words += ["--set", f"privacy.target_unit={goal.unit}"]
-    if args.user_sentences != "corpus":
-        words += ["--set", f"privacy.user_sentences={args.user_sentences}"]
+    for name in _BOUNDS:
+        if getattr(args, name) is not None:
+            words += ["--set", f"privacy.{name}={getattr(args, name)}"]
+    if not args.public:
+        words += ["--set", "privacy.settings_from_corpus=true"]
     if args.split != "train":
         words += ["--set", f"corpus.train_split={args.split}"]
     return shlex.join(words)
@@ -153,8 +171,8 @@ def _text(report: dict[str, Any]) -> str:
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
         f"at most {report['rounds']} rounds",
         "",
-        f"{'':<14}{'SNR':>8}{'q_u':>8}{'q_s':>8}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
-        f"{'ε user':>8}{'ε p95':>8}{'robust':>8}{'ε max':>8}{'robust':>8}",
+        f"{'':<14}{'SNR':>8}{'q_u':>10}{'q_s':>10}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
+        f"{'ε':>8}{'ε user':>8}{'ε p95':>8}{'robust':>8}{'ε max':>8}{'robust':>8}",
         _row("proposed", best),
         *(_row("", row) for row in report["alternatives"]),
         *(_row("other rounds", row) for row in report["fewer_rounds"]),
@@ -169,15 +187,17 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _row(label: str, settings: dict[str, Any]) -> str:
-    from fl_sim.formats import format_epsilon
+    from fl_sim.formats import format_epsilon, round_down, round_up
 
     names = [
+        "epsilon_target",
         "epsilon_user",
         *(f"epsilon_user_entity_{kind}{r}" for r in _CONTRIBUTION_QUANTILES for kind in ("", "robust_")),
     ]
     epsilons = "".join(f"{format_epsilon(settings[name]):>8}" for name in names)
     return (
-        f"{label:<14}{settings['signal_to_noise']:>8.1f}{settings['q_u']:>8.4f}{settings['q_s']:>8.4f}"
-        f"{settings['q_e']:>6.2f}{settings['user_cap']:>5.0f}{settings['noise_multiplier']:>8.3f}"
+        f"{label:<14}{settings['signal_to_noise']:>8.1f}{round_down(settings['q_u'], 4):>10}"
+        f"{round_down(settings['q_s'], 4):>10}{round_down(settings['q_e'], 2):>6}{settings['user_cap']:>5.0f}"
+        f"{round_up(settings['noise_multiplier'], 4):>8}"
         f"{settings['rounds']:>6}{settings['expected_sentences']:>11,.0f}{epsilons}"
     )

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--unit", default=None,
-        help="the protected unit of ε: user, user_unbounded, user_entity_median|p95|max, "
+        help="the protected unit of ε: any, stated, user, user_unbounded, user_entity_median|p95|max, "
         "user_entity_robust_median|p95|max "
-        "(default: user_entity_p95; one run against rounds: all)",
+        "(default: any, or user_entity_p95 if a run sets no bound; one run against rounds: all)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object: the files written")
 

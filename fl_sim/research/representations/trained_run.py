@@ -32,19 +32,19 @@ def guarantee_of_run(folder: Path) -> dict[str, Any]:
         ResultsError: the model's files are not the run's.
         ConfigError: the run is not finished, or has no model.
     """
-    (ledger,) = read_ledgers([folder])
-    result = _checked_result(folder, ledger.last_round)
+    ledgers = read_ledgers([folder])
+    result = _checked_result(folder, ledgers[-1].last_round)
     bound, delta = result["user_sentences"], result["plan"]["delta"]
     entity_bounds = {name: ContributionBound(**result["reach"][name]) for name in _CONTRIBUTION_QUANTILES}
     accounts = {
-        name: account_for([ledger], Adjacency(bound), Adjacency(bound, r), delta, None)
+        name: account_for(ledgers, Adjacency(bound), Adjacency(bound, r), delta, None)
         for name, r in entity_bounds.items()
     }
-    unbounded = account_for([ledger], Adjacency(), Adjacency(), delta, None)
+    unbounded = account_for(ledgers, Adjacency(), Adjacency(), delta, None)
     first = accounts[_CONTRIBUTION_QUANTILES[0]]
     return {
         "covers": "the training data of the run",
-        "run": ledger.run,
+        "run": ledgers[-1].run,
         "strategy": result["plan"]["strategy"],
         "corpus": result["corpus"]["name"],
         "releases": first["releases"],

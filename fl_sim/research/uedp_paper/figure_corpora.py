@@ -144,7 +144,7 @@ def _arguments(source: CorpusSource, raw_folder: Path, out: Path) -> argparse.Na
 
     parser = _Flags(add_help=False, allow_abbrev=False)
     prepare_command.add_arguments(parser)
-    words = [source.kind, "--source", str(raw_folder), "--out", str(out)]
+    words = [source.kind, "--source", str(raw_folder), "--out", str(out), "--no-structured"]  # as the paper marked them
     for name, value in source.flags.items():
         words += _flag(name, value)
     return parser.parse_args(words)

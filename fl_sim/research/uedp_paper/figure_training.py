@@ -260,8 +260,12 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Ep
 
 
 def _claim_column(strategy: str) -> str | None:
-    """Return the metric by which a strategy states its ε; None for one that states none."""
-    return load_strategy(strategy).headline
+    """Return the metric by which a strategy states its ε; None for one that states none.
+
+    The figures' runs set no bounds, so that ε of an entity is that of the 95th percentile of contributions.
+    """
+    headline = load_strategy(strategy).headline
+    return "epsilon_user_entity_p95" if headline == "epsilon_any" else headline
 
 
 def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders: Sequence[RunFolder]) -> Trace:

@@ -41,13 +41,14 @@ def mentioned() -> dict[str, list[str]]:
 
 def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare("--tagger", NAME) == 0
-    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"]}
+    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}
     checksum = hashlib.sha256((folder / "my_tagger.py").read_bytes()).hexdigest()
     assert Corpus.open("corpus").manifest.tagger == {
         "tagger": NAME,
         "words": "3",
         "path": NAME,
         "module_sha256": checksum,
+        "structured": "1",
         "entities": "all",
     }
     assert main(["stats", "corpus"]) == 0
@@ -82,7 +83,7 @@ def test_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_in_two_processes() -> None:
     assert prepare("--tagger", NAME, "--processes", "2") == 0
-    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"]}
+    assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}
 
 
 def test_an_installed_tagger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +141,10 @@ number = 3
         ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
         ("twice", "tagger 'twice' is claimed by bad:Good and bad:TooFew; allowed: one of them"),
         ("rules", "tagger 'rules' is claimed by bad:Good and fl_sim.data_prep.taggers.rule_tagger:RuleTagger"),
-        ("unheard", "tagger 'unheard' must be gold, rules, patterns, spacy:NAME_OR_PATH, stanza[:LANGUAGE], "),
+        (
+            "unheard",
+            "tagger 'unheard' must be gold, rules, patterns, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], ",
+        ),
     ],
 )
 def test_bad_taggers(

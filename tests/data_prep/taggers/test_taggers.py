@@ -403,7 +403,7 @@ def test_a_transformer_gets_one_text_at_a_time(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("regex", "'regex' must be gold, rules, patterns, spacy:NAME_OR_PATH, stanza"),
+        ("regex", "'regex' must be gold, rules, patterns, structured, spacy:NAME_OR_PATH, stanza"),
         ("rules+regex", r"'rules\+regex' must be"),
         ("rules:x", "must be"),
         ("spacy:", "must be"),
@@ -594,7 +594,7 @@ def marked(marking: Marking) -> list[tuple[str, str]]:
 def test_gold_is_the_default_where_there_is_gold() -> None:
     marking = make_marking(has_gold=True)
     assert marked(marking) == [("Ada Byron", "PERSON"), ("Acme", "ORG")]
-    assert marking.describe() == {"tagger": "gold", "entities": "all"}
+    assert marking.describe() == {"tagger": "gold", "structured": "1", "entities": "all"}
 
 
 def test_gold_can_be_chosen_by_category_and_united() -> None:

@@ -119,6 +119,30 @@ ARGUMENTS = [
     ("--set privacy.user_sentences=0", "privacy.user_sentences is 0|corpus, unbounded"),
     ("--set privacy.user_sentences=many", "privacy.user_sentences is 'many'|corpus, unbounded"),
     ("--set privacy.population=5", "privacy.population is 5|at least 6"),
+    # bounds, and what may not be read off the corpus
+    ("--set privacy.entity_bound=0", "privacy.entity_bound is 0|an integer in [1,"),
+    ("--set privacy.entity_bound=few", "privacy.entity_bound is 'few'|unbounded"),
+    ("--set privacy.entity_users=0", "privacy.entity_users is 0|an integer in [1,"),
+    ("--set privacy.entity_bound_by=chance", "privacy.entity_bound_by is 'chance'|greedy, weights, stated"),
+    ("--set privacy.entity_users=3 --set privacy.entity_bound=unbounded", "privacy.entity_users is 3|entity_bound"),
+    ("--strategy noiseless --set privacy.entity_bound=3", "entity_bound is 3|noiseless, which cannot keep it"),
+    ("--strategy published --set privacy.user_sentences=3", "user_sentences is 3|published, which cannot keep it"),
+    ("--strategy user_level --set privacy.entity_bound=3 --set privacy.entity_bound_by=weights",
+     "privacy.entity_bound_by is weights under user_level|a clip on every sentence"),
+    ("--set privacy.clipping=user --set privacy.entity_bound_by=weights",
+     "privacy.entity_bound_by is weights under uedp|a clip on every sentence"),
+    ("--set privacy.mention_graph=private --set privacy.population=9 --set privacy.entity_bound_by=greedy",
+     "privacy.entity_bound_by is greedy|mention_graph is private|stated"),
+    ("--set privacy.mention_graph=private", "privacy.population is not given|mention_graph is private"),
+    ("--set privacy.user_sentences=corpus", "privacy.user_sentences is corpus|settings_from_corpus = true"),
+    ("--target-epsilon 2 --set privacy.entity_bound=unbounded", "target_epsilon is 2|no bound on entities is set"),
+    ("--epsilon-budget 2 --strategy user_level", "epsilon_budget is 2|no bound on entities is set|entity_users"),
+    ("--target-epsilon 2 --strategy published --set privacy.entity_weights=4 --set privacy.extended_weights=4",
+     "target_epsilon is 2|no bound on entities is set|target_unit = user"),
+    ("--strategy published", "privacy.entity_weights is not given|settings_from_corpus = true"),
+    ("--strategy published --set privacy.entity_weights=4", "privacy.extended_weights is not given"),
+    ("--strategy published --set privacy.entity_weights=4 --set privacy.extended_weights=4 "
+     "--set privacy.user_weight_cap=2", "privacy.user_weight_cap is 2|settings_from_corpus = true"),
     ("--strategy dp", "privacy.strategy is 'dp'|uedp, user_level, published, noiseless"),
     ("--strategy noiseless --z 2", "privacy.noise_multiplier is 2|noiseless"),
     ("--strategy noiseless --epsilon-budget 2", "privacy.epsilon_budget is 2|noiseless"),
@@ -329,7 +353,7 @@ def test_a_model_folder_without_weights(corpus: Path, finished: Path, tmp_path: 
     shutil.copytree(finished / "model", model)
     (model / "model.safetensors").unlink()
     arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--engine", "inline", "--model", str(model)]
-    says(refused(["run", *arguments], capsys), f"cannot load model|{model}")
+    says(refused(["run", *arguments], capsys), f"is not the file that its run wrote|{model}")
     assert not (tmp_path / "out").exists()
 
 

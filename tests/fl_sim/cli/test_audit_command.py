@@ -11,6 +11,9 @@ import pytest
 
 from fl_sim.auditing import audit_table
 from fl_sim.auditing.cases import Case, Finding
+from fl_sim.auditing.real_rounds import round_sensitivity
+from fl_sim.auditing.recorded_runs import ledger_audit
+from fl_sim.auditing.recorded_runs.ledger_audit import Check, LedgerAudit
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
 
@@ -63,12 +66,19 @@ def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["audit"], "exactly one of --strategy, --table and --canaries"),
+        (["audit"], "exactly one of --strategy, --table, --canaries, --random-canaries, --sensitivity and --ledger"),
         (["audit", "--table", "--canaries", "5"], "exactly one of"),
         (["audit", "--strategy", "uedp"], "--z is missing"),
         (["audit", "--strategy", "uedp", "--z", "1", "--users", "5"], "--users is given with uedp"),
         (["audit", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"], "--q-s is given with user_level"),
         (["audit", "--table", "--z", "3"], "--z is given with table"),
+        (["audit", "--random-canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
+        (["audit", "--random-canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
+        (["audit", "--random-canaries", "8", "--mutation", "none"], "mutation is 'none'; allowed: accounted"),
+        (["audit", "--random-canaries", "8", "--trials", "9"], "--trials is given with random_canaries"),
+        (["audit", "--sensitivity", "--case", "uedp"], "--case is given with sensitivity"),
+        (["audit", "--ledger", "no/such/run"], "no/such/run: there is no such folder"),
+        (["audit", "--ledger", "a", "--mutation", "noise_off"], "--mutation is given with ledger"),
         (["audit", "--strategy", "published", "--z", "1"], "--estimator is missing"),
         (["audit", "--strategy", "published-as-coded", *PUBLISHED], "--entities is missing"),
         ([*LONE_USER, "--mutation", "nothing"], "mutation is 'nothing'; allowed: any_entity_active"),
@@ -130,6 +140,39 @@ def test_the_table_is_printed_as_json_and_markdown(
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 2 + 4
     assert "(claim refuted)" in text[-1]
+
+
+def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["audit", "--random-canaries", "64", "--case", "nothing-sampled", "--rounds", "3", "--z", "0.5"]
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    (found,) = json.loads(captured.out)["audits"]
+    assert found["canaries"] == 64
+    assert found["noise_multiplier"] == 0.5
+    assert found["holds"] is True
+    assert "nothing-sampled, round 3 of 3" in captured.err
+    assert main([*command, "--mutation", "noise_off"]) == 1
+    assert "| noise" in capsys.readouterr().out
+
+
+def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = {"gpt2": round_sensitivity.SENSITIVITY_CASES["gpt2"]}
+    monkeypatch.setattr(round_sensitivity, "SENSITIVITY_CASES", chosen)
+    assert main(["audit", "--sensitivity", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rounds"]
+    assert [difference["case"] for difference in found] == ["gpt2"] * 3
+    assert main(["audit", "--sensitivity", "--mutation", "ghost_norms_low"]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+
+
+def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ"))
+    monkeypatch.setattr(ledger_audit, "audit_ledger", lambda folder, seed: LedgerAudit(folder, checks))
+    assert main(["audit", "--ledger", "a", "b", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["ledgers"]
+    assert [(audit["folder"], audit["refuted"]) for audit in found] == [("a", ["noise"]), ("b", ["noise"])]
+    assert main(["audit", "--ledger", "a"]) == 1
+    assert "REFUTED  0.95 of σ" in capsys.readouterr().out
 
 
 @pytest.mark.slow

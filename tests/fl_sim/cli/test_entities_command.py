@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,19 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.entity_report import EntityEpsilons, Training, entity_epsilons, summarise
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.entity_report import (
+    EntityEpsilons,
+    Training,
+    bounded_entity_epsilons,
+    entity_epsilons,
+    summarise,
+)
 from fl_sim.experiments.run_plan import plan_run
 from fl_sim.experiments.run_record import describe
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profile_bounds import Bounds
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
@@ -155,14 +164,14 @@ def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str])
         assert name.lower() in with_names.lower()
 
 
-def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0) -> RunFolder:
+def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0, **bounds: Any) -> RunFolder:
     """What a run of ten rounds leaves after some of them, the last one released ``done_again`` times more."""
-    privacy = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "user_sentences": 20}
+    privacy = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "user_sentences": 20} | bounds
     config = RunConfig.from_mapping({"corpus.path": str(corpus), "rounds": 10, "privacy": privacy})
     opened = Corpus.open(corpus)
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
-    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None)
+    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None, planned.bounds.guarantee)
     for number in range(rounds_done + 1):
         folder.append_metrics({"round": number})
     for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
@@ -177,9 +186,54 @@ def test_a_run_is_accounted_for_the_rounds_it_released(
     assert main(["entities", "--run", str(folder.path), "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out)
     flags = ["--z", "3", "--rounds", "6", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2", "--user-sentences", "20"]
+    flags += ["--entity-bound", "10"]
     assert main(["entities", "--corpus", str(corpus), *flags, "--json"]) == 0
     assert of_run == json.loads(capsys.readouterr().out)
     assert of_run["rounds"] == 6
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"entity_bound": 2},
+        {"entity_bound": 5, "entity_users": 2},
+        {"entity_bound": 2, "entity_bound_by": "weights"},
+        {"entity_bound": 2, "population": 1000, "user_sentences": 2},
+    ],
+    ids=["greedy", "users", "weights", "population"],
+)
+def test_under_a_bound_every_entity_is_at_or_below_the_headline(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
+) -> None:
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=10, **bounds)
+    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    of_run = json.loads(capsys.readouterr().out)
+    config = RunConfig.from_mapping(folder.config["run"])
+    headline = plan_run(config, Corpus.open(corpus).ownership("train")).guarantees.after(10)["epsilon_any"]
+    assert of_run["epsilon_any"] == pytest.approx(headline, rel=1e-3)
+    assert 0 < of_run["epsilon_user_entity"]["max"] <= of_run["epsilon_any"]
+    # Without the bound some entity is above what all of them are below now.
+    n = str(int(of_run["user_sentences"]))
+    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user-sentences", n, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
+
+
+def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
+    """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
+    settings = {"privacy.mention_graph": "private", "privacy.population": 40, "privacy.user_sentences": 12}
+    config, incidence = RunConfig.from_mapping(settings), long_tailed(entities=12, sentences=400)
+    bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
+    training = replace(BOTH, user_sentences=12)
+    unaware = entity_epsilons(bounds.kept, training)
+    aware = bounded_entity_epsilons(bounds, training, 40)
+    before, after = (one.detected.upper[one.profile_of] for one in (unaware, aware))
+    assert (after >= before).all()
+    assert (after > 1.01 * before).any()
+    contributions = bounds.contributions()
+    limits = zip(contributions.users, contributions.max_per_user, contributions.sentences, strict=True)
+    for figure, limit in zip(after, limits, strict=True):
+        adjacency = Adjacency(12, ContributionBound(*map(int, limit)), displaced=True)
+        assert figure == epsilon(training.event, adjacency, training.rounds, training.delta)
 
 
 def test_a_round_that_was_released_again_is_paid_for_again(
@@ -209,6 +263,12 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
         (["--corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
         (["--corpus", "bundled", *FLAGS, "--evaluations", "1"], "evaluations is 1"),
         (["--corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
+        (
+            ["--corpus", "bundled", *FLAGS, "--entity-bound", "0"],
+            "privacy.entity_bound is 0; allowed: an integer in [1",
+        ),
+        (["--corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
+        (["--run", "absent", "--entity-bound", "3"], "--entity-bound is given with --run"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], asked: list[str], words: str) -> None:

@@ -40,7 +40,7 @@ def gold(tmp_path: Path) -> Corpus:
 
 @pytest.fixture
 def marked_by_rules(tmp_path: Path) -> Corpus:
-    return corpus_at(tmp_path / "rules", tagger=make_tagger("rules").describe())
+    return corpus_at(tmp_path / "rules", tagger=make_tagger("rules", structured=True).describe())
 
 
 def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:
@@ -159,7 +159,8 @@ def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[
     text = " ".join(report.summary(run).split())
     words = (
         "Coverage, measured on conll2003 (test): the tagger flags 94.1 % (93.0 to 95.2) of the sentences with an "
-        "entity; 90.0 % of the mentions are sampled together with their entity. ε robust does not depend on the tagger."
+        "entity; 90.0 % of the mentions are sampled together with their entity. A bound on entities holds for mentions "
+        "that the tagger found."
     )
     assert words in text
     assert text.index("Robust:") < text.index("Coverage, measured on")

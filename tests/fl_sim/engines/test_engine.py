@@ -390,5 +390,10 @@ def test_a_failure_is_told_in_one_line_with_what_is_left() -> None:
 def test_a_round_is_told_in_one_line() -> None:
     row = {"round": 2, "perplexity": 655.04, "epsilon_user": 1.5, "epsilon_user_entity_p95": 2.25, "failed_nodes": 1}
     assert describe_row(row, 30) == (
-        "round 2/30, perplexity 655.0, ε user 1.5, ε user+entity (p95) 2.25, 1 nodes failed and count as zero"
+        "round 2/30, perplexity 655.0, ε user+entity (p95) 2.25, user 1.50, 1 nodes failed and count as zero"
     )
+    for name, words in (("any", "any"), ("stated", "stated")):
+        bounded = row | {"epsilon_any": math.inf, f"epsilon_{name}": 3.0001}
+        assert f"perplexity 655.0, ε {words} 3.01, user 1.50, 1 nodes" in describe_row(bounded, 30)
+    no_entity = row | {"epsilon_user_entity_p95": math.inf, "epsilon_any": math.inf}
+    assert "ε user 1.50, 1 nodes" in describe_row(no_entity, 30)

@@ -148,7 +148,7 @@ def test_the_noise_of_a_target_is_found_once(corpus: Path, tmp_path: Path, monke
     monkeypatch.setattr("fl_sim.strategies.accounting.accountant.calibrate_noise_multiplier", breaks)
     folder = simulation.resume(tmp_path / "out")
     assert (folder.result or {})["plan"]["noise_multiplier"] == recorded
-    assert 0.995 <= (folder.result or {})["epsilon_user_entity_p95"] <= 1
+    assert 0.995 <= (folder.result or {})["epsilon_any"] <= 1
 
 
 def edit(file: Path, *keys: str, value: Any) -> None:

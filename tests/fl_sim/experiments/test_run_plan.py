@@ -14,6 +14,11 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.registry import STRATEGIES, load_strategy
 from tests.fl_sim.ownerships import ownership, village
 
+PUBLIC_SUMS = {"strategy": "published", "entity_weights": 21.0, "extended_weights": 44.0}
+FLAG = {"settings_from_corpus": True}
+OLD = FLAG | {"entity_bound": "unbounded", "user_sentences": "corpus"}
+"""No bounds; targets rest on the corpus's 95th percentile."""
+
 
 def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
     keys = {key if "." in key or key == "rounds" else f"privacy.{key}": value for key, value in settings.items()}
@@ -25,10 +30,26 @@ def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES.built_in))
 def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
-    plan = planned(strategy=strategy).plan
+    plan = planned(**(PUBLIC_SUMS if strategy == "published" else {"strategy": strategy})).plan
     for name, value in load_strategy(strategy).defaults.items():
         assert getattr(plan.mechanism, name) == value
     assert (plan.mechanism.strategy, plan.mechanism.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
+
+
+def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them() -> None:
+    for settings in ({}, {"strategy": "user_level"}, {"strategy": "noiseless"}, PUBLIC_SUMS):
+        bounds = planned(**settings).bounds
+        of_strategy = load_strategy(settings.get("strategy", "uedp")).default_bounds
+        assert (bounds.guarantee.entity_bound, bounds.guarantee.user_sentences) == (
+            of_strategy.get("entity_bound"),
+            of_strategy.get("user_sentences"),
+        )
+        assert bounds.guarantee.mention_graph == "public"
+        assert bounds.enforces == bool(of_strategy)
+    assert planned().bounds.guarantee.entity_bound == 10
+    assert planned().bounds.guarantee.user_sentences == 32
+    private = planned(mention_graph="private", population=20).bounds
+    assert (private.guarantee.entity_bound, private.guarantee.user_sentences, private.enforces) == (None, None, False)
 
 
 def test_what_is_given_is_taken() -> None:
@@ -50,7 +71,20 @@ def test_population_scales_the_denominator_and_not_epsilon() -> None:
 # Targets
 
 
-@pytest.mark.parametrize("unit", ["user", "user_entity"])
+BOUNDED = {"entity_bound": 10, "entity_users": 5, "user_sentences": 12}
+
+
+@pytest.mark.parametrize(
+    ("unit", "bounds", "name"),
+    [
+        ("user", BOUNDED, "epsilon_user"),
+        ("user", OLD, "epsilon_user"),
+        ("user_entity", BOUNDED, "epsilon_any"),
+        ("user_entity", BOUNDED | {"entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", OLD, "epsilon_user_entity_p95"),
+    ],
+    ids=["user", "user of the corpus", "any", "stated", "p95"],
+)
 @pytest.mark.parametrize(
     ("target", "strategy", "rates"),
     [
@@ -62,18 +96,22 @@ def test_population_scales_the_denominator_and_not_epsilon() -> None:
     ids=["small", "uedp", "uedp, sampled users", "user_level"],
 )
 def test_a_target_is_met_and_not_by_more_than_half_a_percent(
-    target: float, strategy: str, rates: dict[str, float], unit: str
+    target: float, strategy: str, rates: dict[str, float], unit: str, bounds: dict[str, Any], name: str
 ) -> None:
-    result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates)
-    reached = result.guarantees.after(10)["epsilon_user" if unit == "user" else "epsilon_user_entity_p95"]
-    assert target * 0.995 <= reached <= target
-    again = accountant.epsilon(result.plan.mechanism.event(), result.protected.target(unit), 10, 1e-5)
-    assert again <= target
+    result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates, **bounds)
+    mechanism = result.plan.mechanism
+    assert result.protected.target_name(unit, mechanism) == name
+    assert target * 0.995 <= result.guarantees.after(10)[name] <= target
+    event = mechanism.event()
+    for party in result.protected.targets(unit, mechanism):
+        accounted = event.robust() if party.robust else event
+        assert accountant.epsilon(accounted, party.adjacency, 10, 1e-5) <= target
 
 
 @pytest.mark.parametrize("target", [1e-4, 2000.0])
 def test_extreme_targets_are_met_too(target: float) -> None:
-    assert planned(target_epsilon=target, rounds=40).guarantees.after(40)["epsilon_user_entity_p95"] <= target
+    assert planned(target_epsilon=target, rounds=40).guarantees.after(40)["epsilon_any"] <= target
+    assert planned(target_epsilon=target, rounds=40, **OLD).guarantees.after(40)["epsilon_user_entity_p95"] <= target
 
 
 def test_a_target_out_of_reach() -> None:
@@ -81,6 +119,33 @@ def test_a_target_out_of_reach() -> None:
         ConfigError, match=r"^privacy\.target_epsilon is 1e-09; allowed: what noise can reach \(.*out of"
     ):
         planned(target_epsilon=1e-9, delta=1e-14, q_s=1.0)
+
+
+NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.target_unit = user, or privacy\.settings_"
+
+
+@pytest.mark.parametrize("key", ["target_epsilon", "epsilon_budget"])
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        ({"entity_bound": "unbounded"}, "entity_bound"),
+        ({"mention_graph": "private", "population": 20}, "entity_bound"),
+        ({"strategy": "user_level"}, "entity_users"),
+        (PUBLIC_SUMS, "entity_users"),
+    ],
+    ids=["unbounded", "private", "user_level", "published"],
+)
+def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], bound: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^privacy\.{key} is 2 for any user with any entity, {NO_BOUND.format(bound)}"
+    ):
+        planned(**{key: 2.0}, **settings)
+    # A user needs no bound, and a bound may be stated.
+    of_users = planned(**{key: 1e6}, target_unit="user", **settings)
+    assert of_users.guarantees.after(10)["epsilon_user"] <= 1e6
+    if settings is not PUBLIC_SUMS:
+        stated = planned(**{key: 1e6}, entity_bound_by="stated", **(settings | {"entity_bound": 3}))
+        assert stated.guarantees.after(10)["epsilon_stated"] <= 1e6
 
 
 def test_the_noise_that_a_run_found_is_kept() -> None:
@@ -93,12 +158,19 @@ def test_the_noise_that_a_run_found_is_kept() -> None:
 # Budgets
 
 
-@pytest.mark.parametrize("unit", ["user", "user_entity"])
-def test_the_last_round_within_a_budget(unit: str) -> None:
-    name = "epsilon_user" if unit == "user" else "epsilon_user_entity_p95"
-    curve = planned().guarantees.curves[name]
+@pytest.mark.parametrize(
+    ("unit", "bounds", "name"),
+    [
+        ("user", {}, "epsilon_user"),
+        ("user_entity", {}, "epsilon_any"),
+        ("user_entity", {"entity_bound": 3, "entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", OLD, "epsilon_user_entity_p95"),
+    ],
+)
+def test_the_last_round_within_a_budget(unit: str, bounds: dict[str, Any], name: str) -> None:
+    curve = planned(**bounds).guarantees.curves[name]
     for budget, rounds in ((curve[4], 4), (curve[4] * 0.999, 3), (curve[10] * 10, 10)):
-        result = planned(epsilon_budget=float(budget), target_unit=unit)
+        result = planned(epsilon_budget=float(budget), target_unit=unit, **bounds)
         assert result.rounds == rounds
         assert result.plan.rounds == 10
         assert result.guarantees.after(result.rounds)[name] <= budget
@@ -113,9 +185,9 @@ def test_the_budget_that_a_refusal_names_is_enough() -> None:
 
 def test_a_budget_and_a_target_hold_together() -> None:
     result = planned(target_epsilon=2.0, epsilon_budget=1.0)
-    assert result.guarantees.after(10)["epsilon_user_entity_p95"] == pytest.approx(2.0, rel=5e-3)
+    assert result.guarantees.after(10)["epsilon_any"] == pytest.approx(2.0, rel=5e-3)
     assert result.rounds < 10
-    assert result.guarantees.after(result.rounds)["epsilon_user_entity_p95"] <= 1.0
+    assert result.guarantees.after(result.rounds)["epsilon_any"] <= 1.0
 
 
 # Refusals
@@ -165,9 +237,14 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
         ({"delta": 0.05}, "δ = 0.05 is not below 1/N = 0.05", {"delta": 0.0499}),
         ({"delta": 0.01, "population": 100}, "is not below 1/N", {"delta": 0.01, "population": 99}),
         ({}, "N is the corpus's number of users", {"population": 20}),
-        ({}, "n' = 12 is the corpus's largest user", {"user_sentences": 12}),
-        ({}, "n' = 12 is the corpus's largest user", {"user_sentences": "unbounded"}),
-        ({"user_sentences": 11}, "n' = 11 is below the corpus's largest user (12 sentences)", {"user_sentences": 13}),
+        (OLD, "settings chosen on this corpus: not covered by ε", {}),
+        ({"entity_bound": "unbounded"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
+        ({"entity_bound_by": "stated"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
+        (
+            {"strategy": "published", "settings_from_corpus": True},
+            "W_e and W_s are the corpus's",
+            PUBLIC_SUMS | {"population": 20},
+        ),
         ({"delta": 1e-17}, "no finite ε can be computed at δ = 1e-17", {"delta": 1e-6}),
         (
             {"server.momentum": 0.5},
@@ -183,8 +260,8 @@ def test_warnings(settings: dict[str, Any], words: str, without: dict[str, Any])
     assert words not in " ".join(planned(**without).warnings)
 
 
-def test_n_prime_decides_what_is_promised_to_a_user() -> None:
-    corpus, number, unbounded = (planned(user_sentences=n) for n in ("corpus", 12, "unbounded"))
+def test_n_prime_decides_what_is_guaranteed_to_a_user() -> None:
+    corpus, number, unbounded = (planned(user_sentences=n, **FLAG) for n in ("corpus", 12, "unbounded"))
     smaller = planned(user_sentences=4)
     assert corpus.guarantees.after(10) == number.guarantees.after(10)
     assert math.isinf(unbounded.protected.user_sentences)

@@ -13,7 +13,7 @@ from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published
-from fl_sim.strategies.registry import STRATEGIES
+from fl_sim.strategies.registry import STRATEGIES, mechanism_from_record
 from tests import tiny
 
 
@@ -38,6 +38,18 @@ def planned(ownership: Ownership, **privacy: object) -> Planned:
         ({"noise": "as-coded"}, "noise is as-coded and privacy.strategy is uedp; allowed: with published only"),
         ({"user_weight_cap": 3.0, "strategy": "user_level"}, "user_weight_cap is 3.0 and privacy.strategy is "),
         ({"extended_weights": 3.0}, "extended_weights is 3.0 and privacy.strategy is uedp"),
+        ({"epoch_rounds": 5}, "epoch_rounds is 5 and privacy.strategy is uedp; allowed: with user_level only"),
+        ({"sampling": "random_allocation"}, "sampling is random_allocation and privacy.strategy is uedp; allowed: "),
+        ({"strategy": "user_level", "epoch_rounds": 5}, "epoch_rounds is 5; allowed: with sampling = random_alloc"),
+        ({"strategy": "user_level", "sampling": "random_allocation"}, "epoch_rounds is missing; allowed: a number"),
+        (
+            {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 5, "q_u": 0.1},
+            "q_u is 0.1 and epoch_rounds is 5; allowed: q_u 0.2, or none",
+        ),
+        (
+            {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 5, "secure_noise": True},
+            "secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson",
+        ),
         (
             {"noise": "as-coded", "target_epsilon": 2.0, "strategy": "published"},
             "noise is as-coded and privacy.target_epsilon is 2; ",
@@ -101,7 +113,7 @@ def test_settings_without_effect_are_named(settings: dict, idle: list[str]) -> N
 
 
 def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(ownership: Ownership) -> None:
-    plan = planned(ownership, strategy="published").plan.mechanism
+    plan = planned(ownership, strategy="published", settings_from_corpus=True).plan.mechanism
     assert (plan.q_u, plan.q_e, plan.q_s, plan.clip_norm, plan.noise_multiplier) == (0.05, 0.5, 1.0, 0.1, 2.0)
     assert isinstance(plan, Published)
     terms = plan.terms
@@ -113,27 +125,55 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
 
 def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     plan = planned(
-        ownership, strategy="published", population=100, user_weight_cap=4.0, entity_weight_cap=24.0,
-        extended_weight_cap=24.0, entity_weights=50.0,
+        ownership, strategy="published", settings_from_corpus=True, population=100, user_weight_cap=4.0,
+        entity_weight_cap=24.0, extended_weight_cap=24.0, entity_weights=50.0,
     ).plan.mechanism  # fmt: skip
     assert isinstance(plan, Published)
     terms = plan.terms
     assert terms.user_weights == tiny.USERS  # every user reaches the cap
     assert terms.entity_weights == 50.0
     assert terms.extended_weights == pytest.approx(12 * 12 / 24)
-    assert planned(ownership, strategy="published", population=100).plan.mechanism.denominator == pytest.approx(
-        0.05 * 100 * (0.5 * len(tiny.NAMES) + 12)
-    )
+    assert planned(
+        ownership, strategy="published", settings_from_corpus=True, population=100
+    ).plan.mechanism.denominator == pytest.approx(0.05 * 100 * (0.5 * len(tiny.NAMES) + 12))
     with pytest.raises(ConfigError, match=r"privacy\.user_weight_cap is 5; allowed: at most 4"):
-        planned(ownership, strategy="published", user_weight_cap=5.0)
+        planned(ownership, strategy="published", settings_from_corpus=True, user_weight_cap=5.0)
 
 
 def test_public_sums_silence_their_warning(ownership: Ownership) -> None:
-    said = planned(ownership, strategy="published").warnings
+    said = planned(ownership, strategy="published", settings_from_corpus=True).warnings
     assert any("W_e and W_s are the corpus's" in warning for warning in said)
     given = planned(ownership, strategy="published", entity_weights=4.0, extended_weights=12.0).warnings
     assert not any("W_e and W_s" in warning for warning in given)
     assert any("a claim and no guarantee" in warning for warning in given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"entity_weights is not given; allowed: a public constant, or settings_from_corpus = true"),
+        ({"entity_weights": 4.0}, r"extended_weights is not given; allowed: a public constant, or settings_from_"),
+        ({"extended_weights": 4.0, "estimator": "f_e"}, r"entity_weights is not given; "),
+        (
+            {"entity_weights": 4.0, "extended_weights": 12.0, "user_weight_cap": 3.0},
+            r"user_weight_cap is 3; allowed: nothing, or settings_from_corpus = true",
+        ),
+    ],
+)
+def test_sums_of_weights_are_never_read_off_the_corpus_unasked(
+    ownership: Ownership, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^privacy\.{message}"):
+        planned(ownership, strategy="published", **settings)
+    planned(ownership, strategy="published", settings_from_corpus=True, **settings)
+
+
+def test_public_sums_leave_the_corpus_out_of_every_term(ownership: Ownership) -> None:
+    plan = planned(ownership, strategy="published", estimator="f_e", entity_weights=4.0).plan.mechanism
+    assert isinstance(plan, Published)
+    terms = plan.terms
+    assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, 4.0, 0.0)
+    assert (terms.sentences, terms.sensitive_sentences) == (1, 1)  # the largest claim, and no count
 
 
 def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
@@ -142,6 +182,17 @@ def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
     fixed = planned(ownership, target_epsilon=2.0).plan.mechanism
     assert plan.noise_multiplier == fixed.noise_multiplier  # the same ε, and 2 % more noise on the sum
     assert plan.noise_std(1.0) == pytest.approx(fixed.noise_std(1.0) / (1 - 1 / 25) ** 0.5)
+
+
+def test_random_allocation_is_planned(ownership: Ownership) -> None:
+    keys = {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 4}
+    for given in ({}, {"q_u": 0.25}):
+        plan = planned(ownership, population=100, **keys, **given).plan.mechanism
+        assert (plan.q_u, plan.epoch_rounds, plan.denominator) == (0.25, 4, 25.0)
+        assert plan.event().epoch_rounds == 4
+        assert mechanism_from_record(plan.record()) == plan
+        assert plan.describe().settings[0] == "each user in one of every 4 rounds (random allocation)"
+    assert "epoch_rounds" not in planned(ownership, strategy="user_level").plan.record()
 
 
 def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:

@@ -30,15 +30,46 @@ def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> 
     figure = plots.epsilon_figure(run)
     (axes,) = figure.axes
     drawn = {str(line.get_label()).rpartition(":")[0]: line for line in axes.lines}
-    assert set(drawn) == set(plots.UNITS.values())
+    units = {unit: words for unit, words in plots.UNITS.items() if not unit.startswith("stated")}
+    assert set(drawn) == set(units.values())
     metrics = run.metrics()
-    for unit, words in plots.UNITS.items():
+    for unit, words in units.items():
         np.testing.assert_array_equal(drawn[words].get_xdata(), metrics["round"])
         np.testing.assert_array_equal(drawn[words].get_ydata(), metrics[f"epsilon_{unit}"])
         assert (drawn[words].get_linestyle() == "--") == ("robust" in unit)
     assert "δ = 1e-5" in axes.get_title(loc="left")
     assert "uedp" in axes.get_title(loc="left")
-    assert labels(figure)[0] == "user + entity, max. contributions, robust: 31.70"
+    assert labels(figure)[:2] == [
+        "any user + any entity, with missed mentions: 33.40",
+        "user + entity, max. contributions, robust: 31.70",
+    ]
+
+
+def with_epsilons(run: RunFolder, **changes: float | None) -> RunFolder:
+    """Change ε of every unit in ``changes`` after every round but 0; None removes it."""
+    rows = run.metrics().to_dict("records")
+    run.truncate_metrics(-1)
+    for row in rows:
+        changed = row | {name: (0.0 if row["round"] == 0 else value) for name, value in changes.items()}
+        run.append_metrics({name: value for name, value in changed.items() if changes.get(name, 0) is not None})
+    return run
+
+
+def test_a_stated_bound_is_drawn_under_its_own_name(make_run: MakeRun) -> None:
+    infinite = {"epsilon_any": math.inf, "epsilon_any_robust": None}
+    run = with_epsilons(make_run("uedp", rounds=2, finish=False), epsilon_stated=40.0, **infinite)
+    words = labels(plots.epsilon_figure(run))
+    assert words[0] == "any user + an entity within the stated bound: 40.00"
+    assert not any("any entity" in label for label in words)
+
+
+@pytest.mark.parametrize("missing", [math.inf, None])
+def test_a_run_without_a_bound_is_drawn_at_its_95th_percentile(make_run: MakeRun, missing: float | None) -> None:
+    bounded = make_run("uedp", rounds=2, finish=False)
+    unbounded = with_epsilons(make_run("uedp", rounds=2, seed=1, finish=False), epsilon_any=missing)
+    noiseless = make_run("noiseless", rounds=2, finish=False)
+    for runs, unit in (([bounded, noiseless], "any"), ([bounded, unbounded], "user_entity_p95")):
+        assert plots.overlay_figure(runs, "round").axes[0].get_ylabel() == f"ε, {plots.UNITS[unit]}"
 
 
 def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> None:
@@ -47,9 +78,10 @@ def test_statements_with_the_same_epsilon_share_one_line(make_run: MakeRun) -> N
     run.truncate_metrics(-1)
     for entity_bound in ("median", "p95", "max"):
         row[f"epsilon_user_entity_robust_{entity_bound}"] = row[f"epsilon_user_entity_{entity_bound}"]
+    row["epsilon_any_robust"] = row["epsilon_any"]
     run.append_metrics(row | {"epsilon_user_unbounded": row["epsilon_user"]})
     words = [label.rpartition(":")[0] for label in labels(plots.epsilon_figure(run))]
-    assert words == [
+    assert words == ["any user + any entity (also robust)"] + [
         f"user + entity, {entity_bound} contributions (also robust)" for entity_bound in ("max.", "p95", "median")
     ] + ["user, any number of sentences"]
 
@@ -93,7 +125,7 @@ def test_utility_is_drawn_against_epsilon_with_its_references(make_run: MakeRun)
     figure = plots.overlay_figure([run, free], "epsilon")
     curve, level, unigram = figure.axes[0].lines
     metrics = run.metrics()
-    np.testing.assert_array_equal(curve.get_xdata(), metrics["epsilon_user_entity_p95"])
+    np.testing.assert_array_equal(curve.get_xdata(), metrics["epsilon_any"])
     np.testing.assert_array_equal(curve.get_ydata(), metrics["perplexity"])
     assert set(level.get_ydata()) == {free.metrics()["perplexity"].iloc[-1]}
     assert set(unigram.get_ydata()) == {912.3}
@@ -106,7 +138,7 @@ def test_utility_is_drawn_against_epsilon_with_its_references(make_run: MakeRun)
 
 def test_rounds_without_a_measurement_leave_no_point(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=2)
-    run.append_metrics({"round": 3, "epsilon_user_entity_p95": 9.0, "perplexity": None})
+    run.append_metrics({"round": 3, "epsilon_any": 9.0, "perplexity": None})
     (curve,) = [line for line in plots.utility_figure(run).axes[0].lines if line.get_marker() == "o"]
     assert len(curve.get_xdata()) == 3
 
@@ -177,7 +209,7 @@ def test_drawing_leaves_pyplot_alone(make_run: MakeRun) -> None:
     ("x", "unit", "message"),
     [
         ("time", "user", "x is 'time'; allowed: round, epsilon"),
-        ("round", "cat", "unit is 'cat'; allowed: user, "),
+        ("round", "cat", "unit is 'cat'; allowed: any, any_robust, .*user, "),
     ],
 )
 def test_unknown_axes_and_units_are_refused(make_run: MakeRun, x: str, unit: str, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.reporting import report
 from fl_sim.reporting.presentation import present
 from fl_sim.storage.run_folder import RunFolder
+from tests.fl_sim.conftest import GUARANTEE
 from tests.strategies.federation import plan
 
 MakeRun = Callable[..., RunFolder]
@@ -27,7 +29,7 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
     for words in (
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
-        "a user with ≤ 60 sentences (n')",
+        "any user, ≤ 60 sentences",
         "946 users, 14,041 sentences",
         "30 of 30 rounds, finished",
         "noise multiplier z 1 (noise 2.5 on the sum)",
@@ -40,6 +42,58 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
         "+ an entity in ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all": ["2.61", "3.05"],
         "+ an entity in ≤ 90 users, ≤ 12 sentences each, ≤ 300 in all": ["14.20", "31.70"],
     }
+
+
+def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
+    text = report.summary(make_run("uedp"))
+    lines = text.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, mention graph"))
+    assert "mention graph public" in lines[head]
+    assert lines[head + 1].split("  ")[1] == "any user + any entity"
+    assert lines[head + 1].split()[-2:] == ["15.02", "33.40"]
+    words = " ".join(text.split())
+    for said in (
+        "Bounds, enforced (greedy): ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Kept: 87.0 % of the sentences (weight 87.0 %), 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
+        "Mention graph public: ε hides what the protected user wrote",
+        "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",
+    ):
+        assert said in words
+    assert text.index("any user + any entity") < text.index("by contribution, read off this corpus")
+    assert "not covered" not in words
+
+
+def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
+    bounds = GUARANTEE | {"mention_graph": "private", "bound_by": "stated", "missed_mentions": None}
+    result = {"guarantee": bounds, "kept": None, "settings_from_corpus": True}
+    run = make_run("uedp", rounds=2, result=result)
+    row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
+    run.truncate_metrics(1)
+    run.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
+    words = " ".join(report.summary(run).split())
+    for said in (
+        "Privacy at δ = 1e-5, mention graph private",
+        "any user + an entity within the stated bound 15.02 –",
+        "Bounds, stated, not enforced: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Settings chosen on this corpus: not covered.",
+        "Mention graph private: ε also hides whether",
+        "Mentions that it misses are outside the bound",
+    ):
+        assert said in words
+    assert report.report(run)["epsilon_any"] == math.inf
+
+
+def test_a_run_of_an_earlier_version_has_no_headline(make_run: MakeRun) -> None:
+    absent = dict.fromkeys(("guarantee", "kept", "settings_from_corpus"))
+    run = make_run("uedp", rounds=2, result=absent)
+    rows = run.metrics().to_dict("records")
+    run.truncate_metrics(-1)
+    for row in rows:
+        run.append_metrics({name: value for name, value in row.items() if not name.startswith("epsilon_any")})
+    words = " ".join(report.summary(run).split())
+    assert "any user + any entity – –" in words
+    assert "Mention graph" not in words
+    assert report.report(run)["epsilon_any"] is None
 
 
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
@@ -56,11 +110,22 @@ def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
         "training loss",
         "realised cohort sizes",
         "entity lists",
-        "contribution bounds",
-        "n'",
+        "percentiles of contribution",
+        "what the bounds kept",
+        "stop by hand",
         "held-out metrics",
     ):
         assert leak in text.partition("Not covered by ε:")[2]
+
+
+def test_the_summary_names_the_kinds_that_nobody_looked_for(make_run: MakeRun) -> None:
+    corpus = {"name": "x", "users": 946, "sentences": 14041}
+    run = make_run("uedp", result={"corpus": corpus | {"not_looked_for": ["persons", "places"]}})
+    words = "Nobody looked for: persons, places. Plain ε of an entity covers none of these."
+    assert words in " ".join(report.summary(run).split())
+    assert report.report(run)["not_looked_for"] == ["persons", "places"]
+    complete = make_run("uedp", name="complete", result={"corpus": corpus | {"not_looked_for": []}})
+    assert "Nobody looked for" not in report.summary(complete)
 
 
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
@@ -98,7 +163,7 @@ def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> N
     text = report.summary(make_run("uedp", finish=False))
     assert "30 of 30 rounds, not finished" in text
     assert "an entity (its contribution bound is not recorded)" in text
-    assert "n' sentences (not recorded)" in text
+    assert re.search(r"any user +\d", text)  # no bound on users is recorded
 
 
 def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
@@ -173,6 +238,10 @@ class TestCommand:
         assert facts["epsilon"]["epsilon_user"] == 2.181
         assert facts["delta"] == 1e-5
         assert facts["guarantee"] is True
+        assert facts["epsilon_any"] == facts["epsilon"]["epsilon_any"] == 15.02
+        assert facts["bounds"]["entity_bound"] == 300
+        assert facts["kept"]["weight"] == 0.8709
+        assert facts["settings_from_corpus"] is False
         assert facts["rounds_done"] == 30
         assert facts["perplexity"]["unigram"] == 912.3
         assert main(["report", str(make_run("noiseless").path), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""``fl-sim plan``: the signal against simulation, the search against trying everything, the promise kept."""
+"""``fl-sim plan``: the signal against simulation, the search against trying everything, the guarantee kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.guarantees import Protected
 from fl_sim.experiments.run_plan import plan_run
 from fl_sim.search import planner
 from fl_sim.search.planner import Crowd, Goal, Proposal, capped_mean, propose
+from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from tests.tiny import tiny_corpus
 
 GOAL = Goal(target_epsilon=4.0, unit="user_entity", delta=1e-5, sentences_per_round=60, rounds=10)
@@ -41,8 +44,22 @@ def crowd_of(users: int = 60, entities: int = 30, seed: int = 0) -> Ownership:
     )
 
 
-def protected_by(ownership: Ownership) -> Protected:
-    return Protected.of(ownership, PrivacyConfig())
+def bounds_of(ownership: Ownership, **privacy: object) -> EnforcedBounds:
+    config = RunConfig.from_mapping({"privacy": {"entity_bound": 10, "user_sentences": 20} | privacy})
+    return EnforcedBounds.of(config.privacy, ownership, seed=0)
+
+
+def units_of(bounds: EnforcedBounds, unit: str = "user_entity") -> tuple[ProtectedUnit, ...]:
+    protected = Protected.of(bounds, settings_from_corpus=True)
+    return protected.planned_units(unit, clips_sentences=True, population=bounds.ownership.num_users)
+
+
+def largest_epsilon(settings: planner.Settings, units: tuple[ProtectedUnit, ...]) -> float:
+    """Return the largest ε of the units, each from scratch."""
+    event = settings.event
+    return max(
+        epsilon(event.robust() if unit.robust else event, unit.adjacency, settings.rounds, GOAL.delta) for unit in units
+    )
 
 
 def few() -> Ownership:
@@ -52,8 +69,8 @@ def few() -> Ownership:
 
 @pytest.fixture(scope="module")
 def found() -> Proposal:
-    ownership = few()
-    return propose(ownership, protected_by(ownership), GOAL)
+    bounds = bounds_of(few())
+    return propose(bounds, units_of(bounds), GOAL)
 
 
 @pytest.fixture
@@ -70,8 +87,11 @@ def test_capped_mean_is_that_of_drawn_sentences(cap: float) -> None:
     assert capped_mean(n, p, cap) == pytest.approx(np.minimum(drawn, cap).mean(axis=0), rel=0.01)
 
 
-def test_signal_and_budget_are_what_rounds_draw() -> None:
+@pytest.mark.parametrize("bound", [{"entity_bound": "unbounded"}, {"entity_bound": 7, "entity_bound_by": "weights"}])
+def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> None:
     ownership, draw = crowd_of(), np.random.default_rng(1)
+    weights = bounds_of(ownership, **bound).weights
+    assert (len(np.unique(weights)) > 2) == (bound["entity_bound"] == 7)
     q_u, q_e, q_s, cap = 0.5, 0.7, 0.4, 2
     counted, computed, rounds = 0.0, 0, 3000
     owners = ownership.user_of_sentence
@@ -79,37 +99,47 @@ def test_signal_and_budget_are_what_rounds_draw() -> None:
     entity[ownership.entities_per_sentence == 1] = ownership.entity_ids
     for _ in range(rounds):
         active = np.append(draw.random(ownership.num_entities) < q_e, True)[entity]
-        taken = active & (draw.random(len(owners)) < q_s) & (draw.random(ownership.num_users) < q_u)[owners]
+        taken = active & (draw.random(len(owners)) < q_s * weights) & (draw.random(ownership.num_users) < q_u)[owners]
         counted += np.minimum(np.bincount(owners[taken], minlength=ownership.num_users), cap).sum()
         computed += int(taken.sum())
-    crowd = Crowd(ownership)
+    crowd = Crowd(ownership, weights)
     assert crowd.signal(q_u, q_e, q_s, cap) == pytest.approx(counted / rounds, rel=0.03)
     assert q_u * q_s * crowd.sampled_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
 
 
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
-    adjacency = protected_by(few()).target("user_entity")
+    units = units_of(bounds_of(few()))
+    assert [unit.robust for unit in units] == [False, True]  # any entity, and any sentence without one
     for settings in (found.best, *found.others, found.user_sampling, *found.fewer_rounds):
         assert settings is not None
-        assert 0.994 * 4 <= epsilon(settings.event, adjacency, settings.rounds, GOAL.delta) <= 4
+        assert 0.994 * 4 <= largest_epsilon(settings, units) <= 4
         assert settings.sentences <= GOAL.sentences_per_round
         assert settings.rounds <= GOAL.rounds
 
 
 @pytest.mark.usefixtures("narrow")
 def test_the_target_may_be_that_of_a_user_alone() -> None:
-    ownership = crowd_of()
-    best = propose(ownership, protected_by(ownership), Goal(4.0, "user", 1e-5, 60, 10)).best
-    assert 0.994 * 4 <= epsilon(best.event, protected_by(ownership).target("user"), best.rounds, 1e-5) <= 4
+    bounds = bounds_of(crowd_of())
+    units = units_of(bounds, "user")
+    best = propose(bounds, units, Goal(4.0, "user", 1e-5, 60, 10)).best
+    assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
+
+
+@pytest.mark.usefixtures("narrow")
+def test_without_a_bound_the_target_is_that_of_the_corpus() -> None:
+    bounds = bounds_of(few(), entity_bound="unbounded")
+    (unit,) = units = units_of(bounds)
+    assert unit.adjacency.entity_bound == Protected.of(bounds).entity_bounds["p95"]
+    best = propose(bounds, units, GOAL).best
+    assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
 
 
 def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
     monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
     monkeypatch.setattr(planner, "SHARES", (1.0, 0.7, 0.4))
-    ownership = few()
-    protected = protected_by(ownership)
-    search = planner._Search(Crowd(ownership), protected.target("user_entity"), GOAL, False)
+    bounds = bounds_of(few())
+    search = planner._Search(Crowd(bounds.ownership, bounds.weights), units_of(bounds), GOAL, False)
     search.climb((0, 2, 0))
     best = search.ranked()[0].signal_to_noise
     everything = [search._value(point) for point in itertools.product(range(3), range(6), range(2))]
@@ -127,7 +157,8 @@ def test_proposals_come_best_first_and_say_how_much_worse_user_sampling_is(found
 
 def test_the_ratio_is_that_of_the_definition(found: Proposal) -> None:
     best, event = found.best, found.best.event
-    signal = Crowd(few()).signal(event.q_u, event.q_e, event.q_s, event.user_cap)
+    bounds = bounds_of(few())
+    signal = Crowd(bounds.ownership, bounds.weights).signal(event.q_u, event.q_e, event.q_s, event.user_cap)
     expected = signal * math.sqrt(best.rounds) / (event.noise_multiplier * event.user_cap)
     assert best.signal_to_noise == pytest.approx(expected)
 
@@ -143,9 +174,9 @@ def test_an_impossible_goal_is_refused(changed: dict[str, float]) -> None:
 
 
 def test_a_target_out_of_reach_is_said() -> None:
-    ownership = crowd_of()
+    bounds = bounds_of(crowd_of())
     with pytest.raises(ConfigError, match="target_epsilon is 4"):
-        propose(ownership, protected_by(ownership), Goal(4.0, "user", 1e-300, 60, 10))
+        propose(bounds, units_of(bounds, "user"), Goal(4.0, "user", 1e-300, 60, 10))
 
 
 @pytest.mark.usefixtures("narrow")
@@ -155,12 +186,42 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["user_sentences"] == 9
-    assert 7.9 <= report["proposal"]["epsilon_user_entity_p95"] <= 8
+    assert 7.9 <= report["proposal"]["epsilon_target"] <= 8
+    assert report["proposal"]["epsilon_user_entity_max"] <= report["proposal"]["epsilon_target"]
     command = shlex.split(report["command"])
     assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
-    assert command[-1] == "privacy.user_sentences=9"
+    assert command[-3:] == ["privacy.user_sentences=9", "--set", "privacy.settings_from_corpus=true"]
     assert main(words) == 0
-    assert "Run it: fl-sim run" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Run it: fl-sim run" in printed
+    assert "a proposal reveals information about it, and no ε covers that" in printed
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus")
+    assert main(["plan", "--corpus", str(corpus), *ASKED, "--public", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "settings_from_corpus" not in report["command"]
+    assert report["note"] == "The corpus is public, as stated, so its sizes may set what is released."
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_command_that_is_printed_carries_the_flag_into_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus")
+    assert main(["plan", "--corpus", str(corpus), *ASKED, "--entity-bound", "3", "--json"]) == 0
+    command = shlex.split(json.loads(capsys.readouterr().out)["command"])
+    sizes = [word for name in ("hidden=8", "layers=1", "heads=1") for word in ("--set", f"model.{name}")]
+    command[command.index("--rounds") + 1] = "1"
+    assert main([*command[1:], "--engine", "inline", "--quiet", "--out", str(tmp_path / "run"), *sizes]) == 0
+    result = RunFolder.open(tmp_path / "run").result or {}
+    assert result["settings_from_corpus"] is True
+    assert result["guarantee"]["entity_bound"] == 3
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert "Settings chosen on this corpus: not covered." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -169,6 +230,8 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
         (["--rounds", "0"], "rounds is 0"),
         (["--target-epsilon", "-1"], "target_epsilon is -1"),
         (["--user-sentences", "few"], "privacy.user_sentences"),
+        (["--entity-bound", "0"], "privacy.entity_bound is 0"),
+        (["--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'"),
         (["--split", "absent"], "absent"),
     ],
 )
@@ -187,7 +250,7 @@ def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.Ca
     assert main(["plan", "--corpus", str(corpus), *ASKED, "--json"]) == 0
     proposal = json.loads(capsys.readouterr().out)["proposal"]
     settings = {f"privacy.{name}": proposal[name] for name in ("q_u", "q_e", "q_s", "user_cap")}
-    settings["privacy.user_sentences"] = 9
+    settings |= {"privacy.user_sentences": 9, "privacy.settings_from_corpus": True}
     config = RunConfig.from_mapping(
         {"corpus.path": str(corpus), "rounds": proposal["rounds"], "privacy.target_epsilon": 8.0} | settings
     )

@@ -374,8 +374,8 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
         words += ["--set", setting]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
-    assert "ε claimed   2 by" in said
-    assert "ε proven    16 for" in said
+    assert "ε claimed   2.00 by" in said
+    assert "ε proven    16.00 for" in said
     assert json.loads(out.read_text())["environment"]["libraries"]
     assert cli.main(["represent", "run", "--set", "methd=robust"]) == 2
     assert "methd: unknown key" in capsys.readouterr().err

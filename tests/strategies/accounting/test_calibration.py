@@ -54,7 +54,7 @@ def test_a_rate_that_may_be_one_is_one() -> None:
 @pytest.mark.parametrize(
     ("unknown", "event", "target", "message"),
     [
-        ("user_cap", USERS, 0.5, r"0.5 is out of reach by user_cap: at 1e\+06 ε is still 2.67"),
+        ("user_cap", USERS, 0.5, r"0.5 is out of reach by user_cap: at 1e\+06 ε is still 2.68"),
         ("rounds", SENTENCES, 0.01, r"0.01 is out of reach: ε is 4.3\d+ after 1 round"),
     ],
 )

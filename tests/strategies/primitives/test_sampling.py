@@ -63,3 +63,55 @@ def test_entities_and_sentences_are_sampled_from_different_streams() -> None:
 def test_a_rate_is_never_exceeded_by_rounding() -> None:
     # 0.1 is not a multiple of 2^-64; the threshold lies at or below it.
     assert int(0.1 * 2.0**64) / 2**64 <= 0.1
+
+
+# Random allocation
+
+
+def rounds_of(seed: int, users: int, t: int, epochs: int) -> np.ndarray:
+    """The round within the epoch of every user, int64 (epochs, users); -1 for none, -2 for several."""
+    places = np.full((epochs, users), -1)
+    for number in range(1, t * epochs + 1):
+        epoch, within = divmod(number - 1, t)
+        cohort = sampling.allocated_users(seed, number, users, t)
+        places[epoch, cohort] = np.where(places[epoch, cohort] == -1, within, -2)
+    return places
+
+
+@pytest.mark.parametrize(("t", "users"), [(1, 5), (2, 7), (7, 200), (30, 11)])
+def test_every_user_is_allocated_exactly_once_in_every_epoch(t: int, users: int) -> None:
+    places = rounds_of(3, users, t, 4)
+    assert ((places >= 0) & (places < t)).all()
+
+
+def is_uniform(places: np.ndarray, t: int) -> bool:
+    counts = np.bincount(places.ravel(), minlength=t)
+    return bool(stats.chisquare(counts).pvalue > 1e-6)
+
+
+@pytest.mark.parametrize("t", [2, 7, 20])
+def test_rounds_are_chosen_uniformly(t: int) -> None:
+    places = rounds_of(0, USERS, t, 10)
+    assert is_uniform(places, t)
+    # The test can fail: a round that gets a fifth more than its share is noticed.
+    heavier = np.where((places == 0) & (np.arange(USERS) % 5 == 0), 1, places)
+    assert not is_uniform(heavier, t)
+
+
+def test_users_and_epochs_are_allocated_independently() -> None:
+    t, users, epochs = 4, 60, 500
+    places = rounds_of(1, users, t, epochs)
+    same_round = (places[:, :, None] == places[:, None, :]).mean(axis=0)[np.triu_indices(users, 1)]
+    assert np.abs(same_round - 1 / t).max() < 6 * np.sqrt(0.25 * 0.75 / epochs)
+    # A sampler that deals users out in equal groups would make the sizes of cohorts constant.
+    sizes = np.stack([np.bincount(row, minlength=t) for row in places])
+    assert 0.7 < sizes.var() / (users * 0.25 * 0.75) < 1.3
+    following = (places[1:] == places[:-1]).mean()
+    assert abs(following - 1 / t) < 6 * np.sqrt(0.25 * 0.75 / places[1:].size)
+
+
+def test_the_allocation_is_that_of_the_seed_whatever_is_asked_first() -> None:
+    later = sampling.allocated_users(5, 17, 100, 6)
+    assert np.array_equal(later, sampling.allocated_users(5, 17, 100, 6))
+    assert not np.array_equal(later, sampling.allocated_users(6, 17, 100, 6))
+    assert not np.array_equal(later, sampling.allocated_users(5, 11, 100, 6))  # the same place of the epoch before

@@ -69,6 +69,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fl_sim.formats import round_up
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 Floats = npt.NDArray[np.float64]
@@ -178,7 +179,7 @@ class Mechanism(ABC):
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise PrivacyError(f"epsilon is {self.epsilon}; allowed: a finite number above 0")
         if self.noise_scale / self.grid_width > _LARGEST_SCALE:
-            raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at least {self._least_epsilon():.3g}")
+            raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at least {round_up(self._least_epsilon(), 3)}")
 
     @property
     @abstractmethod

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fl_sim.formats import format_epsilon
+
 
 def summary(record: dict[str, Any]) -> str:
     """Return the summary of a record, some ten lines; claimed ε always stands beside proven ε."""
@@ -42,9 +44,9 @@ def _privacy(record: dict[str, Any]) -> list[str]:
     return [
         f"Privacy     layer {privacy['layer']}, k {record['dimensions']}, Laplace noise of scale "
         f"{privacy['noise_scale']:.4g}, L1 sensitivity {privacy['sensitivity_l1']:.4g}",
-        f"ε claimed   {privacy['epsilon_claimed']:.4g} by the method's authors",
-        f"ε proven    {privacy['epsilon_corrected']:.4g} for sent texts that differ in one word, "
-        f"{privacy['epsilon_any_text']:.4g} for any two",
+        f"ε claimed   {format_epsilon(privacy['epsilon_claimed'])} by the method's authors",
+        f"ε proven    {format_epsilon(privacy['epsilon_corrected'])} for sent texts that differ in one word, "
+        f"{format_epsilon(privacy['epsilon_any_text'])} for any two",
     ]
 
 
@@ -54,12 +56,13 @@ def _training_lines(record: dict[str, Any]) -> list[str]:
     if training is None:
         return []
     with_entity = training["entities"]["p95"]
+    user, anybody = (format_epsilon(training[name]) for name in ("epsilon_user", "epsilon_user_unbounded"))
+    both, robust = (format_epsilon(with_entity[name]) for name in ("epsilon", "epsilon_robust"))
     return [
         f"Training    the encoder's run ({training['strategy']}, {training['corpus']}, {training['releases']} releases "
         f"in its ledger) protects its own training data, at δ = {training['delta']:g}:",
-        f"            ε {training['epsilon_user']:.4g} of a user with ≤ {training['user_sentences']:g} sentences, "
-        f"{training['epsilon_user_unbounded']:.4g} with any number; with an entity at the 95th percentile of "
-        f"contribution bounds {with_entity['epsilon']:.4g}, robust {with_entity['epsilon_robust']:.4g}",
+        f"            ε {user} of a user with ≤ {training['user_sentences']:g} sentences, {anybody} with any number; "
+        f"with an entity at the 95th percentile of contribution bounds {both}, robust {robust}",
     ]
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, MethodName, load_mapping
 from fl_sim.research.representations.studies.study_tables import (
     Log,
@@ -118,7 +119,8 @@ def as_markdown(table: dict[str, Any]) -> str:
             if not cells:
                 continue
             row = next(iter(cells.values()))
-            texts = [f"{key[0]:g}", f"{key[1]:g}", f"{row['epsilon_claimed']:.3g}", f"{row['epsilon_corrected']:.4g}"]
+            texts = [f"{key[0]:g}", f"{key[1]:g}"]
+            texts += [format_epsilon(row[name]) for name in ("epsilon_claimed", "epsilon_corrected")]
             texts += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
             lines.append(f"| {' | '.join(texts)} |")
         lines.append("")

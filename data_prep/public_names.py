@@ -1,0 +1,165 @@
+"""Names that the owner declares from public text: names that are not sensitive, and public weights of names.
+
+Both matter where the mention graph is private (``privacy.mention_graph``): no rule may look at who mentions whom, but a
+file that was made without the private corpus may say which names everybody writes ("London", "Linux") and how often. An
+entity on the list of public names needs no protection; an entity with weight w counts by w. Neither file may come from
+the private corpus, which nothing here can check.
+
+>>> from fl_sim.data_prep.store.corpus import Corpus
+>>> corpus = Corpus.open("bundled")
+>>> ids = public_entities(corpus, "train", SHIPPED)
+>>> mention_share(corpus.ownership("train"), ids) < 0.5
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+
+SHIPPED = "shipped"
+"""The name of the list that ships: places and software (data_prep/names/README.md)."""
+
+_SHIPPED_FILE = Path(__file__).parent / "names" / "public_names.txt"
+
+
+def public_names_file(source: str | Path) -> Path:
+    """Return the file that ``source`` means: a path, or :data:`SHIPPED`."""
+    return _SHIPPED_FILE if str(source) == SHIPPED else Path(source)
+
+
+def public_entities(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.int64]:
+    """Return the ids of the entities that a list of public names declares not sensitive, int64 (n,), ascending.
+
+    Args:
+        corpus: a name means the entity that the corpus's identity makes of it.
+        split: of the entities.
+        source: UTF-8 text with a name on each line; lines that begin with # are comments. Or :data:`SHIPPED`.
+
+    Raises:
+        CorpusError: the file is empty or not UTF-8.
+        OSError: it cannot be read.
+    """
+    path = public_names_file(source)
+    identity = identity_of(corpus)
+    keys = {identity.key(line) for _, line in _lines(path)}
+    if not keys:
+        raise CorpusError(f"{path}: lists no name; allowed: UTF-8 text with a name on each line")
+    entities = corpus.entities(split)["entity"]
+    return np.sort(entities.index[entities.isin(keys)].to_numpy().astype(np.int64))
+
+
+def mention_share(ownership: Ownership, entities: NDArray[np.int64]) -> float:
+    """Return the share of all pairs of a sentence and an entity in it that are of ``entities``; 0 without any pair."""
+    mentions = ownership.entity_ids
+    return float(np.isin(mentions, entities).mean()) if len(mentions) else 0.0
+
+
+def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.float64]:
+    """Return the public weight of every entity, float64 (num_entities,), 1 for an entity that is not in the file.
+
+    Args:
+        corpus: a name means the entity that the corpus's identity makes of it.
+        split: of the entities.
+        source: UTF-8 text with ``name<TAB>weight`` on each line; other lines that begin with # are comments.
+
+    Raises:
+        CorpusError: the file is empty or not UTF-8, a line has no weight in (0, 1], or two lines give one entity
+            different weights.
+        OSError: it cannot be read.
+    """
+    path = Path(source)
+    by_key = _weights_by_key(path, identity_of(corpus))
+    if not by_key:
+        raise CorpusError(f"{path}: has no weight; allowed: UTF-8 text with name, tab and weight on each line")
+    weights = np.ones(corpus.ownership(split).num_entities)
+    entities = corpus.entities(split)["entity"]
+    weights[entities.index] = entities.map(by_key).fillna(1.0)
+    return weights
+
+
+def write_public_weights(corpus: Corpus, split: str, entity_bound: int, sentences: int, out: Path) -> int:
+    """Write the weights min(1, k·S_public / (S·n_e)) of a public corpus's entities to a file; return how many.
+
+    A corpus of S sentences that mentions names as often as the public one then has about k sentences of each, counted
+    by weight. Weights of 1 are left out.
+
+    Args:
+        corpus: public text, and no part of the private corpus.
+        split: with S_public sentences, n_e of which mention entity e.
+        entity_bound: k, at least 1.
+        sentences: S, the expected number of sentences of the private corpus, at least 1.
+        out: the file to make.
+
+    Raises:
+        CorpusError: k or S is less than 1, or ``out`` exists.
+    """
+    for name, value in {"--entity-bound": entity_bound, "--sentences": sentences}.items():
+        if value < 1:
+            raise CorpusError(f"{name} is {value}; allowed: an integer of at least 1")
+    entities = corpus.entities(split)
+    expected = entities["sentences"].to_numpy() * (sentences / corpus.ownership(split).num_sentences)
+    weights = np.minimum(1.0, entity_bound / expected)
+    rows = [
+        f"{key}\t{weight!r}"
+        for key, weight in zip(entities["entity"], weights.tolist(), strict=True)
+        if weight < 1 and "\n" not in key
+    ]
+    head = [
+        f"# weights of names, from the public text of corpus {corpus.manifest.name}, split {split}",
+        f"# fingerprint {corpus.fingerprint}, entity bound {entity_bound}, expected sentences {sentences}",
+    ]
+    try:
+        with out.open("x", encoding="utf-8", newline="\n") as file:
+            file.write("\n".join([*head, *rows, ""]))
+    except FileExistsError as error:
+        raise CorpusError(f"{out}: exists already; choose another --out") from error
+    return len(rows)
+
+
+def identity_of(corpus: Corpus) -> Identity:
+    """Return the identity by which a corpus makes keys of single names; links within documents need other names."""
+    settings = corpus.manifest.settings.get("identity")
+    return (
+        DEFAULT_IDENTITY if settings is None else dataclasses.replace(Identity(**settings), link_within_document=False)
+    )
+
+
+def _weights_by_key(path: Path, identity: Identity) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for number, line in _lines(path):
+        name, _, text = line.rpartition("\t")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = np.nan
+        if not name.strip() or not 0 < weight <= 1:
+            raise CorpusError(
+                f"{path}, line {number}: weight is {text.strip()!r:.40}; allowed: name, tab and a number in (0, 1]"
+            )
+        key = identity.key(name)
+        if weights.setdefault(key, weight) != weight:
+            raise CorpusError(
+                f"{path}, line {number}: {key!r:.60} has weight {weight:g} and {weights[key]:g}; allowed: one weight"
+            )
+    return weights
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of every line but blank ones and comments, which begin with # and have no tab."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: not UTF-8 (byte {error.start}); allowed: UTF-8 text") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip() and not (line.startswith("#") and "\t" not in line):
+            yield number, line.rstrip("\r")

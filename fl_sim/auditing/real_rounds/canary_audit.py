@@ -1,0 +1,186 @@
+"""Bound ε, the noise and the shift of one real training from its releases along random canaries.
+
+Half of the units are included. Along each unit's direction a round releases the unit's shift plus noise. Four tests
+read these numbers, and their conclusions hold together with the stated confidence:
+
+* *one run*: the likelihood ratio of each unit's releases ranks the units; the number of right guesses bounds ε of any
+  mechanism, and tests the whole proven curve (:mod:`fl_sim.auditing.one_run.f_dp_bounds`).
+* *noise*: the releases of units that are left out are noise alone; a χ² limit bounds its standard deviation from above.
+* *shift*: the mean release of the included units, against the mean shift of the theorem; a t limit bounds it from
+  below. It sees rates, clips, norms and denominators, also where their effect on ε is small.
+* *fit*: if nothing is sampled, the scores are Gaussian and bound ε directly (Andrew et al. 2023). Otherwise the figure
+  is reported and nothing rests on it.
+
+>>> law = Distribution(np.array([1.0]), np.zeros(1))
+>>> rng = np.random.default_rng(0)
+>>> included = rng.random(400) < 0.5
+>>> along = rng.normal(0.0, 1.0, (4, 400)) + included
+>>> claim = CanaryClaim("one user", law, noise_std=1.0, noise_multiplier=1.0, proven=((1e-5, 10.1),), rounds=4)
+>>> audit = bound_canaries(claim, included, along, confidence=0.95)
+>>> audit.holds, 5 < audit.epsilon_fitted < 10.1, audit.noise_at_most > 1 > audit.shift_at_least
+(True, True, True)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.lower_bounds import one_run_lower_bound
+from fl_sim.auditing.one_run.f_dp_bounds import (
+    SHARES,
+    curve_trade_off,
+    f_dp_epsilon,
+    f_dp_gaussian_epsilon,
+    fitted_gaussian_epsilon,
+    refutes_by_ranking,
+)
+from fl_sim.auditing.real_rounds.canary_shifts import log_ratios, mean_shift
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_TESTS = 6  # that share the failure probability: two bounds on ε, the curve, the noise, the shift, the fit
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryClaim:
+    """Hold what is claimed of the training.
+
+    Attributes:
+        name: the name in reports.
+        law: the distribution of a unit's shift in a round, in user clips.
+        noise_std: the standard deviation of the noise along a direction, in user clips.
+        noise_multiplier: z.
+        proven: pairs (δ, ε) that the accountant proves, that at the requested δ first.
+        rounds: T.
+    """
+
+    name: str
+    law: Distribution
+    noise_std: float
+    noise_multiplier: float
+    proven: Sequence[tuple[float, float]]
+    rounds: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Tell whether the shift is not random, so that the trade-off curve is that of a Gaussian."""
+        return len(self.law.values) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryAudit:
+    """Hold the bounds from one training.
+
+    Attributes:
+        claim: what was claimed.
+        included: whether each unit was included, bool (m,).
+        scores: the likelihood ratio of each unit, float64 (m,).
+        epsilon_lower: a lower bound on ε, valid for any mechanism.
+        epsilon_f_dp_gaussian: the one-run bound if the trade-off curve is that of a Gaussian; an estimate otherwise.
+        epsilon_fitted: the bound of the Gaussian fit of the scores; an estimate if anything is sampled.
+        curve_refuted: whether the number of right guesses refutes the proven curve.
+        noise_at_most: an upper bound on the noise multiplier.
+        shift_at_least: a lower bound on the mean shift of an included unit, in user clips.
+        confidence: with which all these hold together, the two Gaussian bounds only where they apply.
+    """
+
+    claim: CanaryClaim
+    included: Bools
+    scores: Floats
+    epsilon_lower: float
+    epsilon_f_dp_gaussian: float
+    epsilon_fitted: float
+    curve_refuted: bool
+    noise_at_most: float
+    shift_at_least: float
+    confidence: float
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """Return the names of the tests that refute a claim."""
+        epsilon = self.claim.proven[0][1]
+        failed = {
+            "epsilon": self.epsilon_lower > epsilon,
+            "curve": self.curve_refuted,
+            "noise": self.noise_at_most < self.claim.noise_multiplier,
+            "shift": self.shift_at_least > mean_shift(self.claim.law),
+            "fit": self.claim.is_fixed and self.epsilon_fitted > epsilon,
+        }
+        return tuple(name for name, fails in failed.items() if fails)
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether no test refutes a claim."""
+        return not self.refuted
+
+    def record(self) -> dict[str, Any]:
+        """Return the audit as one JSON object; an infinite ε is the word ``inf``."""
+        inside, outside = self.scores[self.included], self.scores[~self.included]
+        values = {
+            "case": self.claim.name,
+            "canaries": len(self.scores),
+            "canaries_included": int(self.included.sum()),
+            "rounds": self.claim.rounds,
+            "delta": self.claim.proven[0][0],
+            "epsilon_proven": self.claim.proven[0][1],
+            "epsilon_lower": self.epsilon_lower,
+            "epsilon_lower_f_dp_gaussian": self.epsilon_f_dp_gaussian,
+            "epsilon_lower_fitted": self.epsilon_fitted,
+            "gaussian_applies": self.claim.is_fixed,
+            "noise_multiplier": self.claim.noise_multiplier,
+            "noise_multiplier_at_most": self.noise_at_most,
+            "shift": mean_shift(self.claim.law),
+            "shift_at_least": self.shift_at_least,
+            "attack_auc": float((inside[:, None] > outside).mean()) if len(inside) and len(outside) else None,
+            "confidence": self.confidence,
+            "refuted": list(self.refuted),
+            "holds": self.holds,
+        }
+        return {name: "inf" if value == math.inf else value for name, value in values.items()}
+
+
+def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidence: float) -> CanaryAudit:
+    """Return the bounds from the releases of one training.
+
+    Args:
+        claim: what is claimed.
+        included: whether each unit was included, independently with probability ½, bool (m,).
+        along: the noisy sums along the units' directions, in user clips, float64 (T, m).
+        confidence: with which all bounds hold together.
+    """
+    failure = (1 - confidence) / _TESTS
+    each, delta = 1 - failure, claim.proven[0][0]
+    scores = log_ratios(claim.law, along, claim.noise_std)
+    squares = along[:, ~included] ** 2
+    noise = math.sqrt(squares.sum() / stats.chi2.ppf(failure, squares.size)) if squares.size else math.inf
+    return CanaryAudit(
+        claim=claim,
+        included=included,
+        scores=scores,
+        epsilon_lower=max(
+            one_run_lower_bound(included, scores, delta, each, SHARES), f_dp_epsilon(included, scores, delta, each)
+        ),
+        epsilon_f_dp_gaussian=f_dp_gaussian_epsilon(included, scores, delta, each),
+        epsilon_fitted=fitted_gaussian_epsilon(included, along.sum(axis=0), delta, each),
+        curve_refuted=refutes_by_ranking(curve_trade_off(claim.proven), included, scores, each),
+        noise_at_most=noise * claim.noise_multiplier / claim.noise_std,
+        shift_at_least=_mean_at_least(along[:, included].mean(axis=0), failure),
+        confidence=confidence,
+    )
+
+
+def _mean_at_least(values: Floats, failure: float) -> float:
+    """Return the t limit that the true mean is above, but for a probability of ``failure``; -inf for one value."""
+    if len(values) < 2:
+        return -math.inf
+    width = stats.t.isf(failure, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - width)

@@ -1,0 +1,238 @@
+"""Run one real round on two adjacent corpora without noise, and compare the difference with its bound.
+
+The corpora have the same users, sentences and mentions. In D the sentences of u' and those that mention e' are real
+text; in D' they add nothing. Seeds are equal, so both rounds make the same draws. If sentences are clipped, the
+released sums may then differ by at most
+
+    ( Σ_f min(K_f, 2ŵ) + min(K', ŵ) ) · c,
+
+where K_f and K' count the eligible sentences with e' of user f, and those of u' (0 if e' is not sampled); else by β for
+u', and per user who mentions e' by β, or 2β if other sentences of the user take part (docs/privacy.md, sections 4, 6).
+The difference includes the votes on an adaptive clip. It is that of the released model times the public denominator, so
+that a denominator that depends on the data shows, too. Both protected units own the same sentence, whose gradient is
+longer than c: without dropout the bound is met exactly, and any norm that is computed too small exceeds it.
+
+>>> difference = RoundDifference("one sentence", length=0.05, bound=0.05, entity_sentences=0, user_sentences=1)
+>>> difference.holds, difference.ratio
+(True, 1.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, GPT2, LORA, CanaryCase
+from fl_sim.auditing.real_rounds.canary_federation import RealCorpus, run_rounds
+from fl_sim.auditing.worst_case_corpora import Scenario
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.selection import Selection
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.local_training import LocalTrainingConfig
+from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
+from fl_sim.strategies.messages import TrainReply
+from fl_sim.strategies.primitives import streams
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+OTHER, ENTITY, USER = 0, 1, 2  # kinds of sentences
+_NO_NOISE = 1e-9
+_ROUNDING = 1e-3  # of the bound: sums and models are float32
+_BYSTANDERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDifference:
+    """Hold the difference of two adjacent rounds.
+
+    Attributes:
+        name: the mechanism and the model.
+        length: the norm of the difference of the released sums, with the votes.
+        bound: the bound for the draws of the round.
+        entity_sentences: the number of eligible sentences with e' of other users than u'.
+        user_sentences: the number of eligible sentences of u'.
+    """
+
+    name: str
+    length: float
+    bound: float
+    entity_sentences: int
+    user_sentences: int
+
+    @property
+    def ratio(self) -> float:
+        """Return length / bound; 0 if both are 0."""
+        if self.bound == 0:
+            return 0.0 if self.length == 0 else np.inf
+        return self.length / self.bound
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether the difference is within its bound, up to the rounding of float32."""
+        return self.ratio <= 1 + _ROUNDING
+
+    def record(self) -> dict[str, Any]:
+        """Return the difference as one JSON object."""
+        names = ("length", "bound", "entity_sentences", "user_sentences", "holds")
+        return {"case": self.name} | {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class AdjacentCorpora:
+    """Hold one incidence with its protected sentences.
+
+    Attributes:
+        ownership: the users, sentences and entities; e' is entity 0 and u' the last user but the bystanders.
+        kinds: OTHER, ENTITY or USER for each sentence, int64 (S,).
+        texts: the sentences.
+    """
+
+    ownership: Ownership
+    kinds: Ints
+    texts: list[str]
+
+    @classmethod
+    def of(cls, scenario: Scenario, texts: list[str]) -> AdjacentCorpora:
+        """Return the corpora in which u' and the users who mention e' own the same sentence, ``texts[0]``."""
+        affected = [ENTITY] * scenario.reach_sentences + [OTHER] * scenario.background
+        users = [affected] * scenario.reach_users + [[USER] * scenario.user_sentences] + [[OTHER]] * _BYSTANDERS
+        kinds = np.array([kind for user in users for kind in user], dtype=np.int64)
+        mentions = kinds == ENTITY
+        ownership = Ownership(
+            user_offsets=np.cumsum([0, *map(len, users)]).astype(np.int64),
+            entity_offsets=np.concatenate([[0], np.cumsum(mentions)]).astype(np.int64),
+            entity_ids=np.zeros(int(mentions.sum()), dtype=np.int32),
+            num_entities=1,
+        )
+        others = iter(texts[1:])
+        return cls(ownership, kinds, [next(others) if kind == OTHER else texts[0] for kind in kinds])
+
+    def examples(self, model: LanguageModel) -> Examples:
+        """Return the sentences in the tokens of ``model``."""
+        tokens = [example.tokens for example in model.encode(self.texts)]
+        offsets = np.concatenate([[0], np.cumsum([len(sentence) for sentence in tokens])]).astype(np.int64)
+        return Examples(EncodedSplit(np.concatenate(tokens), offsets))
+
+    def without(self, selection: Selection) -> Selection:
+        """Return the selection without the protected sentences."""
+        kept = self.kinds[selection.sentences] == OTHER
+        owner = np.repeat(np.arange(len(selection.users)), selection.counts)
+        counts = np.bincount(owner[kept], minlength=len(selection.users))
+        return replace(selection, sentences=selection.sentences[kept], counts=counts)
+
+
+_BOUNDED = Scenario(reach_users=4, reach_sentences=1, user_sentences=3, background=1)
+_MANY = Scenario(reach_users=3, reach_sentences=6, user_sentences=6, background=2)
+_ALONE = Scenario(reach_users=4, reach_sentences=1, user_sentences=3)
+_DRAWN = {"q_e": 0.8, "q_s": 0.6, "user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
+_ALWAYS = {"user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
+_USER_CLIP = {"q_u": 0.7, "noise_multiplier": 1.0, "clip_norm": 0.05}
+_STEPS = LocalTrainingConfig(update="steps", epochs=2, batch_size=2)
+
+SENSITIVITY_CASES = {
+    "gpt2": CanaryCase("uedp", _DRAWN, _BOUNDED, model=GPT2),
+    "gpt2, beyond the cap": CanaryCase("uedp", _ALWAYS, _MANY, model=GPT2),
+    "lora": CanaryCase("uedp", _DRAWN | {"clip_norm": 0.002}, _BOUNDED, model=LORA),
+    "awd-lstm with dropout": CanaryCase("uedp", _DRAWN, _BOUNDED, model=AWD_LSTM),
+    "adaptive clip": CanaryCase(
+        "uedp", _ALWAYS, _BOUNDED, model=GPT2, adaptive=AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=1.5)
+    ),
+    "user_level, gradients": CanaryCase(
+        "user_level", _USER_CLIP, _ALONE, model=GPT2, local=LocalTrainingConfig(update="gradients")
+    ),
+    "user_level, local steps": CanaryCase("user_level", _USER_CLIP, _ALONE, model=GPT2, local=_STEPS),
+    "user_level, local steps, dropout": CanaryCase("user_level", _USER_CLIP, _ALONE, model=AWD_LSTM, local=_STEPS),
+}
+
+
+def measure_rounds(
+    name: str, *, rounds: int = 3, seed: int = 0, progress: Callable[[str], None] = lambda name: None
+) -> Iterator[RoundDifference]:
+    """Yield the difference of adjacent rounds of a case, for several draws.
+
+    Args:
+        name: a key of :data:`SENSITIVITY_CASES`.
+        rounds: the number of pairs of rounds, with seeds of their own.
+        seed: of the model and of the draws.
+        progress: called with the name of the case.
+    """
+    progress(name)
+    case = SENSITIVITY_CASES[name]
+    corpora = AdjacentCorpora.of(case.scenario, Corpus.open("bundled").texts("train")[:100].to_pylist())
+    model = load_model(case.model, seed)
+    mechanism = case.mechanism(corpora.ownership.num_users, _NO_NOISE)
+    for number in range(rounds):
+        yield measure_round(name, model, corpora, mechanism, streams.derived_seed(seed, "adjacent rounds", number))
+
+
+def measure_round(
+    name: str, model: LanguageModel, corpora: AdjacentCorpora, mechanism: Mechanism, seed: int
+) -> RoundDifference:
+    """Return the difference of one round on D and D', with equal draws.
+
+    Args:
+        name: the name in reports.
+        model: the model of the round.
+        corpora: D and D'.
+        mechanism: the mechanism, with noise that is negligible.
+        seed: of the draws.
+    """
+    chosen: list[Selection] = []
+
+    def all_of(selection: Selection) -> Selection:
+        chosen.append(selection)
+        return selection
+
+    vector, votes = _round(model, corpora, mechanism, seed, all_of)
+    null_vector, null_votes = _round(model, corpora, mechanism, seed, corpora.without)
+    length = mechanism.client_rule(mechanism.clip_norm).joint_norm(
+        float(np.linalg.norm(vector - null_vector)), votes - null_votes
+    )
+    kinds, owner = corpora.kinds[chosen[0].sentences], np.repeat(chosen[0].users, chosen[0].counts)
+    return RoundDifference(
+        name,
+        length,
+        _bound(mechanism, kinds, owner),
+        entity_sentences=int((kinds == ENTITY).sum()),
+        user_sentences=int((kinds == USER).sum()),
+    )
+
+
+def _round(
+    model: LanguageModel,
+    corpora: AdjacentCorpora,
+    mechanism: Mechanism,
+    seed: int,
+    keep: Callable[[Selection], Selection],
+) -> tuple[Floats, float]:
+    """Return the released sum, float64 (d,), and the votes of one round."""
+    seen: list[tuple[Floats, float]] = []
+
+    def observe(server_round: int, noisy: Floats, strategy: BoundedSumStrategy, replies: list[TrainReply]) -> None:
+        seen.append((noisy, sum(reply.votes for reply in replies)))
+
+    corpus = RealCorpus(model, corpora.ownership, corpora.examples(model), keep)
+    run_rounds(corpus, PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5), seed, observe)
+    return seen[0]
+
+
+def _bound(mechanism: Mechanism, kinds: Ints, owner: Ints) -> float:
+    """Return the bound for the eligible sentences of a round."""
+    clip, user_clip = mechanism.clip_norm, mechanism.user_clip(mechanism.clip_norm)
+    of_affected = np.bincount(owner[kinds == ENTITY], minlength=int(owner.max(initial=0)) + 1)
+    of_user = int((kinds == USER).sum())
+    event = mechanism.event()
+    if event is not None and event.clips_sentences:
+        return clip * float(np.minimum(of_affected, 2 * mechanism.user_cap).sum() + min(of_user, mechanism.user_cap))
+    own = np.bincount(owner[kinds == OTHER], minlength=len(of_affected))
+    return user_clip * float(np.where(own > 0, 2, 1)[of_affected > 0].sum() + bool(of_user))

@@ -1,0 +1,302 @@
+"""Audit the ledger of a run against the run's record and metrics, and its ε against a simulation.
+
+Every check recomputes a figure of the run folder from others. Together they see a ledger that was changed, releases
+with other settings than the record's, a seed or a source of noise that differs, noise that is too small, rates that are
+too high, updates that are too long, and an ε that does not follow from the releases, or is too small for the simulated
+attack. They trust the numbers that the run measured: a run that falsifies its metrics consistently passes.
+
+>>> audit = LedgerAudit("runs/first", (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ")))
+>>> audit.holds, audit.record()["refuted"]
+(False, ['noise'])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fl_sim.auditing.real_rounds.canary_shifts import shift_distribution
+from fl_sim.auditing.recorded_runs.bound_violations import Limits, violations
+from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
+from fl_sim.auditing.worst_case_corpora import Scenario
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.ledger_account import read_ledgers
+from fl_sim.experiments.run_inputs import declared_names
+from fl_sim.experiments.run_record import Record
+from fl_sim.formats import format_epsilon
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
+from fl_sim.strategies.mechanism import Mechanism
+
+_FAILURE = 1e-6  # of each statistical check
+_SAME_EPSILON = 1e-3  # relative; grids of different lengths round differently
+_ROUNDING = 1e-3  # of norms, which are float32
+_PLAN_ALONE = ("rounds", "delta")
+_SIMULATED = ("uedp", "user_level")
+_MOST_SENTENCES = 50  # of an entity that is simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Hold the result of one check, with a line of detail."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAudit:
+    """Hold all checks of one run folder."""
+
+    folder: str
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def record(self) -> dict[str, Any]:
+        """Return the audit as one JSON object."""
+        checks = [{"name": check.name, "holds": check.holds, "detail": check.detail} for check in self.checks]
+        refuted = [check.name for check in self.checks if not check.holds]
+        return {"folder": self.folder, "checks": checks, "refuted": refuted, "holds": self.holds}
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """Hold what a run folder says about a run.
+
+    Attributes:
+        ledger: its ledger, whose chain holds.
+        earlier: the releases of the runs that trained its initial model.
+        folder: its settings and metrics.
+        mechanism: the mechanism of its releases.
+        rows: its metrics after the first round, a row per round.
+        result: its result; empty for a run that has not finished.
+    """
+
+    ledger: Ledger
+    earlier: tuple[Entry, ...]
+    folder: RunFolder
+    mechanism: Mechanism
+    rows: pd.DataFrame
+    result: Mapping[str, Any]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Return all releases."""
+        return self.ledger.entries
+
+
+def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
+    """Check the ledger of a run folder.
+
+    Args:
+        folder: the run folder.
+        seed: of the simulation.
+
+    Raises:
+        ResultsError: the folder is no run folder, or a file other than the ledger is corrupt.
+    """
+    path = Path(folder)
+    run_folder = RunFolder.open(path)
+    try:
+        *ancestors, ledger = read_ledgers([path])
+    except LedgerError as error:
+        return LedgerAudit(str(path), (Check("chain", False, str(error)),))
+    chain = Check("chain", True, f"{len(ledger.entries)} entries")
+    if not ledger.entries:
+        return LedgerAudit(str(path), (chain,))
+    metrics = run_folder.metrics()
+    rows = metrics[metrics["round"] > 0] if len(metrics) else metrics
+    earlier = tuple(entry for ancestor in ancestors for entry in ancestor.entries)
+    run = RecordedRun(ledger, earlier, run_folder, ledger.entries[0].terms.mechanism, rows, run_folder.result or {})
+    checks = [check for make in _CHECKS for check in make(run)]
+    return LedgerAudit(str(path), (chain, *checks, *_simulated(run, seed)))
+
+
+def _terms(run: RecordedRun) -> Iterator[Check]:
+    """Check that every release was made with the plan of the record."""
+    plan = {name: value for name, value in dict(run.folder.config["plan"]).items() if name not in _PLAN_ALONE}
+    recorded = [entry.terms.mechanism.record() for entry in run.entries]
+    differing = sorted({name for record in recorded for name in plan if record.get(name) != plan[name]})
+    detail = f"{', '.join(differing)} differ from config.json" if differing else "as in config.json"
+    yield Check("terms", not differing, detail)
+
+
+def _seed(run: RecordedRun) -> Iterator[Check]:
+    """Check the source of the noise, and that seeded noise is that of the run's seed."""
+    settings = run.folder.config["run"]
+    secure = bool(settings["privacy"].get("secure_noise"))
+    expected = ReleaseRecord.of(run.mechanism, None if secure else settings["seed"])
+    same = all((e.terms.noise, e.terms.stream) == (expected.noise, expected.stream) for e in run.entries)
+    yield Check("seed", same, f"{expected.noise} noise{' of the seed of the run' if not secure and same else ''}")
+
+
+def _rounds(run: RecordedRun) -> Iterator[Check]:
+    """Check that every round of the metrics is in the ledger, and was counted."""
+    last = run.folder.config["plan"]["rounds"]
+    released = sorted({entry.round for entry in run.entries})
+    missing = set(range(1, len(released) + 1)) ^ set(released) | set(run.rows["round"].astype(int)) - set(released)
+    counts = zip(run.rows["round"].astype(int), run.rows["releases"].astype(int), strict=True)
+    counted = all(releases == run.ledger.releases(number) for number, releases in counts)
+    holds = not missing and counted and released[-1] <= last
+    yield Check("rounds", holds, f"{len(run.entries)} releases of {len(released)} of {last} planned rounds")
+
+
+def _epsilon(run: RecordedRun) -> Iterator[Check]:
+    """Check every ε of the result: recomputed from the ledger, it must not be larger."""
+    lower = [
+        f"{name} {run.result[name]:.4g}, recomputed {format_epsilon(epsilon)}"
+        for name, adjacency, robust in _units(run)
+        if (epsilon := epsilon_of(run.entries, adjacency, _delta(run), robust=robust))
+        > run.result[name] * (1 + _SAME_EPSILON)
+    ]
+    count = len(list(_units(run)))
+    yield Check("epsilon", not lower, "; ".join(lower) or f"{count} figures of result.json recomputed")
+
+
+def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
+    """Check the headline: recomputed from the bounds in the ledger, it must not be larger."""
+    stated = run.result.get("epsilon_any")
+    if stated is None:
+        return
+    epsilon = epsilon_of_any([*run.earlier, *run.entries], _delta(run))
+    detail = f"any user with any entity: {format_epsilon(stated)}, recomputed {format_epsilon(epsilon)}"
+    yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
+
+
+def _bounds(run: RecordedRun) -> Iterator[Check]:
+    """Check that the bounds of the ledger are those of the record, and that the corpus's sentence weights keep them."""
+    record = Record.read(run.folder)
+    try:
+        corpus = record.open_corpus(run.folder)
+    except (CorpusError, ResultsError):
+        return  # the corpus is elsewhere, or has changed
+    split = record.config.corpus.train_split
+    names = declared_names(record.config, corpus)
+    bounds = EnforcedBounds.of(record.config.privacy, corpus.ownership(split), record.config.seed, names)
+    guarantee = bounds.guarantee
+    enforced = guarantee.covers_any_entity
+    limits = Limits(
+        entity_sentences=guarantee.entity_bound if enforced else None,
+        entity_users=guarantee.entity_users if enforced else None,
+        user_sentences=guarantee.user_sentences,
+    )
+    broken = violations(bounds.ownership, bounds.weights, limits)
+    if any(entry.terms.guarantee != guarantee for entry in run.entries):
+        broken.insert(0, "the ledger states other bounds than the record")
+    yield Check("bounds", not broken, "; ".join(broken[:3]) or "kept by every entity and user of the corpus")
+
+
+def _noise(run: RecordedRun) -> Iterator[Check]:
+    """Check that the recorded noise is not smaller than the terms say."""
+    checkpoint = Checkpoint.read(run.folder.checkpoint_dir)
+    if checkpoint is None or not len(run.rows):
+        return
+    stds = np.array([run.mechanism.noise_std(clip) for clip in _clips(run)])
+    if not stds.all():
+        return
+    norms = run.rows["noise_norm"].to_numpy() * run.mechanism.denominator
+    freedom = len(checkpoint.vector) * len(norms)
+    total = float(((norms / stds) ** 2).sum())
+    yield Check("noise", bool(total >= stats.chi2.ppf(_FAILURE, freedom)), f"{math.sqrt(total / freedom):.4f} of σ")
+
+
+def _updates(run: RecordedRun) -> Iterator[Check]:
+    """Check that no sum is longer than its clipped parts allow."""
+    if not len(run.rows):
+        return
+    betas = np.array([run.mechanism.user_clip(clip) for clip in _clips(run)])
+    norms = run.rows["update_norm"].to_numpy() * run.mechanism.denominator
+    allowed = run.rows["cohort_users"].to_numpy() * betas
+    event = run.mechanism.event()
+    if event is not None and event.clips_sentences:
+        allowed = np.minimum(allowed, run.rows["cohort_sentences"].to_numpy() * np.array(_clips(run)))
+    share = float((norms / np.maximum(allowed, 1e-300)).max())
+    yield Check("updates", share <= 1 + _ROUNDING, f"at most {share:.3g} of the bound")
+
+
+def _rates(run: RecordedRun) -> Iterator[Check]:
+    """Check that users, and sentences if all users are sampled, took part no more often than their rates allow."""
+    corpus, mechanism, rounds = run.result.get("corpus") or {}, run.mechanism, len(run.rows)
+    counts = {"users": ("cohort_users", mechanism.q_u)}
+    if mechanism.q_u == 1:  # sampled entities only remove sentences
+        counts["sentences"] = ("cohort_sentences", mechanism.q_s)
+    for unit, (column, rate) in counts.items():
+        if unit not in corpus or column not in run.rows:
+            continue
+        total, trials = int(run.rows[column].sum()), int(corpus[unit]) * rounds
+        holds = total <= trials and stats.binom.sf(total - 1, trials, rate) >= _FAILURE
+        yield Check(f"rate of {unit}", bool(holds), f"{total / max(trials, 1):.4g} took part, allowed {rate:.4g}")
+
+
+_CHECKS: tuple[Callable[[RecordedRun], Iterator[Check]], ...] = (
+    _terms, _seed, _rounds, _epsilon, _epsilon_any, _bounds, _noise, _updates, _rates,
+)  # fmt: skip
+
+
+def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
+    """Check that the simulated attack does not exceed δ at the recorded ε."""
+    event, distinct = run.mechanism.event(), {entry.terms.mechanism for entry in run.entries}
+    if event is None or event.epoch_rounds is not None or len(distinct) > 1 or run.mechanism.strategy not in _SIMULATED:
+        return
+    finite = [
+        (name, _scenario(unit)) for name, unit, robust in _units(run) if not robust and run.result[name] < math.inf
+    ]
+    chosen = [(name, scenario) for name, scenario in finite if scenario is not None]
+    for name, scenario in dict([*chosen[:1], *chosen[-1:]]).items():
+        terms = run.mechanism  # the rates as recorded, not as the accountant is told
+        described = type(event)(
+            event.strategy, terms.noise_multiplier, terms.q_u, terms.q_e, terms.q_s, terms.user_cap, event.clipping
+        )
+        law = shift_distribution(described, scenario)
+        least = delta_at_least(law, event.noise_multiplier, len(run.entries), run.result[name], seed)
+        yield Check(f"simulated {name}", least <= _delta(run), f"δ ≥ {least:.2g} at ε {run.result[name]:.4g}")
+
+
+def _scenario(adjacency: Adjacency) -> Scenario | None:
+    """Return sentences within the bounds of an adjacency; None if there are none, or too many to simulate."""
+    bound, user = adjacency.entity_bound, adjacency.user_sentences
+    each = bound.sentences_per_user
+    users = min(bound.users, bound.total // each) if each else 0
+    if math.isinf(user) or users * each > _MOST_SENTENCES or not (user or users):
+        return None
+    return Scenario(reach_users=users, reach_sentences=each if users else 0, user_sentences=int(user))
+
+
+def _units(run: RecordedRun) -> Iterator[tuple[str, Adjacency, bool]]:
+    """Yield every ε of the result: its name, its adjacency, and whether it holds for missed mentions."""
+    user = run.result.get("user_sentences")
+    if user is None:
+        return
+    units = {"epsilon_user": (Adjacency(user), False), "epsilon_user_unbounded": (Adjacency(), False)}
+    for name, bound in (run.result.get("reach") or {}).items():
+        both = Adjacency(user, ContributionBound(**bound))
+        units |= {f"epsilon_user_entity_{name}": (both, False), f"epsilon_user_entity_robust_{name}": (both, True)}
+    for name, (adjacency, robust) in units.items():
+        if isinstance(run.result.get(name), int | float):
+            yield name, adjacency, robust
+
+
+def _delta(run: RecordedRun) -> float:
+    return float(run.folder.config["plan"]["delta"])
+
+
+def _clips(run: RecordedRun) -> list[float]:
+    """Return c of every row."""
+    if "clip_norm" in run.rows:
+        return [float(clip) for clip in run.rows["clip_norm"]]
+    return [run.mechanism.clip_norm] * len(run.rows)

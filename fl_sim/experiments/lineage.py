@@ -1,0 +1,288 @@
+"""The earlier releases on which a run's initial model rests, and ε of them together with the run's own rounds.
+
+A run that starts from a privately trained model releases more about its corpus than its own rounds: the product of the
+dominating pairs of both trainings dominates them together (docs/privacy.md, section 9). So every ε of the run composes
+the earlier releases, each within the contribution bounds of its own run, with the run's rounds.
+
+Guarantee: an ε that is stated under a metric holds for a user and an entity that are within the bound of that metric in
+every run that is composed, whether the corpora of the runs are equal, overlap or differ. Runs on corpora that share no
+user and no entity with this one, as their owner stated (``privacy.initial_model = "disjoint"``), are left out: adjacent
+corpora of this run agree on theirs. A model that fl_sim never trained on a corpus is public by assumption.
+
+>>> earlier_of(RunConfig(), fingerprint="0a1b").composed  # the model that ships is public
+()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.formats import format_epsilon
+from fl_sim.storage import model_lineage
+from fl_sim.storage.model_lineage import Ancestor, Lineage, LineageError
+from fl_sim.strategies.accounting import calibration, continuation
+from fl_sim.strategies.accounting.accountant import Part, RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.ledger import LEDGER_FILE, Entry, Exposed, Ledger, LedgerError, ReleaseRecord, parts_of
+from fl_sim.strategies.mechanism import PrivacyPlan
+
+DISJOINT = "disjoint"
+
+PUBLIC = Lineage()
+"""The lineage of a public model."""
+
+_MOST_COUNTS = 250
+"""ε after earlier releases is computed for at most this many numbers of rounds; between two the later, larger holds."""
+_LEAST_Z, _MOST_Z = 1e-2, 1e5  # range of the noise multiplier in the search for a target
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Hold the lineage of a run's initial model, and which of its runs ε of this run composes.
+
+    Attributes:
+        lineage: all runs that trained the initial model.
+        fingerprint: of this run's corpus.
+        disjoint: whether the owner stated that the lineage's corpora share no user and no entity with this one.
+    """
+
+    lineage: Lineage = PUBLIC
+    fingerprint: str = ""
+    disjoint: bool = False
+
+    @property
+    def composed(self) -> tuple[Ancestor, ...]:
+        """Return the runs whose releases count in every ε of this run."""
+        if self.disjoint:
+            return ()
+        return tuple(a for a in self.lineage.ancestors if self.fingerprint not in a.apart_from)
+
+    @property
+    def heads(self) -> list[dict[str, Any]]:
+        """Return the heads of the composed runs' ledgers, for the head of this run's own."""
+        return [_own_head(ancestor.ledger) for ancestor in self.composed]
+
+    def epsilon_curve(
+        self, plan: PrivacyPlan, metric: str, unit: ProtectedUnit, rounds: Sequence[int]
+    ) -> npt.NDArray[np.float64]:
+        """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),).
+
+        Args:
+            plan: the mechanism of this run's rounds, and δ.
+            metric: the name of the figure.
+            unit: the protected unit of the metric in this run.
+            rounds: numbers of rounds, each at least 1.
+        """
+        if not self.composed:
+            return plan.epsilon_curve(unit.adjacency, rounds, robust=unit.robust)
+        event, releases = plan.mechanism.event(), self._releases(metric)
+        if event is None or releases is None:
+            return np.full(len(rounds), math.inf)
+        accounted = event.robust() if unit.robust else event
+        adjacency = plan.mechanism.exposed(unit.adjacency)
+        return np.asarray(continuation.epsilon_curve(releases, accounted, adjacency, rounds, plan.delta))
+
+    def epsilon_before(self, metric: str, delta: float) -> float:
+        """Return ε of the earlier releases alone under ``metric``."""
+        releases = self._releases(metric)
+        return math.inf if releases is None else continuation.epsilon_before(releases, delta)
+
+    def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
+        """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""
+        number = min(last, min(most, _MOST_COUNTS) if self.composed else most)
+        return np.unique(np.linspace(1, last, number).round().astype(np.int64))
+
+    def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: ProtectedUnit) -> float:
+        """Return the smallest noise multiplier z for which ε of everything is at most ``target`` after all rounds.
+
+        Raises:
+            PrivacyError: no z suffices, as where the earlier releases alone exceed the target.
+        """
+        if not self.composed:
+            return plan.noise_for(target, unit.adjacency, robust=unit.robust)
+
+        def epsilon_at(z: float) -> float:
+            return float(self.epsilon_curve(plan.with_noise(z), metric, unit, [plan.rounds])[0])
+
+        before = self.epsilon_before(metric, plan.delta)
+        if before >= target:
+            raise PrivacyError(f"the earlier releases of the initial model alone have ε {format_epsilon(before)}")
+        return calibration.bisect_value(epsilon_at, "noise_multiplier", _MOST_Z, _LEAST_Z, target)
+
+    def check_graph(self, mention_graph: str) -> None:
+        """Refuse to compose releases under a public mention graph into figures of a private one.
+
+        Raises:
+            ConfigError: an earlier run selected its sentences by the mention graph, which it took for public.
+        """
+        graphs = {entry.terms.guarantee.mention_graph for a in self.composed for entry in a.ledger.entries}
+        if mention_graph == "private" and "public" in graphs:
+            raise ConfigError(
+                "privacy.mention_graph is private, but the initial model rests on releases that hold for a public one; "
+                "allowed: public"
+            )
+
+    def check_seed(self, config: RunConfig, ledgers: Sequence[Ledger]) -> None:
+        """Refuse a run whose noise would be that of one of ``ledgers``, whatever is said of the corpora.
+
+        Raises:
+            ConfigError: the seed is that of an earlier run: the difference of two of their sums has no noise.
+        """
+        if config.privacy.secure_noise:
+            return
+        own = ReleaseRecord.stream_of(config.seed)
+        if any(entry.terms.stream == own for ledger in ledgers for entry in ledger.entries):
+            raise ConfigError(
+                f"seed is {config.seed}, which a run that trained the initial model {config.model.name} also has, so "
+                "both would have the same noise; allowed: another seed, or privacy.secure_noise = true"
+            )
+
+    def warnings(self) -> list[str]:
+        """Return what the owner of this run should know of its initial model, one sentence each."""
+        if self.composed:
+            count = len(self.composed)
+            runs = "one earlier run" if count == 1 else f"{count} earlier runs"
+            releases = sum(len(ancestor.ledger.entries) for ancestor in self.composed)
+            same = all(ancestor.corpus == self.fingerprint for ancestor in self.composed)
+            corpus = "this corpus" if same else "other states of this corpus, or on other corpora"
+            return [
+                f"the initial model rests on {releases} releases of {runs} on {corpus}: "
+                "every ε is that of all of them together with this run."
+            ]
+        if self.lineage != PUBLIC:
+            return [
+                "the initial model was trained on other text that shares no user and no entity with this corpus, as "
+                "its owner stated (privacy.initial_model): no ε covers what it released before."
+            ]
+        return []
+
+    def record(self) -> dict[str, Any]:
+        """Return the lineage for the run's result, under the key ``initial_model``; nothing for a public model."""
+        if self.lineage == PUBLIC:
+            return {}
+        left_out = len(self.lineage.ancestors) - len(self.composed)
+        return {"initial_model": {"composed": self.heads, "left_out": left_out, "disjoint": self.disjoint}}
+
+    def check_ledger(self, ledger: Ledger) -> None:
+        """Check that a resumed run's ledger names the composed runs.
+
+        Raises:
+            LedgerError: it does not.
+        """
+        if list(ledger.ancestors) != self.heads:
+            raise LedgerError(f"{ledger.folder / LEDGER_FILE}: names other ancestors than the run's own copy of them")
+
+    def lineage_with(self, ledger: Ledger, units: Mapping[str, ProtectedUnit]) -> Lineage:
+        """Return the lineage of the model that this run trained.
+
+        Args:
+            ledger: of this run.
+            units: the protected unit of every metric of this run.
+        """
+        apart = (self.fingerprint,) if self.disjoint else ()
+        before = (replace(a, apart_from=(*a.apart_from, *apart)) for a in self.lineage.ancestors)
+        own = Ancestor(ledger, self.fingerprint, {name: unit.record() for name, unit in units.items()})
+        lost_apart = (*self.lineage.lost_apart_from, *apart) if self.lineage.lost else ()
+        return Lineage((*before, own), self.lineage.lost, tuple(dict.fromkeys(lost_apart)))
+
+    def _releases(self, metric: str) -> list[Part] | None:
+        """Return the earlier releases under ``metric``; None if one of them has no guarantee or no such metric."""
+        releases: list[Part] = []
+        for ancestor in self.composed:
+            unit = _unit_of(ancestor, metric, same_corpus=ancestor.corpus == self.fingerprint)
+            parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit))
+            if parts is None:
+                return None
+            releases += parts
+        return releases
+
+
+def _exposing(unit: ProtectedUnit) -> Exposed:
+    """Return the function that gives the event and the adjacency at which a release counts for ``unit``."""
+
+    def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
+        return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+
+    return exposed
+
+
+def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
+    """Return the earlier releases on which the initial model of a run rests.
+
+    Args:
+        config: of the run.
+        fingerprint: of its corpus.
+
+    Raises:
+        LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
+            configuration does not state that the corpora are disjoint.
+        ConfigError: the run would have the noise of an earlier run.
+    """
+    folder = Path(config.model.name).expanduser()
+    if is_registered(config.model.name) or not folder.is_dir():
+        return Earlier(fingerprint=fingerprint)
+    disjoint = config.privacy.initial_model == DISJOINT
+    try:
+        lineage = model_lineage.read_model(folder)
+        if lineage.lost and fingerprint not in lineage.lost_apart_from and not disjoint:
+            raise LineageError(f"{folder}: rests on an earlier model whose releases are not known")
+    except (LineageError, LedgerError) as error:
+        if not disjoint:
+            raise type(error)(f"{error}; {_ALLOWED}") from error
+        lineage = Lineage(lost=True)
+    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
+    earlier.check_graph(config.privacy.mention_graph)
+    earlier.check_seed(config, [*(a.ledger for a in lineage.ancestors), *model_lineage.readable_ledgers(folder)])
+    return earlier
+
+
+def earlier_of_record(config: RunConfig, folder: Path, fingerprint: str) -> Earlier:
+    """Return the earlier releases of a run that began before, as its own folder keeps them.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        fingerprint: of its corpus.
+
+    Raises:
+        LineageError, LedgerError: they were changed, or the initial model was.
+    """
+    lineage = model_lineage.read_ancestors(folder)
+    return Earlier(lineage, fingerprint, config.privacy.initial_model == DISJOINT and lineage != PUBLIC)
+
+
+_ALLOWED = (
+    "allowed: the model's folder as its run wrote it, or privacy.initial_model = 'disjoint' if the model is public or "
+    "was trained on text that shares no user and no entity with this corpus"
+)
+
+
+def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> ProtectedUnit | None:
+    """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it.
+
+    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
+    """
+    several = ", unit " in metric and not same_corpus
+    values = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
+    if values is None:
+        return None
+    try:
+        unit = ProtectedUnit.from_record(values)
+        return replace(unit, robust=True) if several else unit
+    except (KeyError, TypeError, AttributeError) as error:
+        file = ancestor.ledger.folder
+        raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error
+
+
+def _own_head(ledger: Ledger) -> dict[str, Any]:
+    return {name: value for name, value in ledger.head.items() if name != "ancestors"}

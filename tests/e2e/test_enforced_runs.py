@@ -1,0 +1,189 @@
+"""Runs under bounds: what nodes train on never exceeds them, on any number of nodes, killed or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sim.cli.main import main
+from fl_sim.clients import client_app
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.engines import simulation
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.messages import TrainReply
+from tests.e2e.processes import forked
+from tests.e2e.small_runs import SAME_MODEL, apart, configuration, measured, model_of, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+Run = Callable[..., RunFolder]
+K, F, M = 4, 2, 5
+LEARNING_RATE = 0.01
+PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "rounds": 3}
+EVERYTHING = {"privacy__q_u": 1.0, "privacy__q_e": 1.0, "privacy__q_s": 1.0}
+GREEDY = {"privacy__entity_bound": K, "privacy__user_sentences": M}
+WEIGHTS = GREEDY | {"privacy__entity_bound_by": "weights"}
+BOUNDS = {
+    "greedy": GREEDY,
+    "users": GREEDY | {"privacy__entity_users": F},
+    "weights": WEIGHTS,
+    "user_level": {"privacy__strategy": "user_level", "privacy__entity_users": F, "privacy__user_sentences": M},
+    "private graph": {"privacy__mention_graph": "private", "privacy__population": 9, "privacy__user_sentences": M},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture
+def run(corpus: Path, tmp_path: Path) -> Run:
+    """``run("name", rounds=3)`` does an inline run in this process and returns the run folder."""
+    return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **PLAIN | changes))
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
+    """The round's seed and the sentences of every client update that is computed, as the nodes compute it."""
+    seen: list[tuple[int, list[int]]] = []
+    work = client_app.bounded_sum
+
+    def watched(model: Any, examples: Any, selection: Any, rule: Any, round_seed: int) -> TrainReply:
+        seen.append((round_seed, selection.sentences.tolist()))
+        return work(model, examples, selection, rule, round_seed)
+
+    monkeypatch.setattr(client_app, "bounded_sum", watched)
+    return seen
+
+
+def by_round(seen: list[tuple[int, list[int]]]) -> list[list[int]]:
+    """Return the sentences of every round, of all nodes together."""
+    rounds: dict[int, list[int]] = {}
+    for seed, sentences in seen:
+        rounds.setdefault(seed, []).extend(sentences)
+    return [sorted(sentences) for sentences in rounds.values()]
+
+
+def contributions(ownership: Ownership, sentences: list[int]) -> tuple[int, int, int]:
+    """Return the most sentences of an entity, the most users of an entity, and the most sentences of a user."""
+    mask = np.zeros(ownership.num_sentences, dtype=np.bool_)
+    mask[sentences] = True
+    of_entities = ownership.restricted_to(mask).entity_contributions()
+    of_users = np.bincount(ownership.user_of_sentence[mask])
+    return int(of_entities.sentences.max()), int(of_entities.users.max()), int(of_users.max())
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("greedy", (K, None, M)),
+        ("users", (K, F, M)),
+        ("user_level", (None, F, M)),
+        ("private graph", (None, None, M)),
+    ],
+)
+def test_no_round_trains_on_more_than_the_bounds(
+    name: str, most: tuple[int | None, ...], run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
+) -> None:
+    rates = {} if name == "user_level" else EVERYTHING
+    run("run", **BOUNDS[name], **rates, **({"privacy__q_u": 1.0} if name == "user_level" else {}))
+    ownership = Corpus.open(corpus).ownership("train")
+    whole = contributions(ownership, list(range(ownership.num_sentences)))
+    rounds = by_round(trained_on)
+    assert len(rounds) == 3
+    for sentences in rounds:  # everything is sampled, so the bounds act, and at least two of three are reached
+        limits = [one for one in zip(most, whole, contributions(ownership, sentences), strict=True) if one[0]]
+        assert all(before > limit >= after for limit, before, after in limits)
+        assert sum(after == limit for limit, _, after in limits) >= min(2, len(limits))
+    together = contributions(ownership, sorted({s for sentences in rounds for s in sentences}))
+    assert all(limit is None or count <= limit for limit, count in zip(most, together, strict=True))
+
+
+def test_a_run_without_bounds_exceeds_them(run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]) -> None:
+    """The test above can fail."""
+    run("run", privacy__entity_bound="unbounded", privacy__user_sentences="unbounded", **EVERYTHING)
+    found = contributions(Corpus.open(corpus).ownership("train"), by_round(trained_on)[0])
+    assert all(count > limit for count, limit in zip(found, (K, F, M), strict=True))
+
+
+def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
+    run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
+) -> None:
+    run("run", **WEIGHTS, **EVERYTHING, rounds=60)
+    ownership = Corpus.open(corpus).ownership("train")
+    counts = np.array(
+        [np.bincount(ownership.entities_of(np.array(one, int))[0], minlength=4) for one in by_round(trained_on)]
+    )
+    assert (counts.max(axis=0) > K).any()  # the bound is one of the expectation, as the weights' proof needs
+    for entity in range(4):
+        # A sum of independent draws of mean ≤ K: 60 rounds far above it are rejected.
+        assert stats.poisson.sf(counts[:, entity].sum() - 1, 60 * K) > 1e-6
+    assert contributions(ownership, by_round(trained_on)[0])[2] <= M
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_bounds_are_the_same_on_any_number_of_nodes(
+    bounds: str, run: Run, trained_on: list[tuple[int, list[int]]]
+) -> None:
+    rate = {"privacy__q_u": 0.9} if bounds == "user_level" else {"privacy__q_u": 0.9, "privacy__q_s": 0.8}
+    runs, sentences = [], []
+    for nodes in (1, 2, 5):
+        trained_on.clear()
+        runs.append(run(f"{nodes}", engine__nodes=nodes, **BOUNDS[bounds], **rate))
+        sentences.append(by_round(trained_on))
+    assert sentences[0] == sentences[1] == sentences[2]
+    for divided in runs[1:]:
+        assert apart(runs[0], divided, LEARNING_RATE) < SAME_MODEL
+
+
+@pytest.mark.parametrize("bounds", ["greedy", "weights", "private graph"])
+def test_a_killed_run_goes_on_under_the_same_bounds(bounds: str, run: Run, tmp_path: Path) -> None:
+    """It is killed while the second of two nodes works in round 2, on the fourth request."""
+    changes = {"engine__nodes": 2, "privacy__q_s": 0.8, **BOUNDS[bounds]}
+
+    def run_and_die() -> int:
+        work, calls = client_app.bounded_sum, list[None]()
+
+        def work_or_die(*arguments: Any) -> TrainReply:
+            calls.append(None)
+            if len(calls) == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*arguments)
+
+        client_app.bounded_sum = work_or_die
+        run("killed", **changes)
+        return 0
+
+    code, errors = forked(run_and_die, tmp_path / "errors")
+    assert code == -signal.SIGKILL, errors
+    assert RunFolder.open(tmp_path / "killed").last_round == 1
+    resumed, whole = simulation.resume(tmp_path / "killed"), run("whole", **changes)
+    assert np.array_equal(model_of(whole), model_of(resumed))
+    assert measured(whole) == measured(resumed)
+    assert not (tmp_path / "killed" / "encoded").exists()
+
+
+@pytest.mark.parametrize("bounds", ["greedy", "users", "weights"])
+def test_every_entity_of_a_run_is_at_or_below_its_headline(
+    bounds: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run("run", privacy__q_s=0.5, **BOUNDS[bounds])
+    result = folder.result or {}
+    capsys.readouterr()
+    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    entities = json.loads(capsys.readouterr().out)
+    assert 0 < entities["epsilon_user_entity"]["max"] <= entities["epsilon_any"]
+    assert entities["epsilon_any"] == pytest.approx(result["epsilon_any"], rel=1e-3)
+    assert entities["kept"]["weight"] == result["kept"]["weight"] < 1
+    ledger = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[0])
+    assert ledger["guarantee"] == folder.config["guarantee"] == result["guarantee"]
