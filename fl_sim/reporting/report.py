@@ -50,10 +50,10 @@ NOT_COVERED = (
     "what the bounds kept, percentiles of contribution and ε at them, held-out metrics, and a decision to stop by "
     "hand. They are for the owner of this corpus.",
     "Robust: also if the tagger missed the entity, at true contributions within the percentile.",
-    "The guarantee assumes public inputs: vocabulary, tokenizer, initial weights, N and all rates must not be "
+    "The guarantee assumes public inputs: vocabulary, tokenizer, {weights}N and all rates must not be "
     "derived from the private sentences.",
 )
-"""What a reader of an ε has to know about it."""
+"""What a reader of an ε has to know about it; ``weights`` names the initial ones where they must be public, too."""
 
 CLASSES_ARE_PUBLIC = "The classes, their names and their number are public inputs, too."
 """What a reader of a classifier's ε has to know besides."""
@@ -130,7 +130,7 @@ def report(run: RunFolder) -> dict[str, Any]:
             "perplexity_per_word": result.get("perplexity_per_word"),
         },
         "perplexity": None if classifies else {**figures, "unigram": reference},
-        "not_covered": [*_basis(result), *NOT_COVERED, *([CLASSES_ARE_PUBLIC] if classifies else [])],
+        "not_covered": [*_basis(result), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
         "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
     }
 
@@ -256,6 +256,12 @@ def _basis(result: Mapping[str, Any]) -> list[str]:
     missed = bounds.get("missed_mentions")
     notes = [GRAPH_IS_PUBLIC if bounds.get("mention_graph") == "public" else GRAPH_IS_PRIVATE]
     return [*notes, DETECTED if missed is None else MISSED.format(missed=missed)]
+
+
+def _not_covered(result: Mapping[str, Any]) -> list[str]:
+    """Return what ε does not cover, and its assumptions; initial weights of earlier private runs need not be public."""
+    trained = (result.get("initial_model") or {}).get("composed")
+    return [note.format(weights="" if trained else "initial weights, ") for note in NOT_COVERED]
 
 
 def _headline(facts: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.ledger_account import account_for, read_ledgers
+from fl_sim.reporting.report import report
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
@@ -85,6 +86,7 @@ def composed(events: dict, adjacency: Adjacency) -> float:
 def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child", **{"privacy.noise_multiplier": 2.0})
     result, rows = child.result or {}, child.metrics()
+    parent_run = RunFolder.open(parent)
     before, own = events_of(parent), events_of(child.path)
     user = Adjacency(USER_SENTENCES)
     both = Adjacency(USER_SENTENCES, ContributionBound(**result["reach"]["max"]))
@@ -99,6 +101,8 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     assert result["epsilon_user_entity_robust_max"] == pytest.approx(composed(robust, both), rel=2e-3)
     assert "every ε is that of all of them together" in result["warnings"][0]
     assert "3 releases of one earlier run on this corpus" in result["warnings"][0]
+    assumed = [sum("initial weights" in note for note in report(of)["not_covered"]) for of in (parent_run, child)]
+    assert assumed == [1, 0]
 
 
 def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) -> None:
