@@ -49,10 +49,10 @@ class Record:
     """Record one call of one module.
 
     Attributes:
-        inputs: its positional argument, detached, (B, T, …).
+        inputs: its first argument, detached, (B, T, …).
         grad: the gradient of its output, float32 (B, T, …).
         output: its output, detached, (B, T, …).
-        options: its keyword arguments.
+        options: its other arguments, by name.
         joined: the number of sentences that each of the B rows holds one after another.
     """
 
@@ -74,8 +74,12 @@ class Record:
             return of_sentences.unflatten(0, (users, -1)).flatten(1, 2)
 
         grad = self.grad if factors is None else self.grad * factors.view(-1, *[1] * (self.grad.dim() - 1))
-        joined = len(self.grad) // users
-        return Record(rows(self.inputs), rows(grad), rows(self.output), self.options, joined)
+        joined, shape = len(self.grad) // users, self.inputs.shape[:2]
+        options = {
+            name: rows(value) if isinstance(value, torch.Tensor) and value.shape[:2] == shape else value
+            for name, value in self.options.items()
+        }
+        return Record(rows(self.inputs), rows(grad), rows(self.output), options, joined)
 
 
 class Contribution(ABC):

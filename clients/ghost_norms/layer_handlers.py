@@ -1,8 +1,9 @@
 """Compute the gradients of a module's parameters from the record of one call, by a handler for each type of module.
 
 A `Layer` covers the trainable parameters of one module, or of a tied pair of modules, and computes one `Contribution`
-per parameter. :func:`handler_of` chooses it by the module's exact type, because a subclass may compute something else.
-An architecture may add handlers for its own types of module (``Architecture.layer_handlers``).
+per parameter. :func:`handler_of` chooses it by the module's type or the nearest type that it inherits from. A subclass
+may compute something else, which the comparison with autograd notices (`fl_sim.clients.gradients.ghost_pass`). An
+architecture may add handlers for its own types of module (``Architecture.layer_handlers``).
 
 >>> module, names = nn.Linear(3, 2), {"weight": "head.weight", "bias": "head.bias"}
 >>> layer = handler_of(module, names, own={})(module, names)
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fl_sim.clients.ghost_norms.layer_gradients import (
     PER_SENTENCE_LIMIT,
@@ -111,6 +114,35 @@ class EmbeddingLayer(Layer):
         return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
 
 
+class DerivedEmbeddingLayer(EmbeddingLayer):
+    """Describe a subclass of ``nn.Embedding`` that looks up other ids than it was called with, or scales the rows."""
+
+    def lookup(self, record: Record) -> Lookup:
+        module: Any = self.modules[0]
+        ones = torch.ones(1, 1, device=record.grad.device).expand(module.weight.shape)
+        with _Lookups() as lookups:
+            scale = torch.func.functional_call(module, {"weight": ones}, (record.inputs,), dict(record.options))
+        if len(lookups.ids) != 1 or scale.shape != record.grad.shape:
+            raise NotCovered(f"{self.names[0]} belongs to a {type(module).__name__} of {len(lookups.ids)} lookups")
+        ids = lookups.ids[0].expand(record.grad.shape[:2])
+        return super().lookup(replace(record, inputs=ids, grad=record.grad * scale))
+
+
+class _Lookups(TorchFunctionMode):
+    """Record the ids of every lookup in a table while open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is functional.embedding:
+            self.ids.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
 class ScaleLayer(Layer):
     """Describe a normalisation that is affine in a scale (and shift) per feature, such as an RMSNorm."""
 
@@ -188,10 +220,18 @@ def _of_sentences(record: Record) -> Record:
     return record
 
 
+def _embedding(module: nn.Module, names: Mapping[str, str]) -> Layer:
+    return (EmbeddingLayer if type(module) is nn.Embedding else DerivedEmbeddingLayer)(module, names)
+
+
+def _layer_norm(module: nn.Module, names: Mapping[str, str]) -> Layer:
+    return (LayerNormLayer if type(module) is nn.LayerNorm else ScaleLayer)(module, names)
+
+
 _BY_TYPE: dict[type[nn.Module], LayerHandler] = {
     nn.Linear: LinearLayer,
-    nn.Embedding: EmbeddingLayer,
-    nn.LayerNorm: LayerNormLayer,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _layer_norm,
 }
 
 
@@ -203,15 +243,14 @@ def handler_of(
     Args:
         module: a module with trainable parameters of its own.
         names: the full name of each of these parameters.
-        own: the architecture's handlers, by exact type; they take precedence over the built-in ones.
+        own: the architecture's handlers; they take precedence over the built-in ones.
 
     Raises:
-        NotCovered: the module's type has no handler.
+        NotCovered: neither the module's type nor one that it inherits from has a handler.
     """
-    kind = type(module)
-    handler = own.get(kind) or _BY_TYPE.get(kind)
-    if handler is None and kind.__name__.endswith("RMSNorm") and set(names) == {"weight"}:
-        handler = ScaleLayer  # every architecture defines its own class of RMSNorm
-    if handler is None:
-        raise NotCovered(f"{', '.join(names.values())} belong to a {kind.__name__}")
-    return handler
+    for kind in type(module).__mro__:
+        if (handler := own.get(kind) or _BY_TYPE.get(kind)) is not None:
+            return handler
+    if set(names) in ({"weight"}, {"weight", "bias"}):
+        return ScaleLayer  # every architecture defines its own class of norm
+    raise NotCovered(f"{', '.join(names.values())} belong to a {type(module).__name__}")

@@ -8,17 +8,18 @@ norms.
 >>> module = nn.Linear(3, 2)
 >>> with Tape([module]) as tape:
 ...     output = module(torch.ones(1, 4, 3))
->>> record = tape.records([torch.ones(1, 4, 2)])[module]
+>>> record = tape.records([torch.ones(1, 4, 2)], sentences=1)[module]
 >>> record.inputs.shape, record.grad.shape
 (torch.Size([1, 4, 3]), torch.Size([1, 4, 2]))
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_TOLERANCE = 1e-3  # allowed error relative to a parameter's squared norm
 _CHECK_MASKS = 0  # the seed of the dropout masks
+_CHECK_PADDING = 0.1  # allowed change of a gradient by padding, relative to its norm
 _CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
 
@@ -63,8 +65,11 @@ class Tape:
             handle.remove()
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: torch.Tensor) -> None:
-        if len(args) != 1 or not isinstance(output, torch.Tensor):
-            raise NotCovered(f"a {type(module).__name__} was called with {len(args)} positional arguments")
+        if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
+            raise NotCovered(f"a {type(module).__name__} does not turn one tensor into another")
+        if len(args) > 1:
+            further = list(inspect.signature(module.forward).parameters)[1 : len(args)]
+            options = options | dict(zip(further, args[1:], strict=True))
         if not output.requires_grad:
             output.requires_grad_()
         self._calls[module].append((args[0].detach(), output, options))
@@ -76,11 +81,16 @@ class Tape:
                 raise NotCovered(f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once")
         return [self._calls[m][0][1] for m in self._modules]
 
-    def records(self, gradients: Sequence[torch.Tensor]) -> dict[nn.Module, Record]:
-        """Return the record of each module, given the gradients of the outputs in the order of :meth:`outputs`."""
+    def records(self, gradients: Sequence[torch.Tensor], sentences: int) -> dict[nn.Module, Record]:
+        """Return the record of each module.
+
+        Args:
+            gradients: the gradients of the outputs, in the order of :meth:`outputs`.
+            sentences: B; a module that was given the tokens of all sentences as (B·T, features) has them in this order.
+        """
         calls = (self._calls[m][0] for m in self._modules)
         return {
-            module: Record(_full(inputs), _full(gradient), _full(output.detach()), options)
+            module: _record((inputs, gradient, output.detach()), options, sentences)
             for module, (inputs, output, options), gradient in zip(self._modules, calls, gradients, strict=True)
         }
 
@@ -88,6 +98,14 @@ class Tape:
 def _full(tensor: torch.Tensor) -> torch.Tensor:
     """Return bfloat16 as float32, which is exact: norms and sums use the same numbers, and neither is rounded."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _record(call: tuple[torch.Tensor, ...], options: Mapping[str, Any], sentences: int) -> Record:
+    """Return the record of a call's inputs, gradient and output; (B·T, features) becomes (B, T, features)."""
+    inputs, gradient, output = map(_full, call)
+    if output.dim() == inputs.dim() == 2 and len(output) % sentences == 0:
+        inputs, gradient, output = (t.unflatten(0, (sentences, -1)) for t in (inputs, gradient, output))
+    return Record(inputs, gradient, output, options)
 
 
 @dataclass(frozen=True)
@@ -131,7 +149,7 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
         batch: B sentences.
 
     Raises:
-        NotCovered: if a loss is not finite, or a module was not called exactly once with one positional argument.
+        NotCovered: if a loss is not finite, or a module was not called exactly once.
     """
     modules = [module for layer in layers for module in layer.modules]
     with _frozen(model), torch.enable_grad(), Tape(modules) as tape:
@@ -142,7 +160,7 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
         raise NotCovered("a loss is not finite")
     with torch.no_grad():
         gradients = torch.autograd.grad(logits, outputs, grad_outputs=scores)
-    return Pass(losses, layers, tape.records(gradients))
+    return Pass(losses, layers, tape.records(gradients, len(losses)))
 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,44 +243,55 @@ def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
-    """Compare the fast path with plain autograd on three short random sentences, on their own and as one user's.
+    """Compare the fast path with plain autograd on three short random sentences in one batch.
 
     Dropout is on if the model has any, and the parameters are shifted at random, because the second factor of a fresh
-    adapter is zero and would hide every error in the first.
+    adapter is zero and would hide every error in the first. Both ways see the same padded batch: its forward pass may
+    differ from that of a sentence alone by more than the error of a norm.
 
     Raises:
-        NotCovered: if a norm or a sum differs, or the pass cannot be run.
+        NotCovered: if a norm or a sum differs, a sentence's gradient depends on the other sentences of its batch, or
+            the pass cannot be run.
     """
     draws = np.random.default_rng(0)
-    lengths = [min(n, model.task.longest(model.max_tokens)) for n in (2, 4, 7)]
-    examples = [
-        Example(draws.integers(0, model.vocabulary_size, size=n), target=i % 2, number=i) for i, n in enumerate(lengths)
-    ]
+    examples, others = (_check_examples(model, draws) for _ in range(2))
     before = model.get_vector()
     try:
         model.set_vector(before + 0.02 * draws.standard_normal(before.size, dtype=np.float32))
         with model.exact():  # rounding would hide an error in the description of the layers
-            _compare(model, layers, examples)
+            passed = _compare(model, layers, model.batch(examples, _CHECK_MASKS))
+            for row, example in enumerate(examples):
+                mixed = [example if index == row else other for index, other in enumerate(others)]
+                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, _CHECK_MASKS)), passed, row)
+            _check_padding(model, examples[0], passed)
     except RuntimeError as error:
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
     finally:
         model.set_vector(before)
 
 
-def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[Example]) -> None:
-    """Raise NotCovered unless the fast path agrees with autograd.
+def _check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Example]:
+    """Return three random sentences of 2, 4 and 7 tokens, or as long as the model allows."""
+    lengths = [min(n, model.task.longest(model.max_tokens)) for n in (2, 4, 7)]
+    return [
+        Example(draws.integers(0, model.vocabulary_size, size=n), target=i % 2, number=i) for i, n in enumerate(lengths)
+    ]
+
+
+def _compare(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
+    """Return the fast path's pass of a batch of three, if it agrees with autograd; else raise NotCovered.
 
     Compared for each parameter: the per-sentence norms, the weighted gradient sum, and the norm of that sum if one user
     has all sentences.
     """
     factors = torch.tensor([1.0, -0.5, 0.25], device=model.device)
     difference = {name: torch.zeros_like(p) for name, p in model.parameters.tensors.items()}
-    expected = {name: torch.zeros(len(examples), dtype=torch.float64) for name in difference}
-    for index, example in enumerate(examples):
-        for name, gradient in loss_gradients(model, model.batch([example], _CHECK_MASKS))[1].items():
-            expected[name][index] = gradient.double().square().sum()
-            difference[name].sub_(gradient, alpha=float(factors[index]))
-    traced = ghost_pass(model, layers, model.batch(examples, _CHECK_MASKS))
+    expected = {name: torch.zeros(len(factors), dtype=torch.float64) for name in difference}
+    for row in range(len(factors)):
+        for name, gradient in loss_gradients(model, _row_alone(batch, row))[1].items():
+            expected[name][row] = gradient.double().square().sum()
+            difference[name].sub_(gradient, alpha=float(factors[row]))
+    traced = ghost_pass(model, layers, batch)
     of_sentences, of_users = traced.of_sentences(), traced.of_users(1, factors)
     squared_norms = torch.stack(list(expected.values())).sum(dim=0)
     for contribution, of_user in zip(of_sentences, of_users, strict=True):
@@ -277,3 +306,48 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], examples: Sequence[E
             raise NotCovered(f"the gradient of {name} differs from plain autograd's")
     if {c.name for c in of_sentences} != set(difference):
         raise NotCovered("not every trainable parameter was accounted for")
+    return traced
+
+
+def _row_alone(batch: Batch, row: int) -> Batch:
+    """Return the batch in which only one row has targets: the same forward pass, the loss of one sentence."""
+    others = torch.arange(len(batch.targets), device=batch.targets.device) != row
+    return replace(batch, targets=batch.targets.masked_fill(others.unsqueeze(1), NO_TARGET))
+
+
+def _check_independence(model: LanguageModel, mixed: Pass, passed: Pass, row: int) -> None:
+    """Raise NotCovered unless a row's gradient is the same beside other sentences of the same lengths.
+
+    A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient.
+    """
+    here, there = _gradients_of(model, passed, row), _gradients_of(model, mixed, row)
+    if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
+        raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
+
+
+def _check_padding(model: LanguageModel, shortest: Example, passed: Pass) -> None:
+    """Raise NotCovered unless the gradient of the shortest sentence is about what it is without padding."""
+    alone = loss_gradients(model, model.batch([shortest], _CHECK_MASKS))[1]
+    if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
+        raise NotCovered("a sentence's gradient depends on its padding")
+
+
+def _gradients_of(model: LanguageModel, passed: Pass, row: int) -> dict[str, torch.Tensor]:
+    """Return the gradient of one sentence of a pass, by parameter name."""
+    chosen = torch.zeros(len(passed.losses), device=model.device)
+    chosen[row] = 1.0
+    gradients = {name: torch.zeros_like(parameter) for name, parameter in model.parameters.tensors.items()}
+    for contribution in passed.of_sentences():
+        contribution.add(chosen, gradients[contribution.name])
+    return gradients
+
+
+def _distance(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor] | None = None) -> float:
+    """Return the squared distance of two gradients, or the squared norm of one."""
+    squares = (
+        (
+            gradient.double() - (0.0 if second is None else second.get(name, torch.zeros_like(gradient)).double())
+        ).square()
+        for name, gradient in first.items()
+    )
+    return float(sum(float(square.sum()) for square in squares))

@@ -229,6 +229,27 @@ def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFix
     assert distance(computed.vector, one_by_one.result().vector.astype(np.float64)) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("leak", "reason"),
+    [
+        (lambda x: 0.5 * x.mean(dim=0, keepdim=True).detach(), "depends on the other sentences"),
+        (lambda x: 0.5 * x.shape[1] * x.roll(1, dims=-1), "depends on its padding"),
+    ],
+    ids=["batch", "padding"],
+)
+def test_a_sentence_that_depends_on_its_batch_is_noticed(
+    leak: Callable[[torch.Tensor], torch.Tensor], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ghost norms and autograd agree on the batch; a clip would still not bound what one sentence contributes."""
+    model = models_to_try.small_gpt2()
+    mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
+    plain = mlp.forward
+    mlp.forward = lambda x: plain(x) + leak(x)
+    with caplog.at_level(logging.WARNING):
+        assert covered_layers(model) is None
+    assert reason in caplog.text
+
+
 def test_a_layer_called_twice_goes_the_slow_way() -> None:
     model = models_to_try.small_gpt2()
     blocks: Any = model.module.transformer.h  # type: ignore[union-attr]

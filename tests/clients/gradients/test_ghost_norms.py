@@ -147,7 +147,7 @@ def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
     with Tape([module]) as tape:
         output = module(inputs)
         tape.outputs()
-    contributions = layer.contributions([tape.records([grad])[module]])
+    contributions = layer.contributions([tape.records([grad], sentences=len(grad))[module]])
     for contribution in contributions:
         parameter = dict(module.named_parameters())[contribution.name]
         for sentence in range(2):
