@@ -344,10 +344,8 @@ def _gradients_of(model: LanguageModel, passed: Pass, row: int) -> dict[str, tor
 
 def _distance(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor] | None = None) -> float:
     """Return the squared distance of two gradients, or the squared norm of one."""
-    squares = (
-        (
-            gradient.double() - (0.0 if second is None else second.get(name, torch.zeros_like(gradient)).double())
-        ).square()
-        for name, gradient in first.items()
-    )
-    return float(sum(float(square.sum()) for square in squares))
+    total = 0.0
+    for name, gradient in first.items():
+        other = None if second is None else second.get(name)
+        total += float((gradient if other is None else gradient - other).double().square().sum())
+    return total
