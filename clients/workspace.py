@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.examples import Examples
@@ -19,6 +20,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import open_encoded
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.data_prep.store.textfiles import sha256_of
 
 
 class WorkspaceSpec(BaseModel):
@@ -31,6 +33,7 @@ class WorkspaceSpec(BaseModel):
         encoded: the folder with that split's tokens, readable by every worker.
         features: the file with every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
         weights: the file with every sentence's weight; ``None`` if all weights are 1.
+        weights_digest: SHA-256 of that file, whose weights keep the bounds that ε rests on.
         public_entities: the ids of entities that are declared public, which are sampled in every round.
         task: what the model predicts.
         model: the model to build or load.
@@ -45,6 +48,7 @@ class WorkspaceSpec(BaseModel):
     encoded: str
     features: str | None
     weights: str | None = None
+    weights_digest: str = ""
     public_entities: tuple[int, ...] = ()
     task: TaskName
     model: ModelSpec
@@ -63,7 +67,7 @@ class Workspace:
         corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
         task = make_task(spec.task, corpus.classes)
         self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
-        self.weights = None if spec.weights is None else np.load(spec.weights, mmap_mode="r")
+        self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
         self.examples = Examples(
             encoded=open_encoded(Path(spec.encoded)),
             targets=corpus.targets(spec.split) if task.needs_targets else None,
@@ -72,6 +76,13 @@ class Workspace:
         if len(self.examples) != self.ownership.num_sentences:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
         self.model: LanguageModel = load_model(spec.model, spec.seed, task)
+
+
+def _open_weights(path: Path, digest: str) -> NDArray[np.float64]:
+    """Return the weights of all sentences, float64 (S,); raise CorpusError if the file is not that of the server."""
+    if sha256_of(path) != digest:
+        raise CorpusError(f"{path}: was changed since the run began")
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 @functools.lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fl_sim.data_prep import bundled_path
 from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
+from fl_sim.data_prep.store.incidence_check import check_part, check_whole
 from fl_sim.data_prep.store.index import open_index
 from fl_sim.data_prep.store.layout import ENTITIES, USERS, part_files, part_folder, table_file
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
@@ -68,7 +69,8 @@ class Corpus:
 
         Args:
             path: the folder, or ``"bundled"`` for the corpus that ships.
-            verify: whether to check every checksum and the incidence, too.
+            verify: whether to check every checksum, too, and all that is stored about users and entities against the
+                incidence, because ε depends on it.
             fingerprint: opens the corpus as it was when it had this fingerprint, without later parts.
 
         Raises:
@@ -90,7 +92,7 @@ class Corpus:
             splits |= set(part.manifest.splits)
         corpus = cls(path=folder, manifest=_combined_manifest(parts), parts=parts)
         for split in corpus.splits if verify else ():
-            corpus.ownership(split)
+            corpus._check(split)
         return corpus
 
     @property
@@ -122,7 +124,18 @@ class Corpus:
 
         The arrays of several parts are joined in memory, and have no stored profiles.
         """
-        indexes: list[Ownership] = []
+        return join_parts([index for _, index in self._indexes(split)])
+
+    def _check(self, split: str) -> None:
+        """Check all that is stored about ``split`` against its incidence; raise CorpusError if they differ."""
+        indexes = self._indexes(split)
+        for part, index in indexes:
+            check_part(part.folder, split, index)
+        check_whole(self.path, split, join_parts([index for _, index in indexes]))
+
+    def _indexes(self, split: str) -> list[tuple[Part, Ownership]]:
+        """Return the parts with ``split``, each with its incidence."""
+        indexes: list[tuple[Part, Ownership]] = []
         num_users = num_entities = 0
         for part in self._parts_with(split):
             counts = part.manifest.splits[split]
@@ -131,8 +144,8 @@ class Corpus:
             index = open_index(part.folder, split, num_entities, profiles=not indexes)
             if (index.num_users, index.num_sentences) != (num_users, counts.sentences):
                 raise CorpusError(f"{part.folder}: the index of split {split} is not of the counts in the manifest")
-            indexes.append(index)
-        return join_parts(indexes)
+            indexes.append((part, index))
+        return indexes
 
     def texts(self, split: str) -> pa.ChunkedArray:
         """Return the texts of the sentences; row = sentence id."""

@@ -30,6 +30,7 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
@@ -374,14 +375,15 @@ class Experiment:
         return str(path)
 
     def _build_strategy(self) -> BoundedSumStrategy:
-        config = self.config
+        config, weights = self.config, self._save_weights()
         workspace = WorkspaceSpec(
             corpus=str(self.corpus.path.absolute()),
             fingerprint=self.corpus.fingerprint,
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             features=None if self._features is None else str(self._features),
-            weights=self._save_weights(),
+            weights=weights,
+            weights_digest="" if weights is None else sha256_of(Path(weights)),
             public_entities=self.planned.bounds.names.public,
             task=config.task,
             model=config.model,
