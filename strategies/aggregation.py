@@ -40,7 +40,7 @@ from fl_sim.strategies.messages import (
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer
 from fl_sim.strategies.primitives import clipping, sampling
-from fl_sim.strategies.primitives.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise
+from fl_sim.strategies.primitives.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise, sum_hash
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +134,9 @@ class RoundParts:
         optimizer: the server's step, post-processing of the noisy average.
         average: the average of the models so far, which is evaluated and saved.
         should_stop: called after every round; true ends the run.
-        before_release: called with the round before its noise is drawn, to record the release in the ledger. If it
-            raises, the round releases nothing.
+        before_release: called before the noise of a round is drawn, to record the release in the ledger, with the
+            round and a keyed hash of the sum (empty for secure noise). Returns the name of the stream of seeded noise,
+            empty for the round's own. If it raises, the round releases nothing.
         secure_noise: whether to draw the noise from the operating system instead of the federation's seed. A repeated
             round is then another release (docs/privacy.md, sections 9 and 10).
     """
@@ -145,7 +146,7 @@ class RoundParts:
     optimizer: ServerOptimizer
     average: IterateAverage = field(default_factory=IterateAverage)
     should_stop: Callable[[], bool] = lambda: False
-    before_release: Callable[[int], None] = lambda server_round: None
+    before_release: Callable[[int, str], str] = lambda server_round, total: ""
     secure_noise: bool = False
 
 
@@ -168,6 +169,7 @@ class BoundedSumStrategy(Strategy):
         self._parts = parts
         self._clip_norm = np.array([self.mechanism.clip_norm])
         self._open = _OpenRound(np.empty(0, np.float32), self.tally)
+        self._stream = ""
 
     @property
     def clip_norm(self) -> float:
@@ -268,8 +270,9 @@ class BoundedSumStrategy(Strategy):
         """
         mechanism, model, self.tally = self.mechanism, self._open.vector, self._open.tally
         total, votes = self._sum(replies)
-        self._parts.before_release(server_round)
-        released, noise = self._noised(server_round, total, mechanism.noise_std(self.clip_norm))
+        std = mechanism.noise_std(self.clip_norm)
+        self._stream = self._parts.before_release(server_round, self._hash(server_round, total, votes, std))
+        released, noise = self._noised(server_round, total, std)
         average = released / mechanism.denominator
         self.tally.update_norm = float(np.linalg.norm(total)) / mechanism.denominator
         self.tally.noise_norm = float(np.linalg.norm(noise)) / mechanism.denominator
@@ -340,8 +343,15 @@ class BoundedSumStrategy(Strategy):
         if self._parts.secure_noise and std > 0:
             noise = secure_gaussian_noise(len(total), std)
             return round_to_grid(total + noise, std), noise
-        noise = gaussian_noise(self.federation.seed, server_round, len(total), std, purpose)
+        stream = f"{purpose} {self._stream}" if self._stream else purpose
+        noise = gaussian_noise(self.federation.seed, server_round, len(total), std, stream)
         return total + noise, noise
+
+    def _hash(self, server_round: int, total: Floats, votes: float, std: float) -> str:
+        """Return a keyed hash of all that seeded noise is added to or scaled with; nothing for secure noise."""
+        if self._parts.secure_noise:
+            return ""
+        return sum_hash(self.federation.seed, server_round, total, (votes, std, self.clip_norm))
 
     def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
         """Set c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)), post-processing of the released noisy count."""

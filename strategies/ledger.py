@@ -10,8 +10,13 @@ A release is recorded, and on disk, *before* it leaves the server. After a crash
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
 it counts. See docs/privacy.md, section 9.
 
-A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head; the hash
-before its first line depends on them.
+A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head, and a run
+is bound to a hash of all that its releases are computed from (:meth:`Ledger.bind`); the hash before its first line
+depends on both.
+
+Seeded noise is a function of seed and round. An entry therefore holds a keyed hash of the sum that the noise was added
+to. A round that is repeated with another sum, because a node failed or the number of nodes changed, is another release:
+it has another entry, and noise from a stream that the hash names. No two sums have the same noise.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -30,7 +35,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -136,20 +141,28 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "sum": (str,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds"})
+_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds", "sum"})
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Record one release of a round of a run; a round released twice with different noise has two entries."""
+    """Record one release of a round of a run; a round released twice with different noise has two entries.
+
+    Attributes:
+        run: the identity of the run.
+        round: the round, from 1.
+        terms: the release record.
+        sum: a keyed hash of the sum before seeded noise; empty for secure noise and in ledgers of earlier versions.
+    """
 
     run: str
     round: int
     terms: ReleaseRecord
+    sum: str = ""
 
 
 class Ledger:
@@ -165,13 +178,18 @@ class Ledger:
         entries: Sequence[Entry],
         hashes: Sequence[str],
         ancestors: Sequence[Mapping[str, Any]] = (),
+        computation: str = "",
     ) -> None:
         self.folder = folder
         self.run = run
         self.ancestors = tuple(dict(head) for head in ancestors)
+        self.computation = computation
         self._hashes = list(hashes)  # before the first entry, and after each
-        self._entries = list(entries)
-        self._terms = {entry.round: entry.terms for entry in entries}
+        self._entries: list[Entry] = []
+        self._terms: dict[int, ReleaseRecord] = {}
+        self._sums: dict[int, list[str]] = {}  # of each round, in order
+        for entry in entries:
+            self._add(entry)
 
     @classmethod
     def create(cls, folder: Path, ancestors: Sequence[Mapping[str, Any]] = ()) -> Ledger:
@@ -222,7 +240,8 @@ class Ledger:
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
         ancestors = head.get("ancestors", [])
-        entries, hashes = _read_chain(file, _genesis(head["run"], ancestors), lines)
+        computation = head.get("computation", "")
+        entries, hashes = _read_chain(file, _genesis(head["run"], ancestors, computation), lines)
         complete, counted = len(lines), head["entries"]
         if complete < counted:
             raise LedgerError(f"{file}, line {complete + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
@@ -230,7 +249,22 @@ class Ledger:
             raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
         if hashes[counted] != head["last"]:
             raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
-        return cls(folder, head["run"], entries, hashes, ancestors)
+        return cls(folder, head["run"], entries, hashes, ancestors, computation)
+
+    def bind(self, computation: str) -> None:
+        """Bind the ledger of a run that has released nothing to what its releases are computed from.
+
+        Args:
+            computation: a hash of all that, which a reader of the ledger cannot test guesses against.
+
+        Raises:
+            LedgerError: the run has released something.
+        """
+        if self._entries:
+            raise LedgerError(f"{self.folder / LEDGER_FILE}: has releases; it cannot be bound any more")
+        self.computation = computation
+        self._hashes = [_genesis(self.run, self.ancestors, computation)]
+        self._write_head()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -244,8 +278,9 @@ class Ledger:
 
     @property
     def head(self) -> dict[str, Any]:
-        """Return the run's identity, number of entries, head hash and any ancestors, as ``ledger.head.json`` does."""
-        own = {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+        """Return the run's identity, number of entries, head hash, binding and ancestors, as ``ledger.head.json``."""
+        own: dict[str, Any] = {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
+        own |= {"computation": self.computation} if self.computation else {}
         return own | ({"ancestors": [dict(head) for head in self.ancestors]} if self.ancestors else {})
 
     def check_head(self, head: Mapping[str, Any]) -> None:
@@ -263,19 +298,28 @@ class Ledger:
         """Return the number of releases of the rounds 1 to ``up_to``; a round with fresh noise may have several."""
         return sum(entry.round <= up_to for entry in self._entries)
 
-    def recorder(self, terms: ReleaseRecord) -> Callable[[int], None]:
-        """Return :meth:`record_release` as a function of the round alone, for a strategy to call."""
+    def is_repeated(self, server_round: int, total: str) -> bool:
+        """Return whether seeded noise was already added to another sum of a round than that with the hash ``total``."""
+        before = self._sums.get(server_round, [])
+        return bool(before) and total not in before
+
+    def recorder(self, terms: ReleaseRecord) -> Callable[[int, str], str]:
+        """Return :meth:`record_release` as a function of round and sum alone, for a strategy to call."""
         return functools.partial(self.record_release, terms)
 
-    def record_release(self, terms: ReleaseRecord, server_round: int) -> None:
+    def record_release(self, terms: ReleaseRecord, server_round: int, total: str = "") -> str:
         """Record that ``server_round`` is about to be released; the entry is on disk when this returns.
 
-        A round repeated with seeded noise releases the same sum and is recorded once. Repeated with secure noise it is
-        another release and gets another entry.
+        A round repeated with seeded noise and the same sum is the same release and is recorded once. Repeated with
+        another sum or with secure noise it is another release and gets another entry.
 
         Args:
             terms: the release record of the round.
             server_round: the round, from 1.
+            total: a keyed hash of the sum to which seeded noise is added; empty for secure noise.
+
+        Returns:
+            The name of the stream of seeded noise: empty for the first sum of a round, ``total`` for any other.
 
         Raises:
             LedgerError: if the round was released with other settings, or an earlier round is missing.
@@ -285,20 +329,31 @@ class Ledger:
             raise LedgerError(
                 f"{file}: round {server_round} was released with other settings ({_differ(before, terms)})"
             )
-        if before is not None and terms.noise == "seeded":
-            return
+        anew = terms.noise == "secure" or self.is_repeated(server_round, total)
+        if before is not None and not anew:
+            return self._stream_of(server_round, total)
         if not 1 <= server_round <= self.last_round + 1:
             raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
-        entry = Entry(self.run, server_round, terms)
+        entry = Entry(self.run, server_round, terms, total)
         line, own = _line(entry, self._hashes[-1])
         with file.open("ab") as stream:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
-        self._entries.append(entry)
-        self._terms[server_round] = terms
+        self._add(entry)
         self._hashes.append(own)
         self._write_head()
+        return self._stream_of(server_round, total)
+
+    def _add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._terms[entry.round] = entry.terms
+        if entry.terms.noise == "seeded":
+            self._sums.setdefault(entry.round, []).append(entry.sum)
+
+    def _stream_of(self, server_round: int, total: str) -> str:
+        """Return the name of the noise's stream for a recorded sum of a round."""
+        return "" if self._sums.get(server_round, [total])[0] == total else total
 
     def _write_head(self) -> None:
         _replace(self.folder / HEAD_FILE, _canonical(self.head) + b"\n")
@@ -386,10 +441,11 @@ def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part
     """
     parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
     epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
-    for entry in entries:
+    for entry, sums in _rounds_of(entries):
         event = entry.terms.mechanism.event()
-        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE:
+        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE * math.sqrt(sums):
             return None
+        event = replace(event, noise_multiplier=event.noise_multiplier / math.sqrt(sums))
         accounted, adjacency = exposed(entry, event)
         if event.epoch_rounds is None:
             parts[accounted, adjacency] += 1
@@ -401,6 +457,30 @@ def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part
         # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
         parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
     return [(*kind, count) for kind, count in parts.items()]
+
+
+def has_repeated_sums(entries: Sequence[Entry]) -> bool:
+    """Return whether a round of a run released several sums under seeded noise."""
+    return any(count > 1 for _, count in _rounds_of(entries))
+
+
+def _rounds_of(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int]]:
+    """Yield the entries, those of several sums of one round of a run once, with the number of sums.
+
+    k sums of one round have the same samples and independent noise. Together they are one release of k times the
+    coordinates, in which a contribution is at most √k times as long: it counts as one round of noise z/√k
+    (docs/privacy.md, section 9).
+    """
+    sums = Counter(_samples_of(entry) for entry in entries if entry.terms.noise == "seeded")
+    for entry in entries:
+        if entry.terms.noise == "secure":
+            yield entry, 1
+        elif count := sums.pop(_samples_of(entry), 0):
+            yield entry, count
+
+
+def _samples_of(entry: Entry) -> tuple[str, int, ReleaseRecord]:
+    return entry.run, entry.round, entry.terms
 
 
 def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
@@ -482,7 +562,8 @@ def _entry(values: Mapping[str, Any], where: str) -> Entry:
     if wrong or type(values["round"]) is not int:
         raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
     try:
-        return Entry(values["run"], values["round"], ReleaseRecord.from_record(given))
+        total = given.pop("sum", "")
+        return Entry(values["run"], values["round"], ReleaseRecord.from_record(given), total)
     except (PrivacyError, PluginError) as error:
         raise LedgerError(f"{where}: {error}") from error
     except (TypeError, ValueError) as error:  # a part with other fields, or with text where a number is needed
@@ -505,7 +586,8 @@ def _read_head(file: Path) -> dict[str, Any]:
 def _is_head(value: Any) -> bool:
     """Return whether ``value`` is the head of a ledger, apart from its ancestors."""
     kinds = {name: type(item) for name, item in value.items()} if isinstance(value, dict) else {}
-    return kinds == {"run": str, "entries": int, "last": str} and value["entries"] >= 0
+    bound = kinds.pop("computation", str)
+    return kinds == {"run": str, "entries": int, "last": str} and bound is str and value["entries"] >= 0
 
 
 def _object(content: bytes, where: str) -> dict[str, Any]:
@@ -522,6 +604,7 @@ def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
     """Return the line of an entry, and its hash."""
     terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
     values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
+    values |= {"sum": entry.sum} if entry.sum else {}
     own = _hash(values)
     return _canonical(values | {"hash": own}) + b"\n", own
 
@@ -530,10 +613,11 @@ def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(values)).hexdigest()
 
 
-def _genesis(run: str, ancestors: Sequence[Mapping[str, Any]] = ()) -> str:
+def _genesis(run: str, ancestors: Sequence[Mapping[str, Any]] = (), computation: str = "") -> str:
     """Return the hash before the first line of a run's ledger."""
     named = b" " + _canonical(list(ancestors)) if ancestors else b""
-    return hashlib.sha256(f"{_GENESIS} {run}".encode() + named).hexdigest()
+    bound = f" computation {computation}".encode() if computation else b""
+    return hashlib.sha256(f"{_GENESIS} {run}".encode() + named + bound).hexdigest()
 
 
 def _canonical(values: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:

@@ -126,6 +126,12 @@ class LanguageModel:
         """Set the trainable parameters θ from a vector (d,); raise ModelError for another shape."""
         self.parameters.write(vector)
 
+    def weights(self) -> Iterator[NDArray[Any]]:
+        """Yield all weights, trainable or frozen, and buffers, in the module's order; bfloat16 as float32."""
+        for value in self.module.state_dict().values():
+            tensor = value.detach().cpu()
+            yield (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
     def named_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return (name, shape) of each trainable parameter, in the vector's order."""
         return self.parameters.shapes()

@@ -89,6 +89,7 @@ class EnforcedBounds:
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         names: the entities that are declared public, and public weights.
+        order_seed: the seed of the order in which sentences are kept.
         share_of_public_names: the share of the split's mentions that are of entities declared public.
     """
 
@@ -97,10 +98,16 @@ class EnforcedBounds:
     weights: Weights
     names: DeclaredNames
     share_of_public_names: float
+    order_seed: int = _PUBLIC_ORDER
 
     @classmethod
     def of(
-        cls, privacy: PrivacyConfig, ownership: Ownership, seed: int, names: DeclaredNames = DeclaredNames()
+        cls,
+        privacy: PrivacyConfig,
+        ownership: Ownership,
+        seed: int,
+        names: DeclaredNames = DeclaredNames(),
+        order_seed: int | None = None,
     ) -> EnforcedBounds:
         """Enforce the bounds of a configuration on a split.
 
@@ -109,20 +116,23 @@ class EnforcedBounds:
             ownership: users, sentences and entities of the split.
             seed: the run's seed, from which the order of a user's sentences follows where it must not be public.
             names: the entities that are declared public, and public weights.
+            order_seed: the secret seed of that order that a run with secure noise drew when it began; None draws one.
         """
         largest = int(ownership.sentences_per_user.max(initial=0))
         guarantee = guarantee_of(privacy, largest, weighted_names=names.weights is not None)
         protected = ownership.without_entities(names.public)
         if guarantee.mention_graph == "public":
             order_seed = _PUBLIC_ORDER
-        else:
-            order_seed = secrets.randbits(64) if privacy.secure_noise else seed
+        elif not privacy.secure_noise:
+            order_seed = seed
+        elif order_seed is None:
+            order_seed = secrets.randbits(64)
         weights = _weights(guarantee, protected, order_seed)
         if names.weights is not None:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, names.weights[protected.entity_ids])
         share = mention_share(ownership, np.array(names.public, dtype=np.int64))
-        return cls(guarantee, protected, weights, names, share)
+        return cls(guarantee, protected, weights, names, share, order_seed)
 
     @property
     def enforces(self) -> bool:

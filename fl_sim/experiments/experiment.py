@@ -50,6 +50,8 @@ from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
 from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.computation import FILE as COMPUTATION_FILE
+from fl_sim.storage.computation import Computation, digest_of
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
 from fl_sim.storage.utility import UTILITIES
@@ -177,9 +179,11 @@ class Experiment:
         model = build_model(config, task_of(config, corpus))
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
+        run_record.write_order(folder, config, planned)
         model_lineage.write_ancestors(folder.path, earlier.lineage)
         ledger = Ledger.create(folder.path, earlier.heads)
         experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers)
+        experiment._bind(ledger)
         experiment._announce(None)
         return experiment
 
@@ -198,7 +202,8 @@ class Experiment:
         names = declared_names(config, corpus)
         earlier = earlier_of_record(config, folder.path, corpus.fingerprint)
         z = record.noise_multiplier
-        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier)
+        order = run_record.read_order(folder)
+        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier, order_seed=order)
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
         earlier.check_ledger(ledger)
@@ -207,7 +212,9 @@ class Experiment:
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers)
+        parts = experiment._computed_from()  # of the initial model, so before that of the checkpoint is set
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
+        experiment._check_binding(ledger, parts)
         experiment._last_round = experiment._privacy_spent.go_on_after(experiment._first_round - 1)
         experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
         return experiment
@@ -251,9 +258,34 @@ class Experiment:
         shutil.rmtree(self._encoded, ignore_errors=True)
         self._claim.release()
 
+    def _computed_from(self) -> dict[str, Any]:
+        """Return what the releases of the run are computed from."""
+        parts = run_record.computed_from(self.config, self.planned, self.corpus)
+        encoded = self._train.encoded
+        tokens, model = digest_of([encoded.tokens, encoded.offsets]), digest_of(self._model.weights())
+        return parts | {"tokens": tokens, "initial_model": model}
+
+    def _bind(self, ledger: Ledger) -> None:
+        """Write down what the releases are computed from, and bind the ledger to it."""
+        computation = Computation(self._computed_from())
+        computation.write(self.folder.path)
+        ledger.bind(computation.digest)
+
+    def _check_binding(self, ledger: Ledger, parts: Mapping[str, Any]) -> None:
+        """Check that releases computed from ``parts`` belong to the ledger; raise ResultsError if they do not."""
+        computation = Computation.read(self.folder.path)
+        computation.check(parts, self.folder.path)
+        if computation.digest != ledger.computation:
+            raise ResultsError(f"{self.folder.path / COMPUTATION_FILE}: is not what the run's ledger is bound to")
+
     def _restore(self, checkpoint: Checkpoint | None) -> None:
-        """Restore the state of ``checkpoint``; without one the run begins again."""
-        if checkpoint is None or checkpoint.server_round == 0:
+        """Restore the state of ``checkpoint``; without one, and without a release, the run begins again."""
+        if checkpoint is None:
+            self._privacy_spent.check_nothing_released()
+            return
+        self._privacy_spent.check_head(checkpoint.ledger)
+        self.folder.check_head(checkpoint.folder)
+        if checkpoint.server_round == 0:
             return
         recorded = self.folder.last_round or 0
         last = min(recorded, self.planned.rounds)
@@ -264,8 +296,6 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
-        self._privacy_spent.check_head(checkpoint.ledger)
-        self.folder.check_head(checkpoint.folder)
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
         self._model.set_vector(self._strategy.averaged(self._vector))

@@ -97,6 +97,18 @@ class Earlier:
         releases = self._releases(metric)
         return math.inf if releases is None else continuation.epsilon_before(releases, delta)
 
+    def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
+        """Return ε of the earlier releases and ``entries`` of this run together.
+
+        Args:
+            entries: releases of this run.
+            metric: the name of the figure.
+            unit: the protected unit of the metric in this run.
+            delta: δ, in (0, 1).
+        """
+        earlier, own = self._releases(metric), parts_of(entries, _exposing(unit))
+        return math.inf if earlier is None or own is None else continuation.epsilon_before([*earlier, *own], delta)
+
     def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
         """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""
         number = min(last, min(most, _MOST_COUNTS) if self.composed else most)

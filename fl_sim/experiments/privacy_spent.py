@@ -1,6 +1,7 @@
 """The privacy that a run has spent: ε of the releases in its ledger, by the names of the metrics.
 
-A round that is released twice with different noise counts twice, so ε follows from releases, not from rounds.
+A round that is released twice with different noise counts twice, so ε follows from releases, not from rounds. Two sums
+of one round under seeded noise have the same samples: their ε is computed from the ledger, not by the plan's curve.
 
 >>> import tempfile, numpy as np
 >>> from pathlib import Path
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, has_repeated_sums
 
 
 class PrivacySpent:
@@ -47,10 +48,31 @@ class PrivacySpent:
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
         self.sampling_seed = secrets.randbits(128) if self._secure else config.seed
 
-    @property
-    def before_release(self) -> Callable[[int], None]:
-        """Return the function that the strategy calls before it draws the noise of a round."""
-        return self._ledger.recorder(self._release)
+    def before_release(self, server_round: int, total: str = "") -> str:
+        """Record a release before its noise is drawn; return the name of the noise's stream.
+
+        Args:
+            server_round: the round, from 1.
+            total: a keyed hash of the sum; empty for secure noise.
+
+        Raises:
+            LedgerError: the release must not be recorded.
+            ResultsError: the run has a budget, and the round was released with another sum before a crash.
+        """
+        if self._budget is not None and not self._secure and self._ledger.is_repeated(server_round, total):
+            raise ResultsError(
+                f"{self._ledger.folder}: round {server_round} has another sum than the one released before the run "
+                "stopped (a node failed, or their number changed); allowed under privacy.epsilon_budget: the same sum"
+            )
+        return self._ledger.record_release(self._release, server_round, total)
+
+    def check_nothing_released(self) -> None:
+        """Check that a run without a checkpoint has released nothing; raise ResultsError if it has."""
+        if count := len(self._ledger.entries):
+            raise ResultsError(
+                f"{self._ledger.folder}: has no checkpoint, but its ledger has {count} releases; allowed: the folder "
+                "with its checkpoint, or a new run"
+            )
 
     def go_on_after(self, server_round: int) -> int:
         """Prepare to release the rounds after ``server_round``; return the last round that may be released.
@@ -78,11 +100,11 @@ class PrivacySpent:
 
     def after(self, server_round: int) -> dict[str, float]:
         """Return ``releases``, their number up to ``server_round``, and every ε of them."""
-        return self._figures(self._ledger.releases(up_to=server_round))
+        return self._figures([entry for entry in self._ledger.entries if entry.round <= server_round])
 
     def total(self) -> dict[str, float]:
         """Return the number of all releases and every ε of them."""
-        return self._figures(len(self._ledger.entries))
+        return self._figures(self._ledger.entries)
 
     def attacker(self) -> dict[str, Any]:
         """Return the largest true positive rates of a test for the protected unit, after all releases.
@@ -98,6 +120,8 @@ class PrivacySpent:
         named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
 
         def epsilon_at(delta: float) -> float:
+            if has_repeated_sums(self._ledger.entries):
+                return max(earlier.epsilon_of(self._ledger.entries, name, one, delta) for name, one in named.items())
             at_delta = replace(plan, delta=delta)
             return max(float(earlier.epsilon_curve(at_delta, name, one, [rounds])[0]) for name, one in named.items())
 
@@ -117,5 +141,13 @@ class PrivacySpent:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""
         self._ledger.check_head(head)
 
-    def _figures(self, releases: int) -> dict[str, float]:
-        return {"releases": releases, **self._guarantees.after(releases)}
+    def _figures(self, entries: Sequence[Entry]) -> dict[str, float]:
+        releases = len(entries)
+        if not has_repeated_sums(entries):
+            return {"releases": releases, **self._guarantees.after(releases)}
+        plan, earlier = self._planned.plan, self._planned.earlier
+        figures = self._guarantees.after(min(releases, plan.rounds))  # the claims among them
+        for metric, units in self._planned.protected.units(plan.mechanism).items():
+            named = unit_names({metric: units})
+            figures[metric] = max(earlier.epsilon_of(entries, name, unit, plan.delta) for name, unit in named.items())
+        return {"releases": releases, **figures}

@@ -60,6 +60,7 @@ def plan_run(
     noise_multiplier: float | None = None,
     names: DeclaredNames | None = None,
     earlier: Earlier = NOTHING_EARLIER,
+    order_seed: int | None = None,
 ) -> Planned:
     """Return the plan of a run.
 
@@ -69,6 +70,7 @@ def plan_run(
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
         names: the entities that the owner declares public, and public weights; None for none.
         earlier: the releases on which the initial model rests.
+        order_seed: of a resumed run with secure noise and a private mention graph (:meth:`EnforcedBounds.of`).
 
     Raises:
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
@@ -76,7 +78,7 @@ def plan_run(
         PrivacyError: for a privacy parameter that is not allowed.
     """
     _check_corpus(config, ownership)
-    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames())
+    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames(), order_seed)
     protected = Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
     plan = _untuned_plan(config, ownership)
     _check_bounds(config.privacy, plan, bounds.guarantee)

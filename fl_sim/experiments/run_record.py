@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
@@ -20,11 +23,14 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.experiments.run_inputs import open_corpus
 from fl_sim.experiments.run_plan import Planned
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage import environment
+from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, released_settings
+from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 from fl_sim.strategies.registry import STRATEGIES
 
 log = logging.getLogger(__name__)
 
+_ORDER = "order.json"
 _SAME_EPSILON = 1e-6  # rounding differences between machines
 
 
@@ -106,6 +112,44 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
         "guarantee": planned.bounds.guarantee.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
     } | ({"strategy_origin": origin} if origin else {})
+
+
+def write_order(folder: RunFolder, config: RunConfig, planned: Planned) -> None:
+    """Write the secret seed of the order in which a user's sentences are kept, if it follows from nothing else."""
+    if config.privacy.secure_noise and planned.bounds.guarantee.mention_graph == "private":
+        replace_file(folder.path / _ORDER, json.dumps({"seed": planned.bounds.order_seed}).encode() + b"\n")
+
+
+def read_order(folder: RunFolder) -> int | None:
+    """Return the seed that :func:`write_order` wrote; None if there is none."""
+    file = folder.path / _ORDER
+    if not file.exists():
+        return None
+    try:
+        return int(json.loads(file.read_bytes())["seed"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ResultsError(f"{file}: is corrupt ('seed' is expected)") from error
+
+
+def computed_from(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
+    """Return what the releases of a run are computed from, except its tokens and its initial model.
+
+    The engine and the number of nodes and workers are left out: the run is the same on any.
+    """
+    public = np.array(planned.bounds.names.public, dtype=np.int64)
+    return {
+        "settings": released_settings(config),
+        "plan": planned.plan.record(),
+        "guarantee": planned.bounds.guarantee.record(),
+        "corpus": corpus.fingerprint,
+        "selection": digest_of([planned.bounds.weights, public]),
+        "code": {
+            "fl_sim": environment.version("fl-sim"),
+            "releases": RELEASE_FORMAT,
+            "noise": noise_digest(),
+            "strategy": _strategy_origin(config.privacy.strategy),
+        },
+    }
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:

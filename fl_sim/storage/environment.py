@@ -32,12 +32,12 @@ def describe(more: Sequence[str] = ()) -> dict[str, Any]:
     files that can change a result. A library that is not installed has the version None.
     """
     return {
-        "fl_sim": _version("fl-sim"),
+        "fl_sim": version("fl-sim"),
         "git": git_state(Path(__file__).resolve().parents[2]),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "libraries": {name: _version(name) for name in (*LIBRARIES, *more)},
+        "libraries": {name: version(name) for name in (*LIBRARIES, *more)},
     }
 
 
@@ -67,7 +67,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -19,9 +19,10 @@ True
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -56,6 +57,21 @@ def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose:
         out *= std
 
     return _in_blocks(size, draw)
+
+
+def sum_hash(seed: int, server_round: int, total: Floats, others: Sequence[float]) -> str:
+    """Return a hash of a sum, which tells two sums of a round apart and reveals neither to whom lacks the seed.
+
+    Args:
+        seed: the root seed of the run.
+        server_round: the round, from 1.
+        total: the sum, float64 (d,).
+        others: further numbers on which the release depends.
+    """
+    key = streams.derived_seed(seed, "hash of the sum", server_round).to_bytes(16, "little")
+    digest = hashlib.blake2b(np.array(others, dtype=np.float64).tobytes(), key=key, digest_size=16)
+    digest.update(np.ascontiguousarray(total, dtype=np.float64).data)
+    return digest.hexdigest()
 
 
 def secure_gaussian_noise(size: int, std: float) -> Floats:

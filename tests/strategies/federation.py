@@ -68,7 +68,7 @@ def run_rounds(
     seed: int = 0,
     answer: Answer = ones,
     rounds: int = 1,
-    before_release: Callable[[int], None] = lambda server_round: None,
+    before_release: Callable[[int, str], str] = lambda server_round, total: "",
     secure_noise: bool = False,
     optimizer: ServerOptimizerConfig = PLAIN_SGD,
     averaging: AveragingConfig | None = None,

@@ -153,6 +153,49 @@ def test_the_same_round_with_fresh_noise_is_recorded_again(tmp_path: Path) -> No
     assert [resumed.releases(up_to=number) for number in (0, 3, 5)] == [0, 4, 7]
 
 
+def test_another_sum_is_another_release_with_noise_of_its_own(tmp_path: Path) -> None:
+    ledger = written(tmp_path, 0)
+    streams = [ledger.record_release(SEEDED, 1, total) for total in ("a", "b", "a", "b")]
+    assert streams == ["", "b", "", "b"]
+    resumed = Ledger.open(tmp_path)
+    assert [(entry.round, entry.sum) for entry in resumed.entries] == [(1, "a"), (1, "b")]
+    assert [resumed.record_release(SEEDED, 1, total) for total in ("b", "a", "c")] == ["b", "", "c"]
+    assert len(Ledger.read(tmp_path).entries) == 3
+
+
+def test_sums_of_one_round_count_as_one_round_of_less_noise() -> None:
+    """They have the same samples, so they are not independent rounds."""
+    entries = [Entry("run", number, SEEDED, str(number)) for number in (1, 2, 3)]
+    repeated = [*entries, Entry("run", 2, SEEDED, "other"), Entry("run", 2, SEEDED, "third")]
+    event = MECHANISM.event()
+    less = replace(event, noise_multiplier=event.noise_multiplier / math.sqrt(3))
+    assert epsilon_of(repeated, BOTH, 1e-5) == composed_epsilon([(event, BOTH, 2), (less, BOTH, 1)], 1e-5)
+    other_run = [replace(entry, run="other") for entry in entries]
+    assert epsilon_of([*entries, *other_run], BOTH, 1e-5) == composed_epsilon([(event, BOTH, 6)], 1e-5)
+    fresh = [Entry("run", 1, SECURE)] * 2
+    assert epsilon_of(fresh, BOTH, 1e-5) == composed_epsilon([(event, BOTH, 2)], 1e-5)
+
+
+def test_two_sums_of_a_round_without_sampling_are_one_gaussian_of_two(tmp_path: Path) -> None:
+    """Without sampling, k sums of a round are k rounds: the bound for equal samples is then exact."""
+    level = ReleaseRecord.of(plan(strategy="user_level", q_u=1.0, noise_multiplier=4.0).mechanism, 0)
+    entries = [Entry("run", 1, level, total) for total in "ab"]
+    rounds = [Entry("run", number, level, "a") for number in (1, 2)]
+    assert epsilon_of(entries, Adjacency(), 1e-5) == pytest.approx(epsilon_of(rounds, Adjacency(), 1e-5), rel=1e-3)
+
+
+def test_a_ledger_is_bound_before_its_first_release(tmp_path: Path) -> None:
+    ledger = written(tmp_path, 0)
+    ledger.bind("0a1b")
+    ledger.record_release(SEEDED, 1)
+    assert Ledger.open(tmp_path).computation == "0a1b"
+    with pytest.raises(LedgerError, match="it cannot be bound any more"):
+        ledger.bind("other")
+    head = json.loads((tmp_path / HEAD_FILE).read_bytes())
+    (tmp_path / HEAD_FILE).write_text(json.dumps(head | {"computation": "other"}))
+    refused(tmp_path, "line 1: does not follow")
+
+
 @pytest.mark.parametrize(
     "change", [{"q_s": 0.2}, {"noise_multiplier": 1.0}, {"clip_norm": 2.0}, {"population": 11}, {"stream": "other"}]
 )
@@ -593,12 +636,16 @@ def test_an_epoch_has_the_smallest_noise_of_its_rounds_and_one_length(tmp_path: 
         epsilon_of([*entries[:4], replace(entries[4], terms=longer)], USER, 1e-5)
 
 
-def test_secure_noise_has_no_random_allocation(tmp_path: Path) -> None:
+def test_secure_noise_has_no_random_allocation() -> None:
     with pytest.raises(PrivacyError, match="noise is 'secure'; allowed: seeded under random allocation"):
         ReleaseRecord.of(LEVEL, None)
+
+
+def test_a_round_of_an_epoch_that_is_repeated_with_another_sum_counts_as_one_of_less_noise(tmp_path: Path) -> None:
     entries = written(tmp_path, 5, ALLOCATED).entries
-    with pytest.raises(PrivacyError, match="an epoch of 5 rounds has 6 releases"):
-        epsilon_of([*entries, entries[0]], USER, 1e-5)
+    less = composed_epsilon(all_of({EpochEvent(1 / math.sqrt(2), 5, 5): 1}, USER), 1e-5)
+    repeated = [*entries, replace(entries[0], sum="other")]
+    assert epsilon_of(repeated, USER, 1e-5) == less > epsilon_of(entries, USER, 1e-5)
 
 
 def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:

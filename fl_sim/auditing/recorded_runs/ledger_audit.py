@@ -30,7 +30,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.ledger_account import read_ledgers
 from fl_sim.experiments.run_inputs import declared_names
-from fl_sim.experiments.run_record import Record
+from fl_sim.experiments.run_record import Record, read_order
 from fl_sim.formats import format_epsilon
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -187,7 +187,8 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
         return  # the corpus is elsewhere, or has changed
     split = record.config.corpus.train_split
     names = declared_names(record.config, corpus)
-    bounds = EnforcedBounds.of(record.config.privacy, corpus.ownership(split), record.config.seed, names)
+    order = read_order(run.folder)
+    bounds = EnforcedBounds.of(record.config.privacy, corpus.ownership(split), record.config.seed, names, order)
     guarantee = bounds.guarantee
     enforced = guarantee.covers_any_entity
     limits = Limits(

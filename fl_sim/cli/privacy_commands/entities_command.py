@@ -105,9 +105,10 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     from fl_sim.experiments.entity_report import Training
     from fl_sim.experiments.ledger_account import read_ledgers
     from fl_sim.experiments.run_inputs import declared_names
-    from fl_sim.experiments.run_record import Record
+    from fl_sim.experiments.run_record import Record, read_order
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
+    from fl_sim.strategies.ledger import has_repeated_sums
     from fl_sim.strategies.registry import plan_from_record
 
     for name in ("corpus", "split", *_MECHANISM, *_BOUNDS):
@@ -131,13 +132,18 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
             "allowed: runs without privacy.*_weight_cap"
         )
     names = declared_names(config, corpus)
-    bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed, names)
+    bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed, names, read_order(folder))
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
     *ancestors, ledger = read_ledgers([folder.path])
     if ancestors:
         raise ConfigError(
             f"{folder.path}: starts from a trained model, whose releases are not counted entity by entity; "
             "allowed: a run from a public model"
+        )
+    if has_repeated_sums(ledger.entries):
+        raise ConfigError(
+            f"{folder.path}: a round was released with several sums; allowed: runs of one sum a round (fl-sim account "
+            "counts all of them)"
         )
     n = bounds.guarantee.user.user_sentences
     training = Training(event, len(ledger.entries), plan.delta, n)

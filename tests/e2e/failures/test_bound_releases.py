@@ -1,0 +1,269 @@
+"""A release is bound to what it was computed from: no two sums meet the same noise, and each is another release."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.config import run_keys
+from fl_sim.engines import simulation
+from fl_sim.experiments import run_record
+from fl_sim.experiments.run_record import Record
+from fl_sim.storage.computation import NOT_RELEASED, released_settings
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.accounting.accountant import composed_epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.aggregation import BoundedSumStrategy
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Entry, Ledger, LedgerError, epsilon_of
+from tests.e2e.small_runs import configuration, measured, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+Sums = list[tuple[int, np.ndarray, np.ndarray]]
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Sums:
+    """What is released: round, sum, noisy sum."""
+    noised, seen = BoundedSumStrategy._noised, list[Any]()
+
+    def recording(self: Any, server_round: int, total: np.ndarray, *others: Any) -> Any:
+        result = noised(self, server_round, total, *others)
+        seen.append((server_round, total.copy(), result[0]))
+        return result
+
+    monkeypatch.setattr(BoundedSumStrategy, "_noised", recording)
+    return seen
+
+
+class Crash(RuntimeError):
+    """Stands for whatever ends a process."""
+
+
+def crashed(corpus: Path, out: Path, **changes: Any) -> Path:
+    """A run that ended in round 3 and has no checkpoint later than that of the initial model."""
+
+    def crash(row: Any) -> None:
+        if row["round"] == 3:
+            raise Crash
+
+    config = configuration(corpus, out, rounds=4, checkpoint_every=10, privacy__q_s=0.5, **changes)
+    with pytest.raises(Crash):
+        simulation.run(config, on_row=crash)
+    return out
+
+
+def other_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move every sum as little as another number of nodes does."""
+    summed = BoundedSumStrategy._sum
+
+    def moved(self: Any, replies: Any) -> tuple[np.ndarray, float]:
+        total, votes = summed(self, replies)
+        total[0] += 1e-9
+        return total, votes
+
+    monkeypatch.setattr(BoundedSumStrategy, "_sum", moved)
+
+
+def edited(folder: Path, name: str, change: Change) -> None:
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+
+
+def refused(folder: Path, message: str, error: type[Exception] = ResultsError) -> None:
+    before = (folder / LEDGER_FILE).read_bytes()
+    with pytest.raises(error, match=message) as caught:
+        simulation.resume(folder)
+    assert "\n" not in str(caught.value)
+    assert (folder / LEDGER_FILE).read_bytes() == before
+
+
+def faster(config: dict[str, Any]) -> None:
+    config["run"]["server"]["learning_rate"] = 3.0
+
+
+# --- what a run is bound to ------------------------------------------------------------------------------------------
+
+
+def test_settings_edited_before_the_first_checkpoint_are_refused(corpus: Path, tmp_path: Path) -> None:
+    """The rounds 2 and 3 would meet the noise that they met before, with other sums."""
+    out = crashed(corpus, tmp_path / "run")
+    edited(out, "config.json", faster)
+    refused(out, r"config\.json: was changed after the run's last checkpoint")
+
+
+def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    edited(out, "config.json", faster)
+    shutil.rmtree(out / "checkpoint")
+    refused(out, "has no checkpoint, but its ledger has 3 releases")
+
+
+def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus: Path, tmp_path: Path) -> None:
+    def crash(row: Any) -> None:
+        raise Crash
+
+    config = configuration(corpus, tmp_path / "run")
+    with pytest.raises(Crash):
+        simulation.run(config, on_row=crash)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    edited(tmp_path / "run", "config.json", faster)
+    refused(tmp_path / "run", r"server\.learning_rate is 3\.0; allowed: 0\.002, as when the run began, or a new run")
+    edited(tmp_path / "run", "config.json", lambda config: config["run"]["server"].update(learning_rate=0.002))
+    assert simulation.resume(tmp_path / "run").result is not None
+
+
+@pytest.mark.parametrize("name", ["computation.json", HEAD_FILE])
+def test_what_was_written_down_is_what_the_ledger_is_bound_to(corpus: Path, tmp_path: Path, name: str) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    if name == HEAD_FILE:
+        edited(out, name, lambda head: head.update(computation="0" * 64))
+        refused(out, r"ledger\.jsonl, line 1: does not follow", LedgerError)
+    else:
+        edited(out, name, lambda content: content.update(salt="0" * 32))
+        refused(out, r"computation\.json: is not what the run's ledger is bound to")
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("initial model", (LanguageModel, "weights", lambda self: iter([np.ones(3)]))),
+        ("code", (run_record, "RELEASE_FORMAT", 2)),
+        ("code", (run_record, "noise_digest", lambda: "another sampler")),
+    ],
+)
+def test_another_model_or_code_is_refused(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, change: tuple[Any, str, Any]
+) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    monkeypatch.setattr(*change)
+    refused(out, f"{part} is not that of the run's beginning")
+
+
+def test_public_names_that_were_edited_are_refused(corpus: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("Ada\n")
+    out = crashed(corpus, tmp_path / "run", privacy__public_names=str(names))
+    names.write_text("Blaise\n")
+    refused(out, "was recorded as .* and is .* now|selection is not that of the run's beginning")
+
+
+def test_a_run_of_an_earlier_version_is_refused(corpus: Path, tmp_path: Path) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    (out / "computation.json").unlink()
+    refused(out, r"computation\.json: is missing")
+
+
+def test_every_setting_binds_but_presentation_and_placement(corpus: Path) -> None:
+    bound = released_settings(configuration(corpus, Path("run"), privacy__options={}))
+    left_out = {key for key in run_keys() if key not in bound} - {"privacy.options"}
+    assert left_out == {key for key in run_keys() if {key, key.partition(".")[0]} & NOT_RELEASED}
+    assert not {key for key in bound if key.startswith(("engine.", "evaluation."))}
+
+
+def test_the_ledger_alone_does_not_tell_the_corpus(corpus: Path, tmp_path: Path) -> None:
+    """It may be given away, and who knows two corpora must not learn which one it was."""
+    heads = [Ledger.read(simulation.run(configuration(corpus, tmp_path / name)).path) for name in "ab"]
+    assert heads[0].computation != heads[1].computation
+    fingerprint = Record.read(RunFolder.open(tmp_path / "a")).fingerprint
+    assert fingerprint not in (tmp_path / "a" / LEDGER_FILE).read_text() + (tmp_path / "a" / HEAD_FILE).read_text()
+
+
+# --- a round with another sum ----------------------------------------------------------------------------------------
+
+
+def test_another_sum_gets_other_noise_and_another_entry(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
+) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    first = list(released)
+    released.clear()
+    other_sums(monkeypatch)
+    run = simulation.resume(out)
+    for (number, one, noisy_one), (repeated, other, noisy_other) in zip(first, released, strict=False):
+        assert number == repeated
+        assert number > 1 or 0 < np.linalg.norm(one - other) < 2e-9  # later ones differ because the model does
+        noises = noisy_one - one, noisy_other - other
+        assert abs(np.corrcoef(*noises)[0, 1]) < 0.1  # it was 1: the difference of the releases had no noise
+    entries = Ledger.read(out).entries
+    assert [entry.round for entry in entries] == [1, 2, 3, 1, 2, 3, 4]
+    assert_counted(run, entries)
+
+
+def assert_counted(run: RunFolder, entries: tuple[Entry, ...]) -> None:
+    """The three rounds of two sums count as rounds of noise z/√2, because both sums had the same samples."""
+    result, event = run.result or {}, entries[0].terms.mechanism.event()
+    assert event is not None
+    less = type(event)(
+        **{**{name: getattr(event, name) for name in event.__dataclass_fields__}}
+        | {"noise_multiplier": event.noise_multiplier / math.sqrt(2)}
+    )
+    user = Adjacency(float(result["user_sentences"]))
+    expected = composed_epsilon([(less, user, 3), (event, user, 1)], 1e-5)
+    assert result["releases"] == 7
+    assert result["epsilon_user"] == epsilon_of(entries, user, 1e-5) == pytest.approx(expected)
+    assert expected > 1.1 * composed_epsilon([(event, user, 4)], 1e-5)
+    assert run.metrics()["epsilon_user"].iloc[-1] == result["epsilon_user"]
+
+
+def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released: Sums) -> None:
+    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
+    released.clear()
+    out = crashed(corpus, tmp_path / "run")
+    run = simulation.resume(out)
+    assert measured(run) == measured(whole)
+    for (_, _, one), (_, _, other) in zip(released[:3], released[3:], strict=False):
+        assert one.tobytes() == other.tobytes()
+    assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 4]
+
+
+def test_a_third_attempt_repeats_the_second(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
+) -> None:
+    out = crashed(corpus, tmp_path / "run")
+
+    def crash(row: Any) -> None:
+        if row["round"] == 2:
+            raise Crash
+
+    other_sums(monkeypatch)
+    with pytest.raises(Crash):
+        simulation.resume(out, on_row=crash)
+    released.clear()
+    simulation.resume(out)
+    assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 1, 2, 3, 4]
+
+
+def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = crashed(corpus, tmp_path / "run", privacy__epsilon_budget=1000.0)
+    other_sums(monkeypatch)
+    refused(out, "round 1 has another sum than the one released before the run stopped")
+
+
+# --- the order of sentences under a private mention graph ------------------------------------------------------------
+
+
+def test_a_resumed_secure_run_keeps_the_sentences_that_it_selected(corpus: Path, tmp_path: Path) -> None:
+    private = {"privacy__mention_graph": "private", "privacy__population": 6, "privacy__user_sentences": 3}
+    out = crashed(corpus, tmp_path / "run", privacy__secure_noise=True, **private)
+    order = (out / "order.json").read_bytes()
+    copy = shutil.copytree(out, tmp_path / "copy")
+    assert simulation.resume(out).result is not None
+    assert (out / "order.json").read_bytes() == order
+    (copy / "order.json").unlink()
+    refused(copy, "was recorded as .* and is .* now|selection is not that of the run's beginning")
