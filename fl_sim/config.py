@@ -381,6 +381,12 @@ class RunConfig(_Section):
     )
     rounds: int = Field(30, ge=1, le=_MOST_ROUNDS, description="T, the number of rounds")
     out: Text | None = Field(None, description="the run's folder, new or empty; default: a new one under `runs/`")
+    anchor: Text | None = Field(
+        None,
+        description="a file outside the run's folder that keeps the head hash of its ledger, so that `resume` notices "
+        "older copies of the folder and copies that went on; `none` keeps nothing; default: with secure_noise, a file "
+        "in the user's state folder, if it can be written",
+    )
     checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
     observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
         (),

@@ -156,7 +156,8 @@ class Entry:
         run: the identity of the run.
         round: the round, from 1.
         terms: the release record.
-        sum: a keyed hash of the sum before seeded noise; empty for secure noise and in ledgers of earlier versions.
+        sum: a keyed hash of the sum before seeded noise; random for secure noise, so that copies of a run which went
+            on separately differ; empty in ledgers of earlier versions.
     """
 
     run: str
@@ -294,6 +295,18 @@ class Ledger:
             file = self.folder / LEDGER_FILE
             raise LedgerError(f"{file}: is not the ledger whose head hash was kept after {count} entries")
 
+    def chain(self) -> Iterator[tuple[Entry, str]]:
+        """Yield all releases with the hash of each, which depends on all before it."""
+        return zip(self._entries, self._hashes[1:], strict=True)
+
+    def begins_with(self, other: Ledger) -> bool:
+        """Return whether the first entries are those of another copy of the run's ledger."""
+        return self._hashes[: len(other._hashes)] == other._hashes
+
+    def first_sums(self) -> dict[int, str]:
+        """Return the hash of the sum to which each round's own seeded noise was added, by round."""
+        return {number: sums[0] for number, sums in self._sums.items()}
+
     def releases(self, up_to: int) -> int:
         """Return the number of releases of the rounds 1 to ``up_to``; a round with fresh noise may have several."""
         return sum(entry.round <= up_to for entry in self._entries)
@@ -316,7 +329,7 @@ class Ledger:
         Args:
             terms: the release record of the round.
             server_round: the round, from 1.
-            total: a keyed hash of the sum to which seeded noise is added; empty for secure noise.
+            total: a keyed hash of the sum to which seeded noise is added; not read for secure noise.
 
         Returns:
             The name of the stream of seeded noise: empty for the first sum of a round, ``total`` for any other.
@@ -329,6 +342,8 @@ class Ledger:
             raise LedgerError(
                 f"{file}: round {server_round} was released with other settings ({_differ(before, terms)})"
             )
+        if terms.noise == "secure":
+            total = secrets.token_hex(16)
         anew = terms.noise == "secure" or self.is_repeated(server_round, total)
         if before is not None and not anew:
             return self._stream_of(server_round, total)
@@ -502,24 +517,51 @@ def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
     """Return the entries of several runs on one corpus, which must be independent of one another.
 
+    Copies of one run that went on separately (forks) have their common entries once, and then those of each: fresh
+    samples and noise make them independent, and the same sum under the same seeded noise is the same release.
+
     Raises:
-        LedgerError: if a run is given twice, or two runs drew samples and noise from one seed: an adversary who
-            observes both can subtract one run's noise from the other's, and no ε holds for the two together.
+        LedgerError: two runs drew samples and noise from one seed, or two copies of a run added the same noise to two
+            sums: an adversary who observes both can subtract one from the other, and no ε holds for the two together.
+            Or the run has secure noise and is of an earlier version, whose entries do not tell copies apart.
     """
-    runs: dict[str, Path] = {}
-    seeds: dict[str, Path] = {}
+    seeds: dict[str, Ledger] = {}
+    known: dict[str, set[str]] = {}
+    sums: dict[tuple[str, int], str] = {}
     entries: list[Entry] = []
     for ledger in ledgers:
-        file = ledger.folder / LEDGER_FILE
-        if ledger.run in runs:
-            raise LedgerError(f"{file}: is the same run as {runs[ledger.run]}; allowed: every run once")
-        runs[ledger.run] = file
+        file, released = ledger.folder / LEDGER_FILE, known.setdefault(ledger.run, set())
         for stream in {entry.terms.stream for entry in ledger.entries} - {""}:
-            other = seeds.setdefault(stream, file)
-            if other != file:
-                raise LedgerError(f"{file}: has its noise from the same seed as {other}, so no ε holds for both")
-        entries += ledger.entries
+            other = seeds.setdefault(stream, ledger)
+            if other.run != ledger.run:
+                where = other.folder / LEDGER_FILE
+                raise LedgerError(f"{file}: has its noise from the same seed as {where}, so no ε holds for both")
+        for number, total in ledger.first_sums().items():
+            if sums.setdefault((ledger.run, number), total) != total:
+                raise LedgerError(
+                    f"{file}: round {number} has another sum than in another copy of the run, under the same noise, so "
+                    "no ε holds for both"
+                )
+        for entry, own in ledger.chain():
+            if own in released and entry.terms.noise == "secure" and not entry.sum:
+                raise LedgerError(f"{file}: is a copy of a run that an earlier version of fl-sim began; allowed: one")
+            if own not in released:
+                released.add(own)
+                entries.append(entry)
     return entries
+
+
+def longest(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """Return the ledgers without those that another one continues or equals, in order.
+
+    Those of earlier versions whose copies cannot be told apart stay, for :func:`together` to refuse.
+    """
+    kept: list[Ledger] = []
+    for ledger in sorted(ledgers, key=lambda ledger: -len(ledger.entries)):
+        told_apart = all(entry.sum or entry.terms.noise == "seeded" for entry in ledger.entries)
+        if not (told_apart and any(other.run == ledger.run and other.begins_with(ledger) for other in kept)):
+            kept.append(ledger)
+    return [ledger for ledger in ledgers if any(ledger is other for other in kept)]
 
 
 def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:

@@ -168,21 +168,22 @@ def run(
     return Run(simulation.run(chosen, observers=observers))
 
 
-def resume(folder: str | Path, *, observers: Sequence[RunObserver] = ()) -> Run:
+def resume(folder: str | Path, *, observers: Sequence[RunObserver] = (), anchor: str | Path | None = None) -> Run:
     """Go on with a run that was interrupted or killed; it ends exactly as if it had not been.
 
     Args:
         folder: of the run.
         observers: as for :func:`run`.
+        anchor: the file that keeps the ledger's head from now on (docs/reliability.md); None for that of the run.
 
     Raises:
         ResultsError: ``folder`` is no run folder, its run is finished, is at work in another process or is corrupt, or
             its corpus, plan or ε can no longer be reproduced.
-        LedgerError: its ledger cannot be trusted.
+        LedgerError: its ledger cannot be trusted, or the folder is an older copy.
     """
     from fl_sim.engines import simulation
 
-    return Run(simulation.resume(folder, observers=observers))
+    return Run(simulation.resume(folder, observers=observers, anchor=None if anchor is None else str(anchor)))
 
 
 def open_run(folder: str | Path) -> Run:

@@ -46,19 +46,25 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
         return execute(Experiment.create(config, engine.start, observers), engine, on_row)
 
 
-def resume(folder: str | Path, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
+def resume(
+    folder: str | Path,
+    on_row: RowCallback | None = None,
+    observers: Sequence[RunObserver] = (),
+    anchor: str | None = None,
+) -> RunFolder:
     """Resume a run that was interrupted or killed; the result is the same as without the interruption.
 
     Args:
         folder: of the run.
         on_row: as for :func:`run`.
         observers: as for :func:`run`.
+        anchor: the file that keeps the ledger's head from now on; None for that of the run's configuration.
 
     Raises:
         ValueError: (one of the project's own subclasses) if the run cannot go on.
     """
     with Engine() as engine:
-        return execute(Experiment.resume(folder, engine.start, observers), engine, on_row)
+        return execute(Experiment.resume(folder, engine.start, observers, anchor), engine, on_row)
 
 
 def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None = None) -> RunFolder:

@@ -49,6 +49,8 @@ from fl_sim.experiments.run_inputs import (
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
 from fl_sim.storage import environment, model_files, model_lineage
+from fl_sim.storage.anchor import NONE as NO_ANCHOR
+from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of
@@ -84,6 +86,7 @@ class Experiment:
         claim: RunClaim,
         ledger: Ledger,
         observers: Observers,
+        anchor: Anchor,
     ) -> None:
         self.config = config
         self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
@@ -97,7 +100,7 @@ class Experiment:
         self._stopping = False
         self._claim = claim
         self._model = model
-        self._privacy_spent = PrivacySpent(ledger, config, planned)
+        self._privacy_spent = PrivacySpent(ledger, config, planned, anchor)
         self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
@@ -143,6 +146,7 @@ class Experiment:
         path: str | Path,
         when_planned: WhenPlanned = lambda engine: None,
         observers: Sequence[RunObserver] = (),
+        anchor: str | None = None,
     ) -> Experiment:
         """Open a stopped run, to be continued after its last checkpoint.
 
@@ -150,6 +154,7 @@ class Experiment:
             path: the run's folder.
             when_planned: as for :meth:`create`.
             observers: as for :meth:`create`.
+            anchor: the anchor from now on (:mod:`fl_sim.storage.anchor`); None for that of the configuration.
 
         Raises:
             PluginError: if an observer of its configuration cannot be loaded.
@@ -160,7 +165,7 @@ class Experiment:
         folder = RunFolder.open(Path(path).absolute())
         claim = RunClaim.hold(folder.path)
         try:
-            return cls._resumed(folder, claim, when_planned, observers)
+            return cls._resumed(folder, claim, when_planned, observers, anchor)
         except BaseException:
             shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
             claim.release()
@@ -182,14 +187,21 @@ class Experiment:
         run_record.write_order(folder, config, planned)
         model_lineage.write_ancestors(folder.path, earlier.lineage)
         ledger = Ledger.create(folder.path, earlier.heads)
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers)
+        anchor = Anchor.of(config, ledger.run)
+        anchor.check_new()
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers, anchor)
         experiment._bind(ledger)
         experiment._announce(None)
         return experiment
 
     @classmethod
     def _resumed(
-        cls, folder: RunFolder, claim: RunClaim, when_planned: WhenPlanned, observers: Sequence[RunObserver]
+        cls,
+        folder: RunFolder,
+        claim: RunClaim,
+        when_planned: WhenPlanned,
+        observers: Sequence[RunObserver],
+        anchor: str | None,
     ) -> Experiment:
         result = folder.result
         if result is not None and result.get("stopped") != "interrupted":
@@ -207,11 +219,12 @@ class Experiment:
         record.check(folder, planned)
         ledger = Ledger.open(folder.path)
         earlier.check_ledger(ledger)
+        anchored = _anchor_of(record.config, ledger, anchor)
         if result is not None:
             ledger.check_head(result.get("ledger") or {})
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored)
         parts = experiment._computed_from()  # of the initial model, so before that of the checkpoint is set
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._check_binding(ledger, parts)
@@ -273,6 +286,8 @@ class Experiment:
 
     def _check_binding(self, ledger: Ledger, parts: Mapping[str, Any]) -> None:
         """Check that releases computed from ``parts`` belong to the ledger; raise ResultsError if they do not."""
+        if not ledger.computation and not ledger.entries:  # the run was killed before it was bound
+            self._bind(ledger)
         computation = Computation.read(self.folder.path)
         computation.check(parts, self.folder.path)
         if computation.digest != ledger.computation:
@@ -283,10 +298,6 @@ class Experiment:
         if checkpoint is None:
             self._privacy_spent.check_nothing_released()
             return
-        self._privacy_spent.check_head(checkpoint.ledger)
-        self.folder.check_head(checkpoint.folder)
-        if checkpoint.server_round == 0:
-            return
         recorded = self.folder.last_round or 0
         last = min(recorded, self.planned.rounds)
         if not 0 <= checkpoint.server_round <= last:
@@ -296,6 +307,10 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
+        self._privacy_spent.check_head(checkpoint.ledger)
+        self.folder.check_head(checkpoint.folder, rows=checkpoint.server_round > 0)
+        if checkpoint.server_round == 0:  # the initial model is measured again
+            return
         self._strategy.restore(checkpoint.optimizer)
         self._vector = checkpoint.vector
         self._model.set_vector(self._strategy.averaged(self._vector))
@@ -436,6 +451,19 @@ class Experiment:
                 secure_noise=config.privacy.secure_noise,
             )
         )
+
+
+def _anchor_of(config: RunConfig, ledger: Ledger, anchor: str | None) -> Anchor:
+    """Return the anchor of a run that resumes, checked; ``anchor`` replaces that of its configuration."""
+    if anchor is not None:
+        path = anchor if anchor == NO_ANCHOR else str(Path(anchor).expanduser().absolute())
+        config = config.model_copy(update={"anchor": path})
+    chosen = Anchor.of(config, ledger.run)
+    if anchor is not None and chosen.file is not None and not chosen.file.exists():
+        chosen.check_new()
+        chosen.write(ledger)
+    chosen.check(ledger)
+    return chosen
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:

@@ -10,6 +10,7 @@ fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, epsilon_of_any, since, together
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of, epsilon_of_any, longest, since, together
 
 
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
-    """Return the ledgers of run folders and of their ancestors, each run once, those that started first in front.
+    """Return the ledgers of run folders and of their ancestors, those that started first in front.
 
     Ledgers are checked, those of finished runs also against the head hash in the result. The last is that of the last
-    folder. A run that went on after another one had started from its model counts with all of its releases.
+    folder. Of copies of one run only the longest are returned: one, or one per copy that went on separately. A run
+    that went on after another one had started from its model counts with all of its releases.
 
     Raises:
         LedgerError: a ledger is missing, changed, cut off or reordered.
@@ -38,22 +40,11 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
         if (folder / "result.json").exists():
             ledger.check_head((RunFolder.open(folder).result or {}).get("ledger") or {})
         ledgers.append(ledger)
-    given = {ledger.run: ledger for ledger in ledgers}
-    ancestors: dict[str, Ledger] = {}
-    for ancestor in (ancestor for ledger in ledgers for ancestor in model_lineage.ancestor_ledgers(ledger)):
-        known = given.get(ancestor.run) or ancestors.get(ancestor.run)
-        longer, shorter = _by_length(ancestor, known) if known is not None else (ancestor, ancestor)
-        longer.check_head(shorter.head)
-        if ancestor.run in given:
-            ledgers = [longer if ledger.run == longer.run else ledger for ledger in ledgers]
-        else:
-            ancestors[ancestor.run] = longer
-    return [*ancestors.values(), *ledgers]
-
-
-def _by_length(one: Ledger, other: Ledger) -> tuple[Ledger, Ledger]:
-    """Return two copies of a ledger, the one with more releases first."""
-    return (one, other) if len(one.entries) > len(other.entries) else (other, one)
+    ancestors = [ancestor for ledger in ledgers for ancestor in model_lineage.ancestor_ledgers(ledger)]
+    given = {ledger.run for ledger in ledgers}
+    kept = longest([*ledgers, *(ancestor for ancestor in ancestors if ancestor.run in given)])
+    others = longest([ancestor for ancestor in ancestors if ancestor.run not in given])
+    return [*others, *sorted(kept, key=lambda ledger: ledger in ledgers)]
 
 
 def account_for(
@@ -80,8 +71,10 @@ def account_for(
         if len(given) > 1:
             raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
         entries = since(own.entries, joined_at)
+    forks = sum(count for count in Counter(ledger.run for ledger in ledgers).values() if count > 1)
     return {
         "releases": len(entries),
+        **({"forks": forks} if forks else {}),
         "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,

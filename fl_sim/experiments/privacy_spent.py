@@ -27,6 +27,7 @@ from typing import Any
 from fl_sim.config import RunConfig
 from fl_sim.experiments.guarantees import Guarantees, unit_names
 from fl_sim.experiments.run_plan import Planned
+from fl_sim.storage.anchor import NO_FILE, Anchor
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
@@ -36,8 +37,9 @@ from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, has_repeated_
 class PrivacySpent:
     """The ledger of a run under one plan, and ε of its releases."""
 
-    def __init__(self, ledger: Ledger, config: RunConfig, planned: Planned) -> None:
+    def __init__(self, ledger: Ledger, config: RunConfig, planned: Planned, anchor: Anchor = NO_FILE) -> None:
         self._ledger = ledger
+        self._anchor = anchor
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
         self._release = ReleaseRecord.of(
@@ -56,7 +58,7 @@ class PrivacySpent:
             total: a keyed hash of the sum; empty for secure noise.
 
         Raises:
-            LedgerError: the release must not be recorded.
+            LedgerError: the release must not be recorded, or another copy of the run's folder went on.
             ResultsError: the run has a budget, and the round was released with another sum before a crash.
         """
         if self._budget is not None and not self._secure and self._ledger.is_repeated(server_round, total):
@@ -64,7 +66,10 @@ class PrivacySpent:
                 f"{self._ledger.folder}: round {server_round} has another sum than the one released before the run "
                 "stopped (a node failed, or their number changed); allowed under privacy.epsilon_budget: the same sum"
             )
-        return self._ledger.record_release(self._release, server_round, total)
+        self._anchor.check(self._ledger)
+        stream = self._ledger.record_release(self._release, server_round, total)
+        self._anchor.write(self._ledger)
+        return stream
 
     def check_nothing_released(self) -> None:
         """Check that a run without a checkpoint has released nothing; raise ResultsError if it has."""

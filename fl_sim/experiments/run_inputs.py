@@ -21,6 +21,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.experiments.enforced_bounds import DeclaredNames
+from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.messages import MessageError
 
@@ -121,7 +122,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     privacy = privacy.model_copy(update=files)
     named = {"name": model.name, "tokenizer": model.tokenizer}
     folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
-    return config.model_copy(update={"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)})
+    anchor = config.anchor if config.anchor in (None, NONE) else str(_absolute(config.anchor))
+    sections = {"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)}
+    return config.model_copy(update={**sections, "anchor": anchor})
 
 
 def _is_folder(name: str) -> bool:

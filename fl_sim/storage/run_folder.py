@@ -233,18 +233,21 @@ class RunFolder:
         settings = self.config_file.read_bytes()
         return {"config": _digest(settings), "metrics": _digest(rows), "metrics_bytes": len(rows)}
 
-    def check_head(self, head: Mapping[str, Any]) -> None:
+    def check_head(self, head: Mapping[str, Any], *, rows: bool = True) -> None:
         """Check that the settings, and the metrics that ``head`` covers, are unchanged.
+
+        Args:
+            head: as :meth:`head` returned it.
+            rows: whether to check the metrics.
 
         Raises:
             ResultsError: a file was changed or truncated; names it.
         """
         size = head.get("metrics_bytes")
-        rows = self.metrics_file.read_bytes()[: size if isinstance(size, int) else 0]
-        for name, file, content in (
-            ("config", self.config_file, self.config_file.read_bytes()),
-            ("metrics", self.metrics_file, rows),
-        ):
+        covered = self.metrics_file.read_bytes()[: size if isinstance(size, int) else 0]
+        contents = [("config", self.config_file, self.config_file.read_bytes())]
+        contents += [("metrics", self.metrics_file, covered)] if rows else []
+        for name, file, content in contents:
             if _digest(content) != head.get(name):
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from fl_sim.strategies.ledger import (
     LedgerError,
     ReleaseRecord,
     epsilon_of,
+    longest,
     since,
     together,
 )
@@ -567,11 +569,66 @@ def test_runs_compose(tmp_path: Path) -> None:
 
 def test_runs_that_are_not_independent_do_not_compose(tmp_path: Path) -> None:
     one = written(tmp_path / "a")
-    with pytest.raises(LedgerError, match="same run"):
-        together([one, Ledger.read(one.folder)])
     same_seed = written(tmp_path / "b", 2, ReleaseRecord.of(replace(MECHANISM, noise_multiplier=5.0), 0))
     with pytest.raises(LedgerError, match="same seed"):
         together([one, same_seed])
+
+
+def copied(ledger: Ledger, folder: Path) -> Ledger:
+    """A copy of the folder of a run, opened to go on."""
+    shutil.copytree(ledger.folder, folder)
+    return Ledger.open(folder)
+
+
+def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
+    one = written(tmp_path / "a")
+    again = Ledger.read(one.folder)
+    assert together([one, again]) == together([again, one]) == list(one.entries)
+    assert longest([one, again]) == [one]
+    older = copied(one, tmp_path / "older")
+    one.record_release(SEEDED, 5)
+    assert together([older, one]) == list(one.entries)
+    assert longest([older, one]) == longest([one, older]) == [one]
+
+
+def test_copies_that_went_on_separately_are_united(tmp_path: Path) -> None:
+    """Three common releases and two of each copy are seven, and no fewer: each copy drew noise of its own."""
+    one = written(tmp_path / "a", 3, SECURE)
+    other = copied(one, tmp_path / "b")
+    for ledger in (one, other):
+        for number in (4, 5):
+            ledger.record_release(SECURE, number)
+    third = copied(one, tmp_path / "c")
+    third.record_release(SECURE, 6)
+    entries = together([one, other])
+    assert [entry.round for entry in entries] == [1, 2, 3, 4, 5, 4, 5]
+    assert epsilon_of(entries, BOTH, 1e-5) == epsilon(MECHANISM.event(), BOTH, 7, 1e-5)
+    assert len(together([other, one, third])) == 8
+    assert longest([one, other, third]) == [other, third]
+
+
+def test_copies_of_an_earlier_version_are_not_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their entries with secure noise are equal, whether a release was copied or made twice."""
+    monkeypatch.setattr("secrets.token_hex", lambda size: "" if size == 16 else "0")
+    one = written(tmp_path / "a", 2, SECURE)
+    other = copied(one, tmp_path / "b")
+    for ledger in (one, other):
+        ledger.record_release(SECURE, 3)
+    assert len(together([one])) == 3
+    assert longest([one, other]) == [one, other]
+    with pytest.raises(LedgerError, match="is a copy of a run that an earlier version of fl-sim began"):
+        together([one, other])
+
+
+def test_copies_of_a_seeded_run_release_the_same_or_are_refused(tmp_path: Path) -> None:
+    one = written(tmp_path / "a", 0)
+    one.record_release(SEEDED, 1, "first")
+    same, other = copied(one, tmp_path / "b"), copied(one, tmp_path / "c")
+    for ledger, total in ((one, "second"), (same, "second"), (other, "moved")):
+        ledger.record_release(SEEDED, 2, total)
+    assert len(together([one, same])) == 2
+    with pytest.raises(LedgerError, match="round 2 has another sum than in another copy of the run, under the same"):
+        together([one, other])
 
 
 def test_only_releases_from_the_joining_round_on_count(tmp_path: Path) -> None:

@@ -190,6 +190,11 @@ def _warn(args: argparse.Namespace, report: Report) -> None:
             "a mechanism that publishes one user's data would satisfy it",
             file=sys.stderr,
         )
+    if report.get("forks"):
+        print(
+            f"note: {report['forks']} copies of a run went on separately; their common releases count once",
+            file=sys.stderr,
+        )
     if report.get("noiseless_releases"):
         print(f"warning: {report['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return

@@ -8,6 +8,8 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim resume``."""
     parser.add_argument("folder", metavar="DIR", help="the run's folder")
+    anchor = "the file that keeps the head hash of the ledger from now on, or none; default: as the run began"
+    parser.add_argument("--anchor", metavar="FILE", help=anchor)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
 
@@ -21,4 +23,6 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.api.runs import resume
     from fl_sim.cli.console import follow
 
-    return follow(lambda bar: resume(args.folder, observers=bar), as_json=args.json, quiet=args.quiet)
+    return follow(
+        lambda bar: resume(args.folder, observers=bar, anchor=args.anchor), as_json=args.json, quiet=args.quiet
+    )

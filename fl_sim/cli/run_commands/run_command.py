@@ -26,6 +26,7 @@ SHORTHANDS = (
     ("--nodes", "engine.nodes", "K"),
     ("--seed", "seed", "S"),
     ("--out", "out", "DIR"),
+    ("--anchor", "anchor", "FILE"),
 )
 
 

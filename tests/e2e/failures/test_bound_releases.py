@@ -54,16 +54,20 @@ class Crash(RuntimeError):
     """Stands for whatever ends a process."""
 
 
+def crash(*arguments: object) -> None:
+    raise Crash
+
+
 def crashed(corpus: Path, out: Path, **changes: Any) -> Path:
     """A run that ended in round 3 and has no checkpoint later than that of the initial model."""
 
-    def crash(row: Any) -> None:
+    def crash_in_round_3(row: Any) -> None:
         if row["round"] == 3:
             raise Crash
 
     config = configuration(corpus, out, rounds=4, checkpoint_every=10, privacy__q_s=0.5, **changes)
     with pytest.raises(Crash):
-        simulation.run(config, on_row=crash)
+        simulation.run(config, on_row=crash_in_round_3)
     return out
 
 
@@ -115,9 +119,6 @@ def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_p
 
 
 def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus: Path, tmp_path: Path) -> None:
-    def crash(row: Any) -> None:
-        raise Crash
-
     config = configuration(corpus, tmp_path / "run")
     with pytest.raises(Crash):
         simulation.run(config, on_row=crash)
@@ -126,6 +127,38 @@ def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus:
     refused(tmp_path / "run", r"server\.learning_rate is 3\.0; allowed: 0\.002, as when the run began, or a new run")
     edited(tmp_path / "run", "config.json", lambda config: config["run"]["server"].update(learning_rate=0.002))
     assert simulation.resume(tmp_path / "run").result is not None
+
+
+def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = simulation.run(configuration(corpus, tmp_path / "whole"))
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_sim.experiments.experiment.Experiment._announce", crash)
+        patched.setattr("fl_sim.storage.run_claim.RunClaim.discard", lambda claim: claim.release())
+        with pytest.raises(Crash):
+            simulation.run(configuration(corpus, out))
+    (out / "computation.json").unlink()
+    head = json.loads((out / HEAD_FILE).read_text())
+    shutil.rmtree(out / "encoded")
+    for name in (LEDGER_FILE, HEAD_FILE):
+        (out / name).unlink()
+    assert head["computation"] != Ledger.create(out).computation == ""
+    assert measured(simulation.resume(out)) == measured(whole)
+    assert Ledger.read(out).computation
+
+
+def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = crashed(corpus, tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_sim.experiments.evaluation.measure", crash)
+        with pytest.raises(Crash):
+            simulation.resume(out)
+    assert (out / "metrics.jsonl").read_bytes() == b""
+    assert simulation.resume(out).result is not None
 
 
 @pytest.mark.parametrize("name", ["computation.json", HEAD_FILE])
@@ -237,13 +270,13 @@ def test_a_third_attempt_repeats_the_second(
 ) -> None:
     out = crashed(corpus, tmp_path / "run")
 
-    def crash(row: Any) -> None:
+    def crash_in_round_2(row: Any) -> None:
         if row["round"] == 2:
             raise Crash
 
     other_sums(monkeypatch)
     with pytest.raises(Crash):
-        simulation.resume(out, on_row=crash)
+        simulation.resume(out, on_row=crash_in_round_2)
     released.clear()
     simulation.resume(out)
     assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 1, 2, 3, 4]

@@ -105,7 +105,6 @@ def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
         ("--ledger {a}", "--delta is missing"),
         ("--ledger {a} --delta 1e-5 --joined-at 4", "round 4 is not in the ledger; allowed: a released round, 1 to 3"),
         ("--ledger {a} {b} --delta 1e-5 --joined-at 2", "joined-at is 2, of 2 runs"),
-        ("--ledger {a} {a} --delta 1e-5", "is the same run"),
         ("--ledger {a} {same_seed} --delta 1e-5", "from the same seed"),
         ("--ledger {a} --delta 1e-5 --z 1", "--z is given with --ledger"),
         ("--ledger {a} --delta 1e-5 --strategy uedp", "--strategy is given with --ledger"),

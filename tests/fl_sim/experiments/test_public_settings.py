@@ -178,12 +178,15 @@ def sentences(*, absent_user: int | None = None, absent: str | None = None, null
 
 
 def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any) -> tuple[RunFolder, list[dict]]:
-    """Run on a corpus of ``given`` sentences; return the run and its ledger's entries without their chain."""
+    """Run on a corpus of ``given`` sentences; return the run and its ledger's entries without their chain.
+
+    The keyed hash of a sum is left out: without the seed it is a random number, with it the noise is known, too.
+    """
     write_corpus(given, folder / f"corpus-{name}", name="tiny")
     settings = {"corpus.path": str(folder / f"corpus-{name}"), "out": str(folder / name), "engine.name": "inline"}
     run = simulation.run(RunConfig.from_mapping({"rounds": 3, **settings, **tiny.MODEL, "privacy": privacy}))
     lines = (run.path / LEDGER_FILE).read_text().splitlines()
-    chain = ("run", "previous", "hash")
+    chain = ("run", "previous", "hash", "sum")
     return run, [{key: v for key, v in json.loads(line).items() if key not in chain} for line in lines]
 
 
