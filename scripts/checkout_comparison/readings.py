@@ -21,6 +21,8 @@ VOLATILE = [
     ("*ledger.jsonl", "*hash", "hash over the run's id"),
     ("*ledger.jsonl", "*previous", "hash over the run's id"),
     ("*ledger*.json*", "*last", "hash over the run's id"),
+    ("*ledger*.json*", "*computation", "salted hash"),
+    ("*", "*ledger.computation", "salted hash"),
     ("*", "*ledger.run", "the run's random id"),
     ("*", "*ledger.last", "hash over the run's id"),
     ("reproduce", "record.when", "time of the record"),
