@@ -295,8 +295,8 @@ def test_a_resumed_secure_run_keeps_the_sentences_that_it_selected(corpus: Path,
     private = {"privacy__mention_graph": "private", "privacy__population": 6, "privacy__user_sentences": 3}
     out = crashed(corpus, tmp_path / "run", privacy__secure_noise=True, **private)
     order = (out / "order.json").read_bytes()
-    copy = shutil.copytree(out, tmp_path / "copy")
+    (out / "order.json").unlink()
+    refused(out, "was recorded as .* and is .* now|selection is not that of the run's beginning")
+    (out / "order.json").write_bytes(order)
     assert simulation.resume(out).result is not None
     assert (out / "order.json").read_bytes() == order
-    (copy / "order.json").unlink()
-    refused(copy, "was recorded as .* and is .* now|selection is not that of the run's beginning")

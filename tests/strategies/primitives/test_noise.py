@@ -7,7 +7,13 @@ import pytest
 from scipy import stats
 
 from fl_sim.strategies.primitives import noise
-from fl_sim.strategies.primitives.noise import gaussian_noise, grid_width, round_to_grid, secure_gaussian_noise
+from fl_sim.strategies.primitives.noise import (
+    gaussian_noise,
+    grid_width,
+    round_to_grid,
+    secure_gaussian_noise,
+    sum_hash,
+)
 from tests.strategies.federation import plan, run_rounds, zeros
 
 SIZE = 40_000
@@ -21,6 +27,17 @@ def is_gaussian_of(std: float, values: np.ndarray) -> bool:
     flat = values.ravel() / std
     variance = stats.chi2.cdf((flat**2).sum(), len(flat))
     return stats.kstest(flat, "norm").pvalue > 1e-6 and 5e-7 < variance < 1 - 5e-7
+
+
+def test_the_hash_of_a_sum_depends_on_every_part_of_a_release_and_on_the_seed() -> None:
+    """Two releases with one hash have one noise, so the hash covers what noise is added to and scaled with."""
+    total = np.array([0.5, 0.0, -1.0])
+    changed = [total + [0, 1e-16, 0], total[:2], -total, total.astype(np.float32).astype(float) * (1 + 2**-52)]
+    hashes = [sum_hash(0, 1, total, (3.0, 2.0)), *(sum_hash(0, 1, other, (3.0, 2.0)) for other in changed)]
+    hashes += [sum_hash(0, 1, total, others) for others in ((3.5, 2.0), (3.0, 2.5))]
+    hashes += [sum_hash(1, 1, total, (3.0, 2.0)), sum_hash(0, 2, total, (3.0, 2.0))]
+    assert len(set(hashes)) == len(hashes)
+    assert hashes[0] == sum_hash(0, 1, total[::-1][::-1], (3.0, 2.0))
 
 
 @pytest.mark.parametrize("std", [1e-6, 0.7, 3.0, 1e9])
