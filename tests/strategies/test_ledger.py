@@ -36,8 +36,9 @@ from fl_sim.strategies.ledger import (
     since,
     together,
 )
+from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.published import PublishedTerms
-from tests.strategies.federation import plan, run_rounds
+from tests.strategies.federation import plan, run_rounds, zeros
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
 MECHANISM = PLAN.mechanism
@@ -163,6 +164,24 @@ def test_another_sum_is_another_release_with_noise_of_its_own(tmp_path: Path) ->
     assert [(entry.round, entry.sum) for entry in resumed.entries] == [(1, "a"), (1, "b")]
     assert [resumed.record_release(SEEDED, 1, total) for total in ("b", "a", "c")] == ["b", "", "c"]
     assert len(Ledger.read(tmp_path).entries) == 3
+
+
+def test_equal_sums_with_another_clip_or_vote_are_other_releases() -> None:
+    """Noise is scaled with the clip, and a noisy count is a part of the release."""
+    adaptive = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
+    hashes: list[str] = []
+
+    def keep(server_round: int, total: str) -> str:
+        hashes.append(total)
+        return ""
+
+    def voting(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        return replace(zeros(request, users), votes=0.5)
+
+    for clip_norm, answer in ((1.0, zeros), (2.0, zeros), (1.0, voting), (1.0, zeros)):
+        run_rounds(plan(clip_norm=clip_norm, adaptive=adaptive), answer=answer, before_release=keep)
+    assert hashes[0] == hashes[3]
+    assert len(set(hashes)) == 3
 
 
 def test_sums_of_one_round_count_as_one_round_of_less_noise() -> None:

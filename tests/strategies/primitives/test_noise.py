@@ -32,12 +32,12 @@ def is_gaussian_of(std: float, values: np.ndarray) -> bool:
 def test_the_hash_of_a_sum_depends_on_every_part_of_a_release_and_on_the_seed() -> None:
     """Two releases with one hash have one noise, so the hash covers what noise is added to and scaled with."""
     total = np.array([0.5, 0.0, -1.0])
-    changed = [total + [0, 1e-16, 0], total[:2], -total, total.astype(np.float32).astype(float) * (1 + 2**-52)]
+    changed = [np.array([0.5, 1e-16, -1.0]), total[:2], -total, total * (1 + 2**-52)]
     hashes = [sum_hash(0, 1, total, (3.0, 2.0)), *(sum_hash(0, 1, other, (3.0, 2.0)) for other in changed)]
     hashes += [sum_hash(0, 1, total, others) for others in ((3.5, 2.0), (3.0, 2.5))]
     hashes += [sum_hash(1, 1, total, (3.0, 2.0)), sum_hash(0, 2, total, (3.0, 2.0))]
     assert len(set(hashes)) == len(hashes)
-    assert hashes[0] == sum_hash(0, 1, total[::-1][::-1], (3.0, 2.0))
+    assert hashes[0] == sum_hash(0, 1, total[::-1].copy()[::-1], (3.0, 2.0))
 
 
 @pytest.mark.parametrize("std", [1e-6, 0.7, 3.0, 1e9])
