@@ -141,6 +141,13 @@ def test_eligibility_has_the_stated_rates() -> None:
     assert not at_rate(eligible[:, 2], 0.6)
 
 
+def test_entities_are_sampled_at_rates_near_one_too() -> None:
+    eligible = many_selections(q_e=0.95, q_s=1.0)
+    for sentence, entities in enumerate([1, 0, 2, 1, 0, 1]):
+        assert at_rate(eligible[:, sentence], 0.95**entities)
+    assert not at_rate(eligible[:, 0], 1.0)
+
+
 def test_an_entitys_coin_is_shared_by_all_users() -> None:
     eligible = many_selections(q_e=0.5, q_s=1.0)
     # Sentences 0 and 5 belong to different users and mention only entity 0: always together.

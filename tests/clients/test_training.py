@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from fl_sim.clients.examples import Examples
-from fl_sim.clients.gradients.clipped_sums import Tally
+from fl_sim.clients.gradients.clipped_sums import Tally, covered_layers
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
-from fl_sim.clients.training import bounded_sum
+from fl_sim.clients.training import Cohort, bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 from fl_sim.strategies.primitives import streams
+from tests.clients.models import models_to_try
 
 SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24)
 COUNTS = [3, 0, 7, 1, 5]  # eligible sentences of five users
@@ -81,6 +82,15 @@ def test_gradients_are_the_definition(model, examples, selection, c: float, cap:
     assert (reply.users, reply.sentences, reply.nonfinite) == (5, 16, 0)
 
 
+@pytest.mark.parametrize("cap", [1.0, 1.5, 1.99, 3.0])
+def test_a_user_of_one_sentence_more_than_the_cap_is_clipped(model, examples, cap: float) -> None:
+    """Equal sentences have equal gradients, so that the sum of the clipped ones is as long as it can be."""
+    count = math.floor(cap) + 1
+    equal = Selection(np.array([0]), np.zeros(count, dtype=np.int64), np.array([count]))
+    reply = bounded_sum(model, examples, equal, gradient_rule(0.01, cap), 0)
+    assert np.linalg.norm(reply.vector) == pytest.approx(0.01 * cap, rel=1e-4)
+
+
 def test_each_user_moves_the_sum_by_at_most_beta(model, examples) -> None:
     """Removing all sentences of one user; with the outer clip off, the same test must fail."""
 
@@ -123,9 +133,10 @@ def test_local_training_is_bounded_and_leaves_the_model_as_it_was(model, example
     assert free.clipped == 0
 
 
-def test_local_training_is_plain_sgd(model, examples) -> None:
+@pytest.mark.parametrize("count", [6, 2])
+def test_local_training_is_plain_sgd(model, examples, count: int) -> None:
     """One user, against torch.optim.SGD with the same batches."""
-    one = Selection(np.array([3]), np.arange(6), np.array([6]))
+    one = Selection(np.array([3]), np.arange(count), np.array([count]))
     rule = step_rule(math.inf)
     reply = bounded_sum(model, examples, one, rule, 11)
     theta = model.get_vector()
@@ -133,8 +144,8 @@ def test_local_training_is_plain_sgd(model, examples) -> None:
     optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate)
     rng = streams.generator(11, "local", 3)
     for _ in range(rule.epochs):
-        order = rng.permutation(6)
-        for start in (0, 3):
+        order = rng.permutation(count)
+        for start in range(0, count, 3):
             optimizer.zero_grad()
             sentence_losses(model, examples.read(order[start : start + 3])).mean().backward()
             optimizer.step()
@@ -185,6 +196,28 @@ def test_diverging_local_training_counts_as_zero(model, examples) -> None:
     reply = bounded_sum(model, examples, one, rule, 0)
     assert reply.nonfinite == 1
     np.testing.assert_array_equal(reply.vector, 0)
+
+
+def test_a_single_step_that_is_not_finite_counts_as_zero(examples) -> None:
+    """One sentence of the first user has no finite gradient; the second user's step is as it is alone."""
+    model = models_to_try.untied_gpt2()
+    covered_layers(model)  # checked while the parameters are sound
+    inputs = [set(example.tokens[:-1].tolist()) for example in examples.read(range(6))]
+    words = {token for sentence in (0, 2, 3, 4, 5) for token in examples.read([sentence])[0].tokens.tolist()}
+    with torch.no_grad():
+        model.module.get_input_embeddings().weight[min(inputs[1] - words)] = math.nan
+    rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=1, batch_size=3, learning_rate=0.2)
+    both = Selection(np.array([0, 1]), np.arange(6), np.array([3, 3]))
+    alone = Selection(np.array([1]), np.arange(3, 6), np.array([3]))
+    reply, expected = (bounded_sum(model, examples, users, rule, 0) for users in (both, alone))
+    assert (reply.nonfinite, expected.nonfinite) == (1, 0)
+    assert np.linalg.norm(expected.vector) > 0
+    np.testing.assert_allclose(reply.vector, expected.vector, rtol=1e-5, atol=1e-8)
+
+
+def test_dropout_masks_are_drawn_afresh_in_every_round(model, examples, selection) -> None:
+    seeds = {Cohort(model, examples, selection, round_seed).mask_seed for round_seed in range(5)}
+    assert len(seeds) == 5
 
 
 def test_nobody_to_train_on(model, examples) -> None:

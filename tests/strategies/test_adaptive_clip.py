@@ -12,6 +12,7 @@ from scipy import stats
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
+from fl_sim.strategies.primitives.noise import gaussian_noise
 from tests.strategies.federation import plan, run_rounds, zeros
 
 ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=2.0)
@@ -62,6 +63,31 @@ def test_a_round_of_zero_updates_has_the_noise_of_sum_and_count(kind: str, secur
         for wrong in (0.7, 1.45):
             assert not is_gaussian_of(std * wrong, found)
     assert abs(np.corrcoef(counts, sums[:, 0] / betas)[0, 1]) < 0.25
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_of_sum_and_count_are_those_of_the_rounds_clip_to_the_last_digit(kind: str) -> None:
+    """No weight, rate or cohort is 1 here, and each round's clip is another one."""
+    adaptive = AdaptiveClip(quantile=0.3, learning_rate=2.0, count_noise=3.0)
+    privacy = adapting(kind, adaptive=adaptive, population=30, q_u=0.5, noise_multiplier=0.7, rounds=3)
+    votes: list[float] = []
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        votes.append(-0.3 * len(users))
+        return replace(zeros(request, users), votes=votes[-1])
+
+    models, strategy = run_rounds(
+        privacy, size=8, users=20, nodes=1, rounds=3, answer=answer, observe=lambda s: s.clip_norm
+    )
+    mechanism, clip, model = privacy.mechanism, 2.0, np.zeros(8)
+    for number, found in enumerate(models, start=1):
+        std = 0.7 / np.sqrt(1 - 1 / 9) * mechanism.user_cap * clip
+        np.testing.assert_allclose((found - model) * 15, gaussian_noise(0, number, 8, std), rtol=1e-4)
+        count = gaussian_noise(0, number, 1, 3.0 * 0.7 * mechanism.items_per_user * 0.7, "count noise")[0]
+        clip *= np.exp(-2.0 * (votes[number - 1] + count) / (15 * mechanism.items_per_user))
+        assert strategy.observed[number - 1] == pytest.approx(clip, rel=1e-12)
+        model = found
+    assert len({2.0, *strategy.observed}) == 4
 
 
 def test_the_clip_moves_towards_the_quantile() -> None:

@@ -131,6 +131,17 @@ def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callab
     assert strategy.tally.failed_nodes == 1
 
 
+@pytest.mark.parametrize(("length", "failed"), [(1.0, 0), (1.01, 3), (1.3, 3)])
+def test_a_sum_is_at_most_as_long_as_the_clips_of_its_users_together(length: float, failed: int) -> None:
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        reply = zeros(request, users)
+        reply.vector[-1] = 1.5 * length * len(users)
+        return reply
+
+    _, strategy = run_rounds(plan(clip_norm=0.5, user_cap=3.0), nodes=3, answer=answer)
+    assert strategy.tally.failed_nodes == failed
+
+
 def hostile_round(content: Callable[[TrainRequest, RecordDict], RecordDict]) -> BoundedSumStrategy:
     """The strategy after a round in which one of two nodes sends ``content`` of its request and its honest answer."""
     client, privacy = ClientApp(), plan(q_u=0.5)
@@ -228,6 +239,10 @@ def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
         assert strategy.tally.failed_nodes == 1
         del strategy._open.asked[replies[1].metadata.src_node_id]
         strategy.aggregate_train(1, replies)
+        assert strategy.tally.update_norm < once.update_norm
+        strategy.configure_train(1, start, ConfigRecord(), grid)
+        strategy.aggregate_train(1, replies[:1])  # the other node is silent
+        assert strategy.tally.failed_nodes == 1
     assert strategy.tally.update_norm < once.update_norm
 
 

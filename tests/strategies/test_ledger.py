@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import composition
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent, composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
@@ -32,6 +35,7 @@ from fl_sim.strategies.ledger import (
     LedgerError,
     ReleaseRecord,
     epsilon_of,
+    epsilon_of_any,
     longest,
     since,
     together,
@@ -507,6 +511,69 @@ def test_impossible_questions_are_refused() -> None:
     ):
         with pytest.raises(PrivacyError, match=message):
             composed_epsilon(all_of(events, USER), delta)
+
+
+# --- the headline: any user with any entity ---------------------------------------------------------------------------
+
+BOUNDED = Guarantee(mention_graph="public", entity_bound=5, user_sentences=15, missed_mentions=2)
+
+
+def bounded(folder: Path, seed: int = 0, z: float = 2.0, **changes: Any) -> tuple[Entry, ...]:
+    """The entries of four rounds under enforced bounds, as their ledger is read."""
+    mechanism = replace(MECHANISM, noise_multiplier=z)
+    written(folder, 4, ReleaseRecord.of(mechanism, seed, replace(BOUNDED, **changes)))
+    return Ledger.read(folder).entries
+
+
+def headline(*runs: tuple[Entry, ...], missed: bool = False, robust: bool = False) -> list[float]:
+    """ε of every choice of a unit for each run; of the entities alone and unsampled if ``robust``."""
+    figures = []
+    for choice in itertools.product((0,) if robust else (0, 1), repeat=len(runs)):
+        parts: list[Part] = []
+        for entries, index in zip(runs, choice, strict=True):
+            terms = entries[0].terms
+            unit = terms.guarantee.units(clips_sentences=True, population=10, missed=missed)[index]
+            event = terms.mechanism.event()
+            assert event is not None
+            parts.append((event.robust() if unit.robust or robust else event, unit.adjacency, len(entries)))
+        figures.append(composed_epsilon(parts, 1e-5))
+    return figures
+
+
+@pytest.mark.parametrize("entity_bound", [1, 5])
+@pytest.mark.parametrize("missed", [False, True])
+def test_the_headline_is_the_largest_epsilon_of_the_units(tmp_path: Path, entity_bound: int, missed: bool) -> None:
+    """An entity of five sentences decides where they are sampled together, else a sentence without any entity."""
+    entries = bounded(tmp_path / "a", entity_bound=entity_bound)
+    figures = headline(entries, missed=missed)
+    assert epsilon_of_any(entries, 1e-5, missed=missed) == max(figures) > min(figures)
+    assert int(np.argmax(figures)) == (1 if entity_bound == 1 and not missed else 0)
+
+
+def test_the_headline_of_two_runs_is_the_largest_over_both_of_their_units(tmp_path: Path) -> None:
+    """Whatever the tagger found in either run."""
+    runs = [bounded(tmp_path / "a", entity_bound=1), bounded(tmp_path / "b", 1, 3.0)]
+    figures = headline(*runs)
+    assert epsilon_of_any([*runs[0], *runs[1]], 1e-5) == max(figures)
+    assert int(np.argmax(figures)) == 2  # a sentence without an entity in the first, an entity in the second
+    assert len(set(figures)) == 4
+
+
+def test_the_headline_of_many_runs_relies_on_no_tagger(tmp_path: Path) -> None:
+    runs = [bounded(tmp_path / name, seed, 6.0) for seed, name in enumerate("abcd")]
+    together_ = epsilon_of_any([entry for entries in runs for entry in entries], 1e-5)
+    assert [together_] == headline(*runs, robust=True)
+    assert together_ > max(headline(*runs[:1])) > 0
+
+
+def test_the_headline_is_infinite_where_one_run_enforces_no_bound(tmp_path: Path) -> None:
+    entries = bounded(tmp_path / "a")
+    for name, changes in {"b": {"bound_by": "stated"}, "c": {"entity_bound": None}}.items():
+        other = bounded(tmp_path / name, 1, **changes)
+        assert epsilon_of_any(other, 1e-5) == epsilon_of_any([*entries, *other], 1e-5) == math.inf
+    assert epsilon_of_any(written(tmp_path / "d").entries, 1e-5) == math.inf
+    unknown = bounded(tmp_path / "e", 2, missed_mentions=None)
+    assert epsilon_of_any(unknown, 1e-5) < epsilon_of_any(unknown, 1e-5, missed=True) == math.inf
 
 
 # --- rounds of other strategies: each exposes the entity in its own way ----------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fl_sim.plugins import PluginError
@@ -139,6 +140,14 @@ def test_a_user_clip_alone_is_accounted_for_as_such() -> None:
     assert epsilon(everybody.mechanism.event(), entity_bound, 3, 1e-5) == pytest.approx(
         epsilon(level.mechanism.event(), entity_bound, 3, 1e-5)
     )
+
+
+def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> None:
+    mechanism = plan(strategy="user_level", q_u=0.2, epoch_rounds=5).mechanism
+    cohorts = [mechanism.cohort(3, number, 50) for number in range(1, 11)]
+    for epoch in (cohorts[:5], cohorts[5:]):
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(50))
+    assert [cohort.tolist() for cohort in cohorts[:5]] != [cohort.tolist() for cohort in cohorts[5:]]
 
 
 @pytest.mark.parametrize(

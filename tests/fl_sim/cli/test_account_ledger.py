@@ -15,7 +15,16 @@ from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, ReleaseRecord, epsilon_of
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import (
+    HEAD_FILE,
+    LEDGER_FILE,
+    Ledger,
+    LedgerError,
+    ReleaseRecord,
+    epsilon_of,
+    epsilon_of_any,
+)
 from tests.e2e.small_runs import configuration, measured, small_corpus
 from tests.strategies.federation import plan
 
@@ -78,6 +87,26 @@ def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     assert report["epsilon_user_entity"] == epsilon(PLAN.event(), BOTH, 10, 1e-5)
     # A sentence before round 41 whose mention the tagger missed is a release of the entity: it did not join in 41.
     assert report["epsilon_user_entity_robust"] == epsilon(PLAN.event().robust(), BOTH, 50, 1e-5)
+
+
+def test_the_headline_counts_all_releases_and_the_wider_mention_graph(
+    capsys: pytest.CaptureFixture[str], ledger_of: Any
+) -> None:
+    """Mentions that the tagger missed before an entity joined are releases of it; public sentences are not hidden."""
+    graphs: dict[str, Guarantee] = {
+        "public": Guarantee(mention_graph="public", entity_bound=3, user_sentences=15),
+        "private": Guarantee(mention_graph="private", entity_bound=3, bound_by="greedy"),
+    }
+    folders = {
+        name: ledger_of(name, ReleaseRecord.of(PLAN, seed, guarantee), 4)
+        for seed, (name, guarantee) in enumerate(graphs.items())
+    }
+    for name, folder in folders.items():
+        report = account(capsys, f"--ledger {folder} --joined-at 3 {ASKED}")
+        assert report["epsilon_any"] == epsilon_of_any(Ledger.read(folder).entries, 1e-5) < math.inf
+        assert report["mention_graph"] == name
+    report = account(capsys, f"--ledger {folders['private']} {folders['public']} {ASKED}")
+    assert report["mention_graph"] == "public"
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:

@@ -150,6 +150,7 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
     bounds = bounds_of(village(), names=DeclaredNames(weights=weights), **PRIVATE, user_sentences="unbounded")
     assert sentences_with(village(), bounds.weights, 0) == 22 / 4
     assert sentences_with(village(), bounds.weights, 1) == 3 / 2
+    assert bounds.contributions().sentences[:2].tolist() == [6, 2]  # 5.5 and 1.5, rounded up
     assert bounds.guarantee.weighted
     assert bounds.weights.max() == 1
 

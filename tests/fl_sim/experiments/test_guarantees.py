@@ -168,6 +168,12 @@ def test_without_entity_coins_nothing_relies_on_detection() -> None:
         assert after[f"epsilon_user_entity_{entity_bound}"] == after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
+def test_entity_coins_that_hardly_ever_fall_are_relied_on_too() -> None:
+    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=0.95)), protected()).after(30)
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
+
+
 def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Guarantees.of(PLAN, protected(entity_bound=22))
     monkeypatch.setattr(guarantees, "_MOST_COUNTS", 7)

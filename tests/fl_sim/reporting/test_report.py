@@ -210,6 +210,16 @@ def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "up", "down"), [(0.12341, "12.4", "12.3"), (0.5, "50.0", "50.0"), (1.0, "100.0", "100.0")]
+)
+def test_shares_are_rounded_to_their_safe_side(share: float, up: str, down: str) -> None:
+    """What an attacker may find is rounded up, what a tagger found down."""
+    assert (report._tenths_up(share), report._tenths(share)) == (up, down)
+    missed = report._missed({"mentions_with_coin": {"value": 0.9}}, 10)  # 10/9 of a sentence
+    assert "about 2 sentences" in missed
+
+
+@pytest.mark.parametrize(
     ("entity_bound", "text"),
     [
         ({"users": 1, "sentences_per_user": 4, "sentences": 3}, "an entity in ≤ 1 user, ≤ 3 sentences"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fl_sim.storage.checkpoint import Checkpoint
@@ -98,6 +99,25 @@ def test_a_file_of_something_else(
     file = corrupted(tmp_path)
     save_file(tensors, file, metadata=metadata)
     with pytest.raises(ResultsError, match="is corrupt"):
+        Checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["a weight", "an optimizer's state", "the round", "the ledger's head"])
+def test_a_file_that_was_changed(change: str, tmp_path: Path) -> None:
+    file = corrupted(tmp_path)
+    with safe_open(file, framework="numpy") as content:
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a dict)
+        metadata = content.metadata()
+    if change == "a weight":
+        tensors["model"][2] += 1
+    elif change == "an optimizer's state":
+        tensors["optimizer.first"][0] += 1
+    elif change == "the round":
+        metadata["round"] = "4"
+    else:
+        metadata["ledger"] = metadata["ledger"].replace('"entries": 3', '"entries": 2')
+    save_file(tensors, file, metadata=metadata)
+    with pytest.raises(ResultsError, match="its checksum does not match its content"):
         Checkpoint.read(tmp_path)
 
 

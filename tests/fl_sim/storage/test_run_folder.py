@@ -40,6 +40,20 @@ def test_metrics_come_back_with_infinities_and_numpy_scalars(run: RunFolder) -> 
     assert frame["epsilon_user"].dtype == np.float64
 
 
+def test_a_kept_head_is_that_of_settings_and_of_the_rows_until_then(run: RunFolder) -> None:
+    run.append_metrics({"round": 0, "loss": 5.0})
+    head = run.head()
+    run.append_metrics({"round": 1, "loss": 4.0})
+    run.check_head(head)  # later rows do not matter
+    for file, old, new in ((run.config_file, '"seed": 0', '"seed": 1'), (run.metrics_file, "5.0", "3.0")):
+        content = file.read_text()
+        file.write_text(content.replace(old, new))
+        with pytest.raises(ResultsError, match=rf"{file.name}: was changed after the run's last checkpoint"):
+            run.check_head(head)
+        file.write_text(content)
+    run.check_head(head)
+
+
 def test_metrics_are_strict_json(run: RunFolder) -> None:
     run.append_metrics({"round": 0, "a": math.inf, "b": -math.inf, "c": math.nan, "d": None})
 

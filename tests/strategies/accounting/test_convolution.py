@@ -96,6 +96,40 @@ def test_blocks_lose_what_their_window_cuts_off(monkeypatch: pytest.MonkeyPatch)
     assert composition.epsilon_curve(pair, 40.0, counts, 1e-5)[0] == math.inf
 
 
+def test_every_error_of_every_round_of_a_block_is_charged() -> None:
+    one = replace(LOSS, width=0.15, infinite=2e-6, round_off=3e-7, relative=2e-9)
+    fine = replace(LOSS, infinite=1e-6, round_off=1e-7, relative=1e-9)
+    window = composition.Window(-3.0, 3.0)
+    blocks = composition._Blocks(fine, 8, window, 256, 3, lost=1e-5, wrapped=np.zeros(len(composition.ORDERS)))
+    kind, counts = composition._Kind(one, blocks), np.array([19, 8, 3])  # two blocks and three rounds, …
+    of_block, of_round = 8 * 1.1e-6 + 1e-5, 2.3e-6
+    assert kind.certain(counts) == pytest.approx([2 * of_block + 3 * of_round, of_block, 3 * of_round])
+    assert kind.relative(counts) == pytest.approx([2 * 8e-9 + 3 * 2e-9, 8e-9, 6e-9])
+
+
+def test_moments_of_a_block_include_what_its_coarser_grid_adds() -> None:
+    window = composition.chernoff_window(LOSS, 7, 1e-12)
+    blocks = composition._Blocks.of(LOSS, 7, window, 256, 3)
+    block = block_of(tilt(LOSS, 1.0), 7, blocks.low, 256, 3)
+    losses = block.width * (block.first + np.arange(len(block.masses)))
+    plain = np.where(block.masses > 1e-12, block.plain(), 0.0)  # without the rounding of the transforms
+    kind = composition._Kind(replace(LOSS, width=block.width), blocks)
+    for sign in (1, -1):
+        (bounds,) = kind.moments(np.array([7]), negated=sign < 0)
+        for order, bound in zip(composition.ORDERS, bounds, strict=True):
+            if 0.05 < order < 4:
+                assert bound >= math.log((plain * np.exp(sign * order * losses)).sum()) - 1e-9
+
+
+def test_the_error_of_a_loss_counts_in_every_round_and_in_a_block() -> None:
+    inexact = replace(tilt(LOSS, 1.0), error=1e-6)
+    for rounds in (1, 7, 40):
+        low = rounds * LOSS.first
+        (_, _, _, errors) = next(Convolution([inexact], low, 1024).composed(np.array([[rounds]])))
+        assert errors[0] >= rounds * 1e-6
+        assert block_of(inexact, rounds, low, 1024, 3).error >= rounds * 1e-6
+
+
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return ε of the Gaussian mechanism of sensitivity/noise μ (Balle and Wang 2018), in logarithms."""
 

@@ -21,7 +21,13 @@ from fl_sim.strategies.accounting.accountant import (
     user_distribution,
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.dominating_pairs import active_sentences, binomial
+from fl_sim.strategies.accounting.dominating_pairs import (
+    active_sentences,
+    binomial,
+    constant,
+    entity_shift,
+    exposure_from_bound,
+)
 from tests.strategies.accounting.oracles import ScalarPair
 
 EVENT = RoundEvent("uedp", 1.0, q_u=0.4, q_e=0.5, q_s=0.6, user_cap=1.5)
@@ -86,6 +92,27 @@ def test_equal_weights_are_binomial() -> None:
         active_sentences(12, 0.3 * 0.2, 0.2 * bound.total_weight, TAIL).probabilities,
         binomial(12, 0.06, TAIL).probabilities,
     )
+
+
+@pytest.mark.parametrize("q_e", [0.5, 0.95, 0.999])
+def test_an_entity_is_inactive_with_the_rest_of_its_rate(q_e: float) -> None:
+    shift = entity_shift(q_e, constant(3.0), 2.0)
+    assert (shift.values.tolist(), shift.probabilities) == ([0.0, 2.0], pytest.approx([1 - q_e, q_e]))
+    assert entity_shift(1.0, constant(3.0), 2.0).values.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(("users", "q_u"), [(5, 0.3), (3000, 0.5)])
+@pytest.mark.parametrize("tail", [1e-3, 1e-12])
+def test_the_exposure_of_many_users_is_rounded_up(users: int, q_u: float, tail: float) -> None:
+    """Thousands of numbers of sampled users share 128 cases: no number of them is more probable to be exceeded."""
+    exposure = exposure_from_bound(ContributionBound(users, 2), q_u, tail)
+    assert len(exposure.probabilities) <= 128
+    assert exposure.cut is not None
+    assert exposure.probabilities.sum() + exposure.cut == pytest.approx(1, abs=1e-12)
+    above = np.cumsum(exposure.probabilities[::-1])[::-1] + exposure.cut
+    for lower, bound in zip([-1, *exposure.users[:-1].tolist()], above, strict=True):
+        assert bound >= stats.binom.sf(lower, users, q_u) - 1e-12
+    assert (exposure.sentences == 2 * exposure.users).all()
 
 
 @pytest.mark.parametrize("q_u", [1.0, 0.3])
@@ -191,6 +218,13 @@ def test_displacing_is_not_free(clipping: str) -> None:
     unaware = Adjacency(0, ContributionBound(1, 2))
     assert delta(event, unaware, 1, 0.4) < exact
     assert delta(event, replace(unaware, displaced=True), 1, 0.4) >= exact - 1e-9
+
+
+@pytest.mark.parametrize("q_u", [0.1, 1.0])
+def test_whole_users_who_displace_sentences_move_whether_the_entity_is_active_or_not(q_u: float) -> None:
+    event = RoundEvent("uedp", 2.0, q_u=q_u, q_e=0.1, q_s=0.5, clipping="user")
+    displaced = Adjacency(3, ContributionBound(4, 2), displaced=True)
+    assert epsilon(event, displaced, 5, 1e-5) == epsilon(event.robust(), displaced, 5, 1e-5)
 
 
 def test_displaced_sentences_of_many_users_cost_more() -> None:

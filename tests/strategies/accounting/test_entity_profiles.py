@@ -183,6 +183,13 @@ def test_a_user_counts_for_twice_its_cap_at_most() -> None:
     assert own_epsilon(always, profile(400)) == own_epsilon(always, profile(4)) < own_epsilon(always, profile(4, 1))
 
 
+def test_a_fractional_cap_is_rounded_up() -> None:
+    """Twice 1.25 is 2.5, which three sentences exceed and two do not reach."""
+    always = RoundEvent("uedp", 9.0, user_cap=1.25)
+    two, three, many = (own_epsilon(always, profile(count)) for count in (2, 3, 400))
+    assert two < three == many
+
+
 def test_a_large_profile_has_an_epsilon_too() -> None:
     many = np.sort(np.random.default_rng(1).zipf(2.0, 300).clip(max=200))[::-1]
     for name in ("sentence sampling", "user sampling"):

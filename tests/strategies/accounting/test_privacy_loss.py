@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,13 @@ def test_what_the_distribution_leaves_out_is_added_to_delta() -> None:
     assert backward.infinite == pytest.approx(0.1, rel=1e-6)
 
 
+def test_what_q_misses_is_missing_in_the_common_part_of_p_too() -> None:
+    known = GaussianMixturePair(1.0, 0.6, np.array([1.0]), np.array([0.4]), cut=(1e-20, 1e-19))
+    assert known.missing == pytest.approx((1e-20 + 0.6e-19, 1e-19), rel=1e-12, abs=0)
+    short = replace(known, opposed_weights=np.array([0.9]), weights=np.array([0.3]), cut=None)
+    assert short.missing == pytest.approx((0.1 + 0.06, 0.1))
+
+
 @pytest.mark.parametrize("name", ["infinite", "round_off"])
 def test_composition_adds_every_round_to_delta(name: str) -> None:
     errors = {"infinite": 0.0, "round_off": 0.0} | {name: 1e-6}
@@ -87,6 +95,10 @@ def test_mass_beyond_the_window_is_added_to_delta() -> None:
     wide = composition.delta_of_loss(loss, 30, 10.0, composition.Window(-60.0, 60.0), 4096)
     narrow = composition.delta_of_loss(loss, 30, 10.0, composition.Window(-1.0, 1.0), 64)
     assert narrow >= wide * (1 - 1e-9)
+    windows = ((composition.Window(-60.0, 60.0), 4096), (composition.Window(-1.0, 1.0), 64))
+    for delta in (1e-2, 1e-5):
+        wide, narrow = (composition.epsilons(loss, np.array([30]), delta, *window)[0] for window in windows)
+        assert narrow >= wide * (1 - 1e-9)
 
 
 def test_rare_shifts_only_ever_grow() -> None:

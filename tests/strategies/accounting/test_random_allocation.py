@@ -174,6 +174,17 @@ def test_a_bound_on_the_squared_shift_holds_for_all_but_the_tail() -> None:
         assert probability == 1 - 1e-3
 
 
+@pytest.mark.parametrize("users", [1, 2, 9])
+def test_all_of_an_epoch_of_one_round_fall_together(users: int) -> None:
+    """The protected user and all who mention the entity share the only round: a shift of 2F + 1."""
+    (bound,), _ = random_allocation._largest_squared_shift(1, users, True, 1e-12)
+    assert bound == (2 * users + 1) ** 2
+    adjacency = Adjacency(math.inf, ContributionBound(users, 1))
+    z = 3.0 * (2 * users + 1)
+    gaussian = epsilon(RoundEvent("user_level", 3.0), USER, 4, 1e-5)
+    assert epsilon(allocated(z, 1), adjacency, 4, 1e-5) == pytest.approx(gaussian, rel=2e-3)
+
+
 def test_an_entity_costs_more_with_every_user_who_mentions_it() -> None:
     adjacencies = [USER, *(Adjacency(math.inf, ContributionBound(users, 3)) for users in (1, 4, 15, 200))]
     epsilons = [epsilon(allocated(2.0, 20), adjacency, 30, 1e-5) for adjacency in adjacencies]

@@ -34,6 +34,13 @@ def test_inside_the_ball_nothing_changes() -> None:
     np.testing.assert_array_equal(vector, np.array([0.3, -0.4], dtype=np.float32))
 
 
+@pytest.mark.parametrize("beyond", [1.0001, 1.01, 3.0])
+def test_just_beyond_the_ball_a_vector_moves_onto_it(beyond: float) -> None:
+    vector = np.array([0.6, -0.8], dtype=np.float32) * np.float32(beyond)
+    project(vector, 1.0)
+    assert norm(vector) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_an_infinite_radius_is_no_clip() -> None:
     vector = np.full(4, 1e30, dtype=np.float32)
     project(vector, math.inf)

@@ -15,7 +15,7 @@ def within_binomial(successes: int, trials: int, rate: float) -> bool:
     return stats.binomtest(successes, trials, rate).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.05, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.5, 0.9, 0.95])
 def test_users_are_sampled_at_the_stated_rate(rate: float) -> None:
     sampled = sum(len(sampling.sample_users(0, t, USERS, rate)) for t in range(1, ROUNDS + 1))
     assert within_binomial(sampled, USERS * ROUNDS, rate)
@@ -58,6 +58,13 @@ def test_entities_and_sentences_are_sampled_from_different_streams() -> None:
     assert abs(np.corrcoef(entities, sentences)[0, 1]) < 5 / np.sqrt(10_000)
     assert within_binomial(int(entities.sum()), 10_000, 0.5)
     assert within_binomial(int(sentences.sum()), 10_000, 0.5)
+
+
+def test_every_round_samples_entities_and_sentences_afresh() -> None:
+    items = np.arange(2_000)
+    for sample in (sampling.sampled_entities, sampling.sampled_sentences):
+        masks = np.array([sample(sampling.round_seed(0, t), items, 0.5) for t in range(1, 9)])
+        assert np.abs(np.corrcoef(masks)[np.triu_indices(8, 1)]).max() < 5 / np.sqrt(len(items))
 
 
 def test_a_rate_is_never_exceeded_by_rounding() -> None:
