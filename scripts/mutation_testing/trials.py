@@ -22,7 +22,8 @@ Outcome = Literal["killed", "survived", "broken"]
 _PASSED, _FAILED = 0, 1  # exit codes of pytest
 _LINE = re.compile(r"^(FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", re.MULTILINE)
 _NO_FAULT = re.compile(r"^(SyntaxError|IndentationError|ImportError|ModuleNotFoundError|NameError)\b")
-_OPTIONS = ("-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-n", "0")
+# In one process, without the plug-ins of other packages, which take longer to import than most of these tests run.
+_OPTIONS = ("-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Verdict:
 def environment_of(copy: Path) -> dict[str, str]:
     """Return the environment in which tests import the copy, use one thread, and stay off the network."""
     offline = {"HF_HUB_OFFLINE": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    own = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
+    own = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "COLUMNS": "500", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return inherited | offline | own
 
