@@ -109,4 +109,8 @@ class Copies:
                 self._free.put(copy)
 
         with ThreadPoolExecutor(self._free.qsize()) as pool:
-            return list(pool.map(one, items))
+            try:
+                return list(pool.map(one, items))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
