@@ -22,11 +22,13 @@ from fl_sim.strategies.accounting.accountant import (
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.dominating_pairs import (
+    Distribution,
     active_sentences,
     binomial,
     constant,
     entity_shift,
     exposure_from_bound,
+    mixture,
 )
 from tests.strategies.accounting.oracles import ScalarPair
 
@@ -231,6 +233,23 @@ def test_displaced_sentences_of_many_users_cost_more() -> None:
     event = RoundEvent("uedp", 4.0, q_u=0.1, q_e=0.5, q_s=0.1, user_cap=2)
     unit = Adjacency(32, ContributionBound(300, 2))
     assert epsilon(event, unit, 30, 1e-5) < epsilon(event, replace(unit, displaced=True), 30, 1e-5) < math.inf
+
+
+@pytest.mark.parametrize("tail", [1e-3, 1e-6, 1e-12, 1e-25])
+@pytest.mark.parametrize(("n", "p"), [(400, 0.1), (7, 0.6), (30, 0.01)])
+def test_a_binomial_knows_what_it_cuts_off(n: int, p: float, tail: float) -> None:
+    kept = binomial(n, p, tail)
+    assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], n, p), rel=1e-6, abs=0)
+
+
+def test_what_both_shifts_of_a_case_cut_off_is_missing() -> None:
+    user, entity, opposed = (
+        Distribution(np.array([value]), np.array([0.9]), cut)
+        for value, cut in ((1.0, 1e-20), (2.0, 3e-20), (1.0, 5e-20))
+    )
+    assert mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 0.0).cut == pytest.approx((4e-20, 5e-20), abs=0)
+    listed = mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 1e-19)
+    assert listed.cut == pytest.approx((14e-20, 15e-20), abs=0)
 
 
 def test_what_truncations_cut_off_is_known_below_rounding() -> None:
