@@ -247,9 +247,9 @@ def test_what_both_shifts_of_a_case_cut_off_is_missing() -> None:
         Distribution(np.array([value]), np.array([0.9]), cut)
         for value, cut in ((1.0, 1e-20), (2.0, 3e-20), (1.0, 5e-20))
     )
-    assert mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 0.0).cut == pytest.approx((4e-20, 5e-20), abs=0)
+    assert mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 0.0).cut == pytest.approx((4e-20, 5e-20), rel=1e-12, abs=0)
     listed = mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 1e-19)
-    assert listed.cut == pytest.approx((14e-20, 15e-20), abs=0)
+    assert listed.cut == pytest.approx((14e-20, 15e-20), rel=1e-12, abs=0)
 
 
 def test_what_truncations_cut_off_is_known_below_rounding() -> None:

@@ -69,7 +69,7 @@ def test_what_q_misses_is_missing_in_the_common_part_of_p_too() -> None:
 @pytest.mark.parametrize("width", [1e-2, 1e-4])
 @pytest.mark.parametrize("z", [0.1, 1.0])
 def test_the_rounding_of_a_round_is_that_of_all_its_operations(width: float, z: float) -> None:
-    """A unit of the last place for each point of the grid, each term of a density and the square of the largest shift."""
+    """A unit of the last place for each point of the grid, each term of a density, and the square of the shift."""
     for loss in discretize((PAIRS["two-sided"],), z, width, 1e-12):
         operations = len(loss.masses) + 4 + (PAIRS["two-sided"].spread / z) ** 2
         assert 2.0**-53 * operations <= loss.relative < 2.0**-53 * 100 * (operations + 100)
