@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,29 @@ def test_a_sentence_that_is_not_finite_counts_as_zero(clip_norm: float, wrong: f
     assert expected.nonfinite == 0
     assert distance(computed.vector, expected.vector.astype(np.float64)) < 1e-6
     assert computed.loss_sum == pytest.approx(expected.loss_sum, rel=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "coordinate"), [(1.0, math.inf), (1.0, math.nan), (math.nan, 1.0), (math.inf, 1.0)])
+def test_a_loss_or_a_gradient_alone_that_is_not_finite_counts_as_zero(
+    loss: float, coordinate: float, small: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = {"weight": torch.tensor([0.5, coordinate])}
+    monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (loss, gradients))
+    batch, views, tally = small.batch(examples(5)), {"weight": torch.zeros(2)}, clipped_sums.Tally()
+    clipped_sums.add_one(small, batch, 1.0, views, tally)
+    assert (tally.nonfinite, tally.loss_sum) == (1, 0.0)
+    assert not clipped_sums.add_unclipped(small, batch, views, tally)  # its sentences are tried one by one
+    assert not views["weight"].any()
+
+
+def test_the_norm_by_which_a_sentence_is_clipped_includes_its_rounding() -> None:
+    parts: list[Any] = [
+        SimpleNamespace(squared=torch.tensor([4.0, 1.0]), slack=torch.tensor([1e-3, 0.0])),
+        SimpleNamespace(squared=torch.tensor([5.0, 3.0]), slack=torch.tensor([2e-3, 0.0])),
+    ]
+    assert clipped_sums.sure_norms(parts, 1.0) == pytest.approx([math.sqrt(9.003), 2.0])
+    factors = clipped_sums.clip_factors(clipped_sums.sure_norms(parts, 2.5), 2.5)
+    assert factors == pytest.approx([2.5 / math.sqrt(9.003), 1.0])
 
 
 def test_the_padding_of_a_longer_neighbour_cannot_spoil_a_sentence() -> None:
