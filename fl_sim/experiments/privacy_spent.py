@@ -11,7 +11,7 @@ of one round under seeded noise have the same samples: their ε is computed from
 >>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     spent = PrivacySpent(Ledger.create(Path(folder)), config, plan_run(config, two_users))
-...     spent.before_release(1)
+...     stream = spent.before_release(1)
 ...     spent.total()["releases"]
 1
 """

@@ -139,8 +139,11 @@ def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
 
 
 def tail_share(delta: float, rounds: int) -> float:
-    """Return the probability mass that each truncation of one round's distribution may cut off."""
-    return _TAIL_SHARE * delta / rounds
+    """Return the probability mass that each truncation of one round's distribution may cut off.
+
+    It does not underflow: at a smaller δ the masses cut off exceed δ, and no ε is provable.
+    """
+    return max(_TAIL_SHARE * delta / rounds, _SMALLEST)
 
 
 def moments(loss: GridLoss) -> Floats:
@@ -334,7 +337,7 @@ class _Series:
             for part, sums in self._tail_sums(counts, float(ORDERS[best])):
                 result[part] = np.minimum(result[part], sums.epsilons(allowed[part]))
             errors = self._likely_errors(order_moments[-1], float(result[-1]))
-            if len(tried) == _MOST_TILTS or errors[best] < np.log(_SMALL_ERROR * delta):
+            if len(tried) == _MOST_TILTS or errors[best] < np.log(_SMALL_ERROR) + np.log(delta):
                 break
         return result
 
@@ -406,7 +409,7 @@ def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tupl
     circle = size
     if size == _SINGLE_GRID and (delta < _SMALL_DELTA or max(rounds) >= _MOST_SUMMED):
         circle *= _ROOM
-    share = _TAIL_SHARE * delta / total
+    share = tail_share(delta, total)
     kinds = [_kinds(part, both, width, share, size, circle) for part, both in zip(parts, coarse, strict=True)]
     forward, reverse = (_Series([both[k] for both in kinds], windows[k], circle) for k in (0, 1))
     return forward, reverse
@@ -453,7 +456,7 @@ def _window(losses: Sequence[GridLoss], rounds: Sequence[int], delta: float) -> 
     """Return a window with at most a small share of ``delta`` of the sum of all losses beyond either end."""
     above = np.sum([count * moments(loss) for loss, count in zip(losses, rounds, strict=True)], axis=0)
     below = np.sum([count * moments(_negated(loss)) for loss, count in zip(losses, rounds, strict=True)], axis=0)
-    return window_of_moments(above, below, _TAIL_SHARE * delta)
+    return window_of_moments(above, below, tail_share(delta, 1))
 
 
 def _on_own_grid(part: Part | AtomPart, tail: float) -> tuple[GridLoss, GridLoss]:

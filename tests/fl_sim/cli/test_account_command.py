@@ -85,7 +85,7 @@ def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account --strategy user_level --q-u 0.5 --z 1 --rounds 5000 --delta 1e-14 --json"
+    line = "account --strategy user_level --q-u 0.5 --z 1 --rounds 5000 --delta 1e-306 --json"
     assert main(line.split()) == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["epsilon_user"] == "inf"

@@ -173,6 +173,7 @@ def test_the_flags_of_run_are_a_contract() -> None:
             "nodes",
             "seed",
             "out",
+            "anchor",
         ),
     )
     words = [word for flag in flags for word in (f"--{flag}", "1")]

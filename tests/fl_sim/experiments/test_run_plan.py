@@ -245,7 +245,11 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
             "W_e and W_s are the corpus's",
             PUBLIC_SUMS | {"population": 20},
         ),
-        ({"delta": 1e-17}, "no finite ε can be computed at δ = 1e-17", {"delta": 1e-6}),
+        (
+            {"delta": 1e-306, "strategy": "user_level", "noise_multiplier": 1.0, "q_u": 0.5, "rounds": 5000},
+            "no finite ε can be computed at δ = 1e-306",
+            {"delta": 1e-6},
+        ),
         (
             {"server.momentum": 0.5},
             "server.momentum has no effect",
