@@ -78,6 +78,17 @@ def test_noise_is_independent_across_coordinates_and_rounds() -> None:
     assert abs(neighbours) < 5 / np.sqrt(noise.size)
 
 
+def test_seeded_noise_is_that_of_the_stream_that_the_ledger_names() -> None:
+    """A round that is repeated with another sum must not have the noise of the first."""
+    releases = [
+        run_rounds(plan(noise_multiplier=1.0), size=500, answer=zeros, before_release=lambda number, total, s=stream: s)
+        for stream in ("", "other", "third", "other")
+    ]
+    first, other, third, again = (models[0] for models, _ in releases)
+    np.testing.assert_array_equal(other, again)
+    assert np.abs(np.corrcoef([first, other, third])[np.triu_indices(3, 1)]).max() < 5 / np.sqrt(500)
+
+
 def test_an_empty_cohort_still_releases_noise() -> None:
     models, strategy = run_rounds(plan(q_u=1e-9, noise_multiplier=1.0), size=100)
     assert strategy.tally.cohort_users == 0
