@@ -10,7 +10,7 @@ import pytest
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.run_plan import Planned, plan_run
-from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting import accountant, composition
 from fl_sim.strategies.registry import STRATEGIES, load_strategy
 from tests.fl_sim.ownerships import ownership, village
 
@@ -246,11 +246,6 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
             PUBLIC_SUMS | {"population": 20},
         ),
         (
-            {"delta": 1e-306, "strategy": "user_level", "noise_multiplier": 1.0, "q_u": 0.5, "rounds": 5000},
-            "no finite ε can be computed at δ = 1e-306",
-            {"delta": 1e-6},
-        ),
-        (
             {"server.momentum": 0.5},
             "server.momentum has no effect",
             {"server.optimizer": "sgd", "server.momentum": 0.5},
@@ -262,6 +257,12 @@ def test_warnings(settings: dict[str, Any], words: str, without: dict[str, Any])
     said = " ".join(planned(**settings).warnings)
     assert words in said
     assert words not in " ".join(planned(**without).warnings)
+
+
+def test_an_epsilon_that_cannot_be_proven_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composition, "_TAIL_SHARE", 1e8)  # truncations use up more than δ
+    said = " ".join(planned(delta=1.25e-14).warnings)
+    assert "no finite ε can be computed at δ = 1.25e-14" in said
 
 
 def test_n_prime_decides_what_is_guaranteed_to_a_user() -> None:
