@@ -279,7 +279,8 @@ class BoundedSumStrategy(Strategy):
         if mechanism.adaptive is not None:
             self.tally.clip_norm = self.clip_norm
             self._adapt(mechanism.adaptive, server_round, votes)
-        stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # a run stops, and says so, when its model diverges
+            stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
         self._parts.average.add(server_round, stepped)
         return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
 

@@ -104,9 +104,13 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done; a run that was interrupted is not finished and can be resumed."""
-        result = self.folder.result
-        return result is not None and result.get("stopped") != "interrupted"
+        """Whether the run has ended for good; a run that was interrupted is not finished and can be resumed."""
+        return self.folder.finished
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run ended because its model was no longer finite; its final figures are NaN then."""
+        return self.folder.diverged
 
     @property
     def strategy(self) -> str:

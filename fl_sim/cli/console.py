@@ -26,11 +26,13 @@ from rich.progress import (
 )
 
 from fl_sim.api.runs import Run
-from fl_sim.cli.main import EXIT_INTERRUPTED
+from fl_sim.cli.main import EXIT_DIVERGED, EXIT_INTERRUPTED
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
+
+_LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
 
 def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quiet: bool) -> int:
@@ -42,7 +44,7 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         quiet: show no notes and no progress.
 
     Returns:
-        The exit code: 0, or 130 where the run was interrupted (and can be resumed).
+        The exit code: 0, 3 if the run diverged, or 130 if it was interrupted (and can be resumed).
     """
     with ProgressBar(quiet) as bar:
         run = start([bar])
@@ -52,7 +54,10 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
     else:
         print(run.report(), end="")
         print(f"\nResults are in {run.path}")
-    if result.get("stopped") == "interrupted":
+    if run.diverged:
+        print(f"diverged in round {result['rounds']}; {_LESS}", file=sys.stderr)
+        return EXIT_DIVERGED
+    if not run.finished:
         print(f"interrupted after round {result['rounds']}; continue with: fl-sim resume {run.path}", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0

@@ -53,6 +53,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 """The verbs by group: the package of the verb's module, which is imported on use only, and what the verb does."""
 
 EXIT_BAD_INPUT = 2
+EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb, or print the help screen if there is none.
 
     Returns:
-        The exit code: 0 done, 2 bad input, 130 interrupted, 141 the output pipe was closed by its reader.
+        The exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 141 the output pipe was closed by its reader.
     """
     _tolerate_narrow_terminals()
     parser = build_parser()

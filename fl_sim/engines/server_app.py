@@ -36,7 +36,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config``.
 
-    Flower always exits with 0, so the last line says ``DONE`` or ``FAILED`` and where the results are.
+    Flower always exits with 0, so the last line says ``DONE``, ``DIVERGED`` or ``FAILED`` and where the results are.
     """
     try:
         attended = AttendedGrid(grid)
@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
         experiment.abandon(error)
         log.error("fl-sim FAILED: %s", one_line(error))
         raise
-    log.info("fl-sim DONE: results are in %s", where)
+    log.info("fl-sim %s: results are in %s", "DIVERGED" if experiment.folder.diverged else "DONE", where)
 
 
 def make_server_app(experiment: Experiment) -> ServerApp:

@@ -10,6 +10,7 @@ fl_sim.storage.run_folder.ResultsError: ...no/such/run: ...
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import ensure_features, feature_path
+from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.workspace import WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
@@ -55,8 +57,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of
 from fl_sim.storage.run_claim import RunClaim
-from fl_sim.storage.run_folder import ResultsError, RunFolder, default_run_path
-from fl_sim.storage.utility import UTILITIES
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import arrays_to_vector, vector_to_arrays
@@ -98,6 +99,7 @@ class Experiment:
         self._observers = observers
         self.stop_requested = False
         self._stopping = False
+        self._diverged = False
         self._claim = claim
         self._model = model
         self._privacy_spent = PrivacySpent(ledger, config, planned, anchor)
@@ -203,9 +205,7 @@ class Experiment:
         observers: Sequence[RunObserver],
         anchor: str | None,
     ) -> Experiment:
-        result = folder.result
-        if result is not None and result.get("stopped") != "interrupted":
-            raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
+        _check_unfinished(folder)
         record = Record.read(folder)
         config = record.config
         all_observers = _observers(config, observers)
@@ -220,8 +220,8 @@ class Experiment:
         ledger = Ledger.open(folder.path)
         earlier.check_ledger(ledger)
         anchored = _anchor_of(record.config, ledger, anchor)
-        if result is not None:
-            ledger.check_head(result.get("ledger") or {})
+        if folder.result is not None:
+            ledger.check_head(folder.result.get("ledger") or {})
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored)
@@ -240,14 +240,15 @@ class Experiment:
                 ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
                 self._held_out = self._held_out.read_by(self._model, self._features.parent, self._observers.on_reading)
             self._round_began = time.monotonic()
-            self._strategy.start(
-                grid,
-                vector_to_arrays(self._vector),
-                num_rounds=self._last_round,
-                timeout=self.config.engine.timeout,
-                evaluate_fn=self._after_round,
-                first_round=self._first_round,
-            )
+            if not self._diverged:  # a run killed after its model diverged has only its result left to write
+                self._strategy.start(
+                    grid,
+                    vector_to_arrays(self._vector),
+                    num_rounds=self._last_round,
+                    timeout=self.config.engine.timeout,
+                    evaluate_fn=self._after_round,
+                    first_round=self._first_round,
+                )
             self._finish()
         finally:
             self._leave()
@@ -312,17 +313,21 @@ class Experiment:
         if checkpoint.server_round == 0:  # the initial model is measured again
             return
         self._strategy.restore(checkpoint.optimizer)
-        self._vector = checkpoint.vector
-        self._model.set_vector(self._strategy.averaged(self._vector))
+        self._set_model(checkpoint.vector)
         self._first_round = checkpoint.server_round + 1
+
+    def _set_model(self, vector: npt.NDArray[np.float32]) -> None:
+        """Set θ and the model that is evaluated and saved, and notice if one of them has diverged."""
+        self._vector = vector
+        self._model.set_vector(self._strategy.averaged(vector))
+        self._diverged = not (np.isfinite(vector).all() and has_finite_scores(self._model))
 
     def _after_round(self, server_round: int, arrays: ArrayRecord) -> None:
         """Evaluate the round, record it, and write the checkpoint from which the run can be resumed."""
         # A stop requested from here on lets one more round run, which is then the last.
         self._stopping = self.stop_requested
-        last = self._stopping or server_round == self._last_round
-        self._vector = arrays_to_vector(arrays)
-        self._model.set_vector(self._strategy.averaged(self._vector))
+        self._set_model(arrays_to_vector(arrays))
+        last = self._stopping or self._diverged or server_round == self._last_round
         row: dict[str, Any] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
             row |= evaluate.measure(self._model, self._held_out)
@@ -341,8 +346,7 @@ class Experiment:
         self._observers.on_round(row)
 
     def _finish(self) -> None:
-        metrics = self.folder.metrics()
-        rounds = int(metrics["round"].iloc[-1])
+        rounds = self.folder.last_round or 0
         self._model.save(self.folder.model_dir)
         model_lineage.write_model(self.folder.model_dir, self._privacy_spent.lineage())
         from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
@@ -359,7 +363,7 @@ class Experiment:
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
-            **self._utility(metrics),
+            **self._utility(),
             **self._privacy_spent.total(),
             **self._privacy_spent.attacker(),
             "ledger": self._privacy_spent.head(),
@@ -373,19 +377,24 @@ class Experiment:
         self.folder.finish(result, present)
         self._observers.on_end(self.folder.result or {})
 
-    def _utility(self, metrics: pd.DataFrame) -> dict[str, float]:
+    def _utility(self) -> dict[str, float]:
         """Return the task's figures at the start, at the end, and of a reference without a model."""
-        measured = metrics[metrics[UTILITIES[self.config.task].column].notna()]  # not rounds between two evaluations
-        names = [name for name in ("perplexity", "perplexity_per_word", "error") if name in measured]
-        final = {name: float(measured[name].iloc[-1]) for name in names}
+        every = {name: self.folder.measured(name) for name in ("perplexity", "perplexity_per_word", "error")}
+        measured = {name: values for name, values in every.items() if values}
+        final = {name: values[-1] for name, values in measured.items()}
         if "perplexity" in final:
             final["perplexity_per_token"] = final["perplexity"]
-        initial = {f"initial_{name}": float(measured[name].iloc[0]) for name in names}
+        initial = {f"initial_{name}": values[0] for name, values in measured.items()}
         return final | initial | evaluate.reference(self._model, self._train, self._held_out)
 
     def _why_stopped(self, rounds: int) -> str:
+        if self._diverged:
+            return DIVERGED
         if rounds < self._last_round:
-            return "interrupted"
+            return INTERRUPTED
+        finite = [math.isfinite(loss) for loss in self.folder.measured("loss")]
+        if finite and finite[0] and not finite[-1]:  # on some held-out sentence alone
+            return DIVERGED
         return "rounds" if self._last_round == self.planned.plan.rounds else "epsilon_budget"
 
     @property
@@ -446,7 +455,7 @@ class Experiment:
                 federation=federation,
                 optimizer=build_optimizer(config.server, size, rounds),
                 average=IterateAverage(config.averaging, size, rounds),
-                should_stop=lambda: self._stopping,
+                should_stop=lambda: self._stopping or self._diverged,
                 before_release=self._privacy_spent.before_release,
                 secure_noise=config.privacy.secure_noise,
             )
@@ -464,6 +473,14 @@ def _anchor_of(config: RunConfig, ledger: Ledger, anchor: str | None) -> Anchor:
         chosen.write(ledger)
     chosen.check(ledger)
     return chosen
+
+
+def _check_unfinished(folder: RunFolder) -> None:
+    """Raise ResultsError if the run has ended for good."""
+    if folder.diverged:
+        raise ResultsError(f"{folder.path}: the run diverged in round {folder.last_round} and cannot go on")
+    if folder.finished:
+        raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.clients.tasks import Task, make_task
@@ -100,13 +101,19 @@ def build_model(config: RunConfig, task: Task) -> LanguageModel:
     """Build the model of a run.
 
     Raises:
-        ModelError: it cannot be loaded, does not fit into memory, or cannot do the task.
+        ModelError: it cannot be loaded, does not fit into memory, cannot do the task, or is not finite.
     """
     try:
-        return load_model(config.model, config.seed, task)
+        model = load_model(config.model, config.seed, task)
     except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model '{config.model.name}' cannot be built: {reason}") from error
+    if not has_finite_scores(model):
+        raise ModelError(
+            f"model.name is '{config.model.name}', whose parameters or scores are not finite; "
+            "allowed: a model that has not diverged"
+        )
+    return model
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:

@@ -98,6 +98,7 @@ class Curve:
     reference: float | None
     utility: Utility
     metrics: pd.DataFrame
+    diverged: bool
 
     @property
     def private(self) -> bool:
@@ -234,7 +235,8 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
         utility = utility_of(run)
         reference = (run.result or {}).get(utility.reference)
         delta = run.setting("delta")
-        curves.append(Curve(label, mechanism_of(run), colour, dash, delta, reference, utility, metrics))
+        mechanism = mechanism_of(run)
+        curves.append(Curve(label, mechanism, colour, dash, delta, reference, utility, metrics, run.diverged))
     return curves
 
 
@@ -254,6 +256,8 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
             parts.append(f"z {z:.3g}")
         if seed is not None:
             parts.append(f"seed {seed}")
+        if run.diverged:
+            parts.append("diverged")
         names.append(", ".join(parts))
     counts = Counter(names)
     return [f"{name} ({run.path.name})" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
@@ -331,11 +335,15 @@ def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
     column = curve.utility.column
     if column not in curve.metrics:
         raise ResultsError(f"{curve.label}: the metrics have no {column}")
-    measured = curve.metrics[column].notna()
-    utility = curve.metrics[column][measured].astype(float)
+    utility = curve.metrics[column].astype(float)
+    measured = np.isfinite(utility)  # not between two evaluations, nor once the model has diverged
+    utility = utility[measured]
     if not curve.private:
+        label = f"{curve.label}: {NO_GUARANTEE}"
+        if curve.diverged or utility.empty:
+            return Line2D([], [], linestyle="none", label=label)
         final = utility.iloc[-1]
-        label = f"{curve.label}: {NO_GUARANTEE}, final {_short(curve.utility, final)}"
+        label += f", final {_short(curve.utility, final)}"
         return axes.axhline(final, color=curve.colour, linestyle="--", label=label)
     epsilon = curve.epsilon(unit)[measured]
     drawn = np.isfinite(epsilon)

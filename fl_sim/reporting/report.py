@@ -17,7 +17,7 @@ from typing import Any
 
 from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
 from fl_sim.plugins import PluginError
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import Mechanism
@@ -61,7 +61,8 @@ CLASSES_ARE_PUBLIC = "The classes, their names and their number are public input
 _STOPPED = {
     "rounds": "finished",
     "epsilon_budget": "stopped: one more round would exceed the ε budget",
-    "interrupted": "interrupted; it can be resumed",
+    INTERRUPTED: "interrupted; it can be resumed",
+    DIVERGED: "diverged: the model is no longer finite, and is of no use",
     None: "not finished",
 }
 _SETTINGS = (
@@ -86,7 +87,7 @@ def report(run: RunFolder) -> dict[str, Any]:
     metrics = run.metrics()
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     utility = utility_of(run)
-    measured = metrics[utility.column].dropna().tolist() if utility.column in metrics else []
+    measured = run.measured(utility.column)
     figures = {
         "initial": measured[0] if measured else None,
         "final": measured[-1] if measured else None,

@@ -131,7 +131,6 @@ def _make_table(args: argparse.Namespace) -> int:
 
 def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
     from fl_sim.cli.main import EXIT_INTERRUPTED
-    from fl_sim.search.batch import FAILED
 
     result = _make_with_progress(args, name, path)
     for part, reason in result.skipped.items():
@@ -140,8 +139,8 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
         print("interrupted; the same command resumes", file=sys.stderr)
         return EXIT_INTERRUPTED
     for ending in result.endings:
-        if ending.status == FAILED:
-            print(f"failed: {ending.name}: {ending.reason}", file=sys.stderr)
+        if ending.reason:
+            print(f"{ending.status}: {ending.name}: {ending.reason}", file=sys.stderr)
     if result.record is None:
         print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
@@ -149,7 +148,7 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
     if args.record is not None:
         files.append(_record(result.record, args.record))
     _print(args, result.record, files)
-    return 1 if any(ending.status == FAILED for ending in result.endings) else 0
+    return 1 if any(ending.reason for ending in result.endings) else 0
 
 
 def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> FigureResult:

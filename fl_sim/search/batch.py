@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl_sim.config import RunConfig
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 
-DONE, INTERRUPTED, FAILED = "done", "interrupted", "failed"
+DONE, FAILED = "done", "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Ending:
 
     Attributes:
         name: of the run.
-        status: ``done``, ``interrupted`` or ``failed``.
-        reason: of a failure, in one line.
+        status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
+        reason: of a failure or divergence, in one line.
     """
 
     name: str
@@ -66,7 +66,7 @@ def run_one(name: str, config: RunConfig) -> Ending:
     try:
         if (path / "config.json").exists():
             folder = RunFolder.open(path)
-            if not is_finished(folder):
+            if not folder.finished:
                 folder = simulation.resume(path)
         else:
             folder = simulation.run(config)
@@ -74,13 +74,9 @@ def run_one(name: str, config: RunConfig) -> Ending:
         return Ending(name, INTERRUPTED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         return Ending(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
-    return Ending(name, DONE if is_finished(folder) else INTERRUPTED)
-
-
-def is_finished(folder: RunFolder) -> bool:
-    """Return whether a run has its result and was not interrupted."""
-    result = folder.result
-    return result is not None and result.get("stopped") != "interrupted"
+    if folder.diverged:
+        return Ending(name, DIVERGED, f"in round {folder.last_round}: its model is not finite")
+    return Ending(name, DONE if folder.finished else INTERRUPTED)
 
 
 def _endings(pending: dict[Future[Ending], str]) -> Iterator[Ending]:

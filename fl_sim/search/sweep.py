@@ -29,7 +29,7 @@ from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon, round_up
 from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
-from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
+from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, decode, encode, replace_file
 
 EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
@@ -40,8 +40,8 @@ class Outcome:
 
     Attributes:
         point: the run.
-        status: ``done``, ``interrupted`` or ``failed``.
-        reason: of a failure, in one line.
+        status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
+        reason: of a failure or divergence, in one line.
     """
 
     point: Point
@@ -105,7 +105,8 @@ def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:
 
 def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Write ``table.json`` and ``table.md`` of all finished runs; return the content of the former."""
-    folders = {o.point.name: RunFolder.open(out / "runs" / o.point.name) for o in outcomes if o.status == DONE}
+    ended = [o.point.name for o in outcomes if o.status in (DONE, DIVERGED)]
+    folders = {name: RunFolder.open(out / "runs" / name) for name in ended}
     rows = [_row(sweep, group, folders) for group in _by_settings(outcomes)]
     rows.sort(key=lambda row: (row["mean"] is None, row["mean"] if row["mean"] is not None else 0.0))
     table = {"metric": sweep.metric, "rows": rows, "all_runs": _joint_account(list(folders.values()))}
@@ -138,7 +139,9 @@ def as_markdown(table: dict[str, Any]) -> str:
         cells += [format_epsilon(row[name]) for name in EPSILONS]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", table["all_runs"]["note"]]
-    lines += [f"Failed: {name}: {reason}" for row in table["rows"] for name, reason in row["failed"].items()]
+    for status in (FAILED, DIVERGED):
+        endings = [item for row in table["rows"] for item in row.get(status, {}).items()]
+        lines += [f"{status.capitalize()}: {name}: {reason}" for name, reason in endings]
     return "\n".join(lines) + "\n"
 
 
@@ -152,7 +155,7 @@ def _by_settings(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 def _row(sweep: Sweep, group: Sequence[Outcome], folders: dict[str, RunFolder]) -> dict[str, Any]:
     results = [folders[o.point.name].result or {} for o in group if o.point.name in folders]
     values = [_figure(result, sweep.metric) for result in results]
-    finite = [value for value in values if math.isfinite(value)]
+    finite = values if all(map(math.isfinite, values)) else []  # a mean without the seeds that diverged misleads
     epsilons = [_epsilons(folders[o.point.name]) for o in group if o.point.name in folders]
     plan = results[0].get("plan", {}) if results else {}
     return {
@@ -163,7 +166,7 @@ def _row(sweep: Sweep, group: Sequence[Outcome], folders: dict[str, RunFolder]) 
         "deviation": statistics.stdev(finite) if len(finite) > 1 else None,
         "noise_multiplier": plan.get("noise_multiplier"),
         **{name: max((e[name] for e in epsilons), default=None) for name in EPSILONS},
-        "failed": {o.point.name: o.reason for o in group if o.status == FAILED},
+        **{status: {o.point.name: o.reason for o in group if o.status == status} for status in (FAILED, DIVERGED)},
     }
 
 

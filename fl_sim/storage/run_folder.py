@@ -26,7 +26,7 @@ n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the 
 ``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise every ε is inf. A run
 of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
-result.json has ``stopped`` ("rounds", "epsilon_budget" or "interrupted"), ``plan`` (the fields of
+result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``plan`` (the fields of
 ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
 ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
 ``model_files``
@@ -69,6 +69,9 @@ RESULT_FORMAT = 1
 
 MODEL_FOLDER = "model"
 """Folder of the model in a run folder."""
+
+INTERRUPTED, DIVERGED = "interrupted", "diverged"
+"""Values of ``stopped`` in result.json: the run can be resumed; its model is not finite and it cannot go on."""
 
 _SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -196,6 +199,17 @@ class RunFolder:
             return self._closing
         return _read_json(self.result_file) if self.result_file.exists() else None
 
+    @property
+    def finished(self) -> bool:
+        """Return whether the run has ended for good; an interrupted run can be resumed, a diverged one cannot."""
+        result = self.result
+        return result is not None and result.get("stopped") != INTERRUPTED
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether the run ended because its model was no longer finite."""
+        return (self.result or {}).get("stopped") == DIVERGED
+
     def append_metrics(self, row: Mapping[str, float | int | str | None]) -> None:
         """Append one round's row and sync it to disk; ``row["round"]`` increases (0 is the initial model).
 
@@ -223,6 +237,10 @@ class RunFolder:
         """
         rows, _ = _read_rows(self.metrics_file)
         return pd.DataFrame(rows) if rows else pd.DataFrame({"round": pd.Series(dtype="int64")})
+
+    def measured(self, metric: str) -> list[float]:
+        """Return a metric of every round in which it was measured, in order; NaN where it was not finite."""
+        return [float(row[metric]) for row in _read_rows(self.metrics_file)[0] if row.get(metric) is not None]
 
     def truncate_metrics(self, after_round: int) -> None:
         """Remove the rows after round ``after_round``, which a resumed run computes again."""

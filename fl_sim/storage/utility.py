@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fl_sim.storage.run_folder import RunFolder
@@ -30,8 +31,8 @@ class Utility:
     form: str
 
     def show(self, value: float) -> str:
-        """Return a value as text."""
-        return format(value, self.form)
+        """Return a value as text: "not finite" for the figure of a model that has diverged."""
+        return format(value, self.form) if math.isfinite(value) else "not finite"
 
 
 UTILITIES = {

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Train the model, save it with a record, print the held-out perplexity; return the exit code 0."""
     import json
 
+    from fl_sim.clients.models.finite_scores import has_finite_scores
     from fl_sim.clients.models.language_model import load_model
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
@@ -53,8 +54,13 @@ def run(args: argparse.Namespace) -> int:
     lines = _read_lines(args.text)
     model = load_model(spec, args.seed)
     train, held_out = split_held_out(model.encode(lines), HELD_OUT_SHARE, args.seed)
+    perplexity = _train(model, train, held_out, config)
+    if not has_finite_scores(model):
+        raise ConfigError(
+            f"--learning-rate is {args.learning_rate:g}, at which the model diverged; allowed: a lower one"
+        )
     record = {
-        "perplexity": _train(model, train, held_out, config),
+        "perplexity": perplexity,
         "sentences": len(train),
         "held_out_sentences": len(held_out),
         "text_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),

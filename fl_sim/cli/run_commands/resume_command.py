@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Resume the run in ``DIR``; return the exit code 0, or 130 if it was interrupted again."""
+    """Resume the run in ``DIR``; return the exit code 0, 3 if it diverged, or 130 if it was interrupted."""
     from fl_sim.clients.libraries import load_libraries
 
     load_libraries()

@@ -53,7 +53,7 @@ def _help_of(name: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the configured simulation; return the exit code 0, or 130 if it was interrupted."""
+    """Run the configured simulation; return the exit code 0, 3 if it diverged, or 130 if it was interrupted."""
     from fl_sim.config import RunConfig, add_setting, parse_assignments
 
     overrides = parse_assignments(args.set)

@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.cli.main import EXIT_INTERRUPTED
     from fl_sim.config import ConfigError
-    from fl_sim.search.batch import FAILED, INTERRUPTED
+    from fl_sim.search.batch import FAILED
     from fl_sim.search.sweep import as_markdown, read_table, run_sweep
     from fl_sim.search.sweep_points import Sweep
-    from fl_sim.storage.run_folder import encode
+    from fl_sim.storage.run_folder import INTERRUPTED, encode
 
     if not 1 <= args.jobs <= 1024:
         raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
         def show(outcome: Outcome) -> None:
             progress.update(task, advance=outcome.status != INTERRUPTED, description=outcome.point.name)
-            if outcome.status == FAILED:
-                console.print(f"{outcome.point.name} failed: {outcome.reason}", markup=False, style="yellow")
+            if outcome.reason:
+                console.print(f"{outcome.point.name} {outcome.status}: {outcome.reason}", markup=False, style="yellow")
 
         outcomes = run_sweep(sweep, args.out.expanduser().absolute(), args.jobs, show)
     table = read_table(args.out)

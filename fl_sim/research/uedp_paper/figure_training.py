@@ -41,7 +41,7 @@ from fl_sim.research.uedp_paper.figures import (
     TrainingFigure,
 )
 from fl_sim.search.batch import DONE, FAILED, Ending, run_batch
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import DIVERGED, RunFolder
 from fl_sim.storage.utility import utility_of
 from fl_sim.strategies.registry import load_strategy
 
@@ -155,7 +155,7 @@ def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
     records = []
     for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
         runs = list(group)
-        failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status == FAILED}
+        failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status in (FAILED, DIVERGED)}
         done = [run for run in runs if ended[run.name].status == DONE]
         if done:
             records.append(_panel_record(plan, panel, done, failed))
