@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from fl_sim.data_prep.records import CorpusError, Mention
 from fl_sim.data_prep.taggers.tagger import Tagger
+from fl_sim.stop_signals import follow_parent, stops_deferred
 
 _TEXTS = 256
 _AHEAD = 3
@@ -51,7 +52,8 @@ class ParallelTagger:
         waiting: collections.deque[Future[list[list[tuple[int, int, str]]]]] = collections.deque()
         try:
             while batch := list(itertools.islice(source, _TEXTS)):
-                waiting.append(self._started().submit(_tag, batch))
+                with stops_deferred():
+                    waiting.append(self._started().submit(_tag, batch))
                 if len(waiting) > _AHEAD * self._processes:
                     yield from _mentions(waiting.popleft())
             while waiting:
@@ -65,9 +67,9 @@ class ParallelTagger:
         return self._local.describe()
 
     def close(self) -> None:
-        """Stop the processes; the next text starts others."""
+        """Stop the processes, whatever they are tagging; the next text starts others."""
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            _end(self._pool)
             self._pool = None
 
     def _started(self) -> ProcessPoolExecutor:
@@ -75,12 +77,19 @@ class ParallelTagger:
             # Not by fork: the copy of a process with threads (torch, progress bars) may wait for ever.
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
-            weakref.finalize(self, self._pool.shutdown, cancel_futures=True)
+            weakref.finalize(self, _end, self._pool)
         return self._pool
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(cancel_futures=True)
 
 
 def _start(make: Callable[[], Tagger]) -> None:
     global _tagger
+    follow_parent()
     _tagger = make()
 
 

@@ -26,9 +26,10 @@ from rich.progress import (
 )
 
 from fl_sim.api.runs import Run
-from fl_sim.cli.main import EXIT_DIVERGED, EXIT_INTERRUPTED
+from fl_sim.cli.main import EXIT_DIVERGED
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
+from fl_sim.stop_signals import exit_status
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 
@@ -44,7 +45,8 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         quiet: show no notes and no progress.
 
     Returns:
-        The exit code: 0, 3 if the run diverged, or 130 if it was interrupted (and can be resumed).
+        The exit code: 0, 3 if the run diverged, or 128 and the signal's number if it was interrupted (and can be
+        resumed).
     """
     with ProgressBar(quiet) as bar:
         run = start([bar])
@@ -59,7 +61,7 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         return EXIT_DIVERGED
     if not run.finished:
         print(f"interrupted after round {result['rounds']}; continue with: fl-sim resume {run.path}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return exit_status(result.get("signal") or "SIGINT")
     return 0
 
 

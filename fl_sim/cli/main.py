@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fl_sim import __version__
+from fl_sim.stop_signals import Stopped, exit_status, raising_stops
 
 _CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privacy_commands"
 
@@ -54,7 +55,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 
 EXIT_BAD_INPUT = 2
 EXIT_DIVERGED = 3
-EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 
 _OURS = ("fl_sim",)
@@ -115,14 +115,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb, or print the help screen if there is none.
 
     Returns:
-        The exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 141 the output pipe was closed by its reader.
+        The exit code: 0 done, 2 bad input, 3 diverged, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 the output pipe was
+        closed by its reader.
     """
-    _tolerate_narrow_terminals()
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    if args.verb is None:
-        parser.print_help()
-        return 0
+    program = "fl-sim"
+    try:
+        with raising_stops():
+            _tolerate_narrow_terminals()
+            parser = build_parser()
+            args = parser.parse_args(argv)
+            if args.verb is None:
+                parser.print_help()
+                return 0
+            program = f"fl-sim {args.verb}"
+            return _run(args, program)
+    except KeyboardInterrupt as error:
+        name = error.name if isinstance(error, Stopped) else "SIGINT"
+        words = "interrupted" if name == "SIGINT" else f"interrupted by {name}"
+        print(f"{program}: {'; '.join([words, *_notes(error)])}", file=sys.stderr)
+        return exit_status(name)
+
+
+def _run(args: argparse.Namespace, program: str) -> int:
+    """Run the verb; return the exit code."""
     try:
         code = int(args.command(args))
         sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported in one line
@@ -137,11 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        print(f"fl-sim {args.verb}: {_one_line(error)}", file=sys.stderr)
+        print(f"{program}: {_one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    except KeyboardInterrupt as error:
-        print(f"fl-sim {args.verb}: {'; '.join(['interrupted', *_notes(error)])}", file=sys.stderr)
-        return EXIT_INTERRUPTED
 
 
 def _drop_output() -> None:

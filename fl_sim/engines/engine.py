@@ -76,7 +76,7 @@ class Engine:
         if self._ray is None:
             run_inline(server, client_app, config.nodes or 1)
         else:
-            self._ray.run(server, client_app)
+            self._ray.run(server, client_app, lambda: experiment.stop_signal)
 
 
 def run_inline(server: ServerApp, client: ClientApp, num_nodes: int) -> None:

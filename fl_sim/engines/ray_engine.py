@@ -9,14 +9,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -31,11 +33,14 @@ from fl_sim import plugins
 from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
+from fl_sim.engines.ray_processes import RayProcesses
+from fl_sim.stop_signals import Stopped
 
 # A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
 # Ray itself would hold the work for that worker, forever if its machine is gone and no other has room.
 _RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
 
 PLAIN_WORKERS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -52,6 +57,7 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # it replaces our handlers, and prints the stack of a process that ends
     **PLAIN_WORKERS,
 }
 
@@ -77,43 +83,71 @@ class RayEngine:
         check_engine(engine)
         _stay_local()
         self._engine = engine
-        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._thread = ThreadPoolExecutor(max_workers=1, initializer=_shield_from_hangups)
+        self._thread_id = self._thread.submit(threading.get_ident)
         self._workers = self._thread.submit(_start, engine)
+        self._processes = RayProcesses()
 
-    def run(self, server: ServerApp, client: ClientApp) -> None:
+    def run(self, server: ServerApp, client: ClientApp, stopped_by: Callable[[], str | None] = lambda: None) -> None:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
 
         Args:
             server: the ServerApp.
             client: the ClientApp of every node.
+            stopped_by: returns the name of the signal that asked the run to stop after its round, if any did.
 
         Raises:
             EngineError: if Ray cannot be started or joined, or lacks the CPUs or GPUs of one node.
             GridError: if every node failed in one round.
+            Stopped: if the same signal ended Ray, too, so that the round cannot be finished.
         """
         workers = self._workers.result()
         from flwr.simulation import run_simulation
 
         nodes = self._engine.nodes or len(workers)
         stop = threading.Event()
-        attended = _attended(server, nodes, stop, workers)
+        served = threading.Event()
+
+        def at_end() -> None:
+            self._note_processes()
+            served.set()  # from here on Flower ends Ray itself
+
+        attended = _attended(server, nodes, stop, workers, at_end)
         with _quiet_flower(), _workers_in_pool(workers):
             simulation = self._thread.submit(
                 run_simulation, attended, client, nodes, backend_config=backend_config(self._engine)
             )
+            self._note_processes()
             try:
+                while not wait([simulation], timeout=_LOOK_SECONDS).done:
+                    name = stopped_by()
+                    if name is not None and not served.is_set() and self._processes.server_ended:
+                        raise Stopped(name)
                 simulation.result()
             finally:
                 stop.set()  # Ctrl-C: the server, in a thread of Flower's, stops waiting for replies
                 wait([simulation])
 
     def close(self) -> None:
-        """Shut down a Ray that this engine started, or disconnect from a cluster that it joined."""
-        wait([self._workers])
-        import ray
+        """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
+        started = self._workers.done()
+        while not self._workers.done():
+            _raise_in_thread(self._thread_id.result(), SystemExit)  # once more where code of Ray's ignored it
+            wait([self._workers], timeout=_LOOK_SECONDS)
+        self._note_processes()
+        try:
+            import ray
 
-        ray.shutdown()
+            ray.shutdown()
+        except Exception:
+            if started:  # a Ray that was interrupted may be in any state; its processes are killed below
+                raise
         self._thread.shutdown()
+        self._processes.end()
+
+    def _note_processes(self) -> None:
+        if self._engine.address is None:
+            self._processes.note()
 
 
 def check_engine(engine: EngineConfig) -> None:
@@ -144,7 +178,7 @@ def _knock(address: str) -> None:
 
 def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
     """Return the arguments of ``ray.init``: join the configured cluster, or start Ray on this machine alone."""
-    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
     if engine.address is None:
         return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
     return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment()}}
@@ -258,8 +292,21 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers: Sequence[Any]) -> ServerApp:
-    """Return ``server`` on an :class:`AttendedGrid` around Flower's grid; the workers end with it."""
+def _shield_from_hangups() -> None:
+    """Keep SIGHUP from this thread, and so from the processes of Ray that it starts: a round under way needs them."""
+    if hasattr(signal, "SIGHUP"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
+def _raise_in_thread(thread: int, error: type[BaseException]) -> None:
+    """Raise ``error`` in a thread as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _attended(
+    server: ServerApp, num_nodes: int, stop: threading.Event, workers: Sequence[Any], at_end: Callable[[], None]
+) -> ServerApp:
+    """Return ``server`` on an :class:`AttendedGrid` around Flower's grid; the workers end with it, after ``at_end``."""
     attended = ServerApp()
 
     @attended.main()
@@ -269,6 +316,7 @@ def _attended(server: ServerApp, num_nodes: int, stop: threading.Event, workers:
         try:
             server(AttendedGrid(grid, num_nodes, stop), context)
         finally:
+            at_end()
             for worker in workers:  # even busy ones: Flower would wait for them
                 ray.kill(worker)
 

@@ -1,4 +1,4 @@
-"""Run an experiment on its engine, from the start or from a checkpoint, and stop it gently on Ctrl-C.
+"""Run an experiment on its engine, from the start or from a checkpoint, and stop it gently on Ctrl-C or SIGTERM.
 
 >>> run(RunConfig.from_mapping({"out": "/dev/null/run", "engine.name": "inline"}))
 Traceback (most recent call last):
@@ -8,23 +8,21 @@ fl_sim.storage.run_folder.ResultsError: /dev/null/run: is a file, or lies below 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.experiments.observers import RunObserver
+from fl_sim.stop_signals import Stopped, stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 
 RowCallback = Callable[[Row], None]
 
 _STDERR = 2
-_STOPPING = b"stopping after the round under way; Ctrl-C again stops at once\n"
+_STOPPING = "stopping after the round under way; {} again stops at once\n"
 
 
 def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
@@ -68,14 +66,16 @@ def resume(
 
 
 def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None = None) -> RunFolder:
-    """Run a prepared experiment. The first Ctrl-C stops after the round under way, the second at once.
+    """Run a prepared experiment. Ctrl-C, SIGTERM or SIGHUP stops it after the round under way, a second one at once.
+
+    While the engine starts, or a frozen encoder reads the corpus, the first one stops it at once.
 
     An error that ends the run early gets a note on what is left of it (:meth:`Experiment.abandon`).
     """
     if on_row is not None:
         experiment.row_callbacks.append(on_row)
     try:
-        with _stop_on_interrupt(experiment):
+        with _stop_after_round(experiment):
             engine.run(experiment)
     except BaseException as error:
         experiment.abandon(error)
@@ -84,20 +84,15 @@ def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None =
 
 
 @contextmanager
-def _stop_on_interrupt(experiment: Experiment) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-
-    def request_stop(number: int, frame: FrameType | None) -> None:
-        if experiment.stop_requested:
-            raise KeyboardInterrupt
+def _stop_after_round(experiment: Experiment) -> Iterator[None]:
+    def request_stop(name: str) -> None:
+        if experiment.stop_signal is not None or not experiment.in_rounds:
+            raise Stopped(name)
+        experiment.stop_signal = name
         experiment.stop_requested = True
         with suppress(OSError):
-            os.write(_STDERR, _STOPPING)  # print may not be called where a signal interrupted a print
+            words = _STOPPING.format("Ctrl-C" if name == "SIGINT" else name)
+            os.write(_STDERR, words.encode())  # print may not be called where a signal interrupted a print
 
-    before = signal.signal(signal.SIGINT, request_stop)
-    try:
+    with stops_handled_by(request_stop):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)

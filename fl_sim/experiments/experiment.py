@@ -98,6 +98,9 @@ class Experiment:
         """Functions called with the row of every round; an exception in one of them ends the run."""
         self._observers = observers
         self.stop_requested = False
+        self.stop_signal: str | None = None
+        self.in_rounds = False
+        """Whether a round is under way, so that a stop waits for its end."""
         self._stopping = False
         self._diverged = False
         self._claim = claim
@@ -240,6 +243,7 @@ class Experiment:
                 ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
                 self._held_out = self._held_out.read_by(self._model, self._features.parent, self._observers.on_reading)
             self._round_began = time.monotonic()
+            self.in_rounds = True
             if not self._diverged:  # a run killed after its model diverged has only its result left to write
                 self._strategy.start(
                     grid,
@@ -352,7 +356,8 @@ class Experiment:
         from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
 
         result = {
-            "stopped": self._why_stopped(rounds),
+            "stopped": (stopped := self._why_stopped(rounds)),
+            **({"signal": self.stop_signal} if stopped == INTERRUPTED and self.stop_signal else {}),
             "rounds": rounds,
             "plan": self.planned.plan.record(),
             "corpus": {

@@ -13,6 +13,7 @@ from fl_sim.storage.run_folder import RunFolder, replace_file
 
 
 def present(run: RunFolder) -> None:
-    """Write ``summary.txt`` and the plots of ``run``, replacing older ones."""
+    """Write ``summary.txt`` and the plots of ``run``, replacing older ones; no plots of an interrupted run."""
     replace_file(run.summary_file, report.summary(run).encode())
-    plots.write_run_plots(run)
+    if run.finished:
+        plots.write_run_plots(run)

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return exit code 0, 1 if a run failed or nothing could be made, 130 if it was interrupted."""
+    """Run the command; return exit code 0, 1 if a run failed or nothing could be made, 128 + n by signal n."""
     from fl_sim.config import ConfigError
 
     actions = [bool(args.list), args.readme is not None, args.figure is not None]
@@ -90,7 +90,6 @@ def _readme(folder: Path, as_json: bool) -> int:
 
 
 def _make(args: argparse.Namespace) -> int:
-    from fl_sim.cli.main import EXIT_INTERRUPTED
     from fl_sim.config import ConfigError
     from fl_sim.research.uedp_paper.figures import find_figure
 
@@ -103,7 +102,7 @@ def _make(args: argparse.Namespace) -> int:
     codes = []
     for name, path in find_figure(args.figure).items():
         codes.append(_make_one(args, name, path))
-        if codes[-1] == EXIT_INTERRUPTED:
+        if codes[-1] > 1:  # interrupted
             break
     return max(codes)
 
@@ -130,14 +129,14 @@ def _make_table(args: argparse.Namespace) -> int:
 
 
 def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
-    from fl_sim.cli.main import EXIT_INTERRUPTED
+    from fl_sim.stop_signals import exit_status
 
     result = _make_with_progress(args, name, path)
     for part, reason in result.skipped.items():
         print(f"left out: {part}: {reason}", file=sys.stderr)
-    if result.interrupted:
+    if result.interrupted_by is not None:
         print("interrupted; the same command resumes", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return exit_status(result.interrupted_by)
     for ending in result.endings:
         if ending.reason:
             print(f"{ending.status}: {ending.name}: {ending.reason}", file=sys.stderr)

@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fl_sim.config import RunConfig
+from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 
 DONE, FAILED = "done", "failed"
@@ -27,7 +30,7 @@ class Ending:
     Attributes:
         name: of the run.
         status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
-        reason: of a failure or divergence, in one line.
+        reason: of a failure or divergence, in one line; the name of the signal that interrupted.
     """
 
     name: str
@@ -39,7 +42,7 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
     """Run the unfinished runs of ``configs``, each in the folder of its ``out``; yield how each ended, as it ends.
 
     A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
-    others. Ctrl-C ends each running run after its round and starts no other.
+    others. Ctrl-C, SIGTERM and SIGHUP end each running run after its round and start no other.
 
     Args:
         configs: the runs by name.
@@ -53,9 +56,10 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
                 return
         return
     # Spawned, not forked: torch's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _one_thread) as pool:
-        pending = {pool.submit(run_one, name, config): name for name, config in configs.items()}
-        yield from _endings(pending)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare_worker) as pool:
+        with stops_deferred():
+            pending = {pool.submit(_run_in_worker, name, config): name for name, config in configs.items()}
+        yield from _endings(pending, pool)
 
 
 def run_one(name: str, config: RunConfig) -> Ending:
@@ -70,20 +74,30 @@ def run_one(name: str, config: RunConfig) -> Ending:
                 folder = simulation.resume(path)
         else:
             folder = simulation.run(config)
-    except KeyboardInterrupt:
-        return Ending(name, INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return Ending(name, INTERRUPTED, error.name if isinstance(error, Stopped) else "SIGINT")
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         return Ending(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
     if folder.diverged:
         return Ending(name, DIVERGED, f"in round {folder.last_round}: its model is not finite")
-    return Ending(name, DONE if folder.finished else INTERRUPTED)
+    if not folder.finished:
+        return Ending(name, INTERRUPTED, (folder.result or {}).get("signal") or "SIGINT")
+    return Ending(name, DONE)
 
 
-def _endings(pending: dict[Future[Ending], str]) -> Iterator[Ending]:
+def _endings(pending: dict[Future[Ending], str], pool: ProcessPoolExecutor) -> Iterator[Ending]:
     """Yield the endings in order of time; after an interrupted one start no further run, but let running rounds end."""
-    # The workers receive Ctrl-C, too, and stop by themselves.
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
+
+    received: list[str] = []
+
+    def pass_on(name: str) -> None:
+        """Stop the workers, which may have received the signal, too: they take the second for an echo."""
+        received.append(name)
+        for process in list(pool._processes.values()):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.Signals[name if name != "SIGINT" else "SIGTERM"])
+
+    with stops_handled_by(pass_on):
         for future in as_completed(pending):
             if future.cancelled():
                 continue
@@ -92,14 +106,28 @@ def _endings(pending: dict[Future[Ending], str]) -> Iterator[Ending]:
             except BrokenProcessPool:
                 ending = Ending(pending[future], FAILED, "its process was killed; start the same again")
             if ending.status == INTERRUPTED:
+                ending = replace(ending, reason=(received or [ending.reason])[0])
                 for other in pending:
                     other.cancel()
             yield ending
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
-def _one_thread() -> None:
+_stopped_by: list[str] = []
+"""The signals that stopped this worker: calls that wait in its queue cannot be cancelled from outside."""
+
+
+def _prepare_worker() -> None:
+    follow_parent(_stopped_by.append)
     import torch
 
     torch.set_num_threads(1)
+
+
+def _run_in_worker(name: str, config: RunConfig) -> Ending:
+    if _stopped_by:
+        return Ending(name, INTERRUPTED, _stopped_by[0])
+    with raising_stops():
+        ending = run_one(name, config)
+    if ending.status == INTERRUPTED:
+        _stopped_by.append(ending.reason)
+    return ending

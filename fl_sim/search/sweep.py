@@ -41,7 +41,7 @@ class Outcome:
     Attributes:
         point: the run.
         status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
-        reason: of a failure or divergence, in one line.
+        reason: of a failure or divergence, in one line; the name of the signal that interrupted.
     """
 
     point: Point

@@ -26,7 +26,8 @@ n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the 
 ``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise every ε is inf. A run
 of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
-result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``plan`` (the fields of
+result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
+that interrupted the run), ``plan`` (the fields of
 ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
 ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
 ``model_files``

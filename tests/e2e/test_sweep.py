@@ -148,7 +148,7 @@ def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes do one run each, because their imports take most of the time."""
-    monkeypatch.setattr("fl_sim.search.batch._one_thread", without_plots.start)
+    monkeypatch.setattr("fl_sim.search.batch._prepare_worker", without_plots.start)
     sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
     run_sweep(sweep, tmp_path / "two", jobs=2)
     one, two = (

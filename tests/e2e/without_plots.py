@@ -7,7 +7,7 @@ import types
 
 from fl_sim.search import batch
 
-_start = batch._one_thread
+_start = batch._prepare_worker
 
 
 def start() -> None:

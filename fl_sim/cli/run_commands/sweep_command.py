@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the sweep; return the exit code 0, 1 if a run failed, or 130 if it was interrupted."""
+    """Run the sweep; return the exit code 0, 1 if a run failed, or 128 + n if signal n interrupted it."""
     import json
     import sys
 
@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     from rich.markdown import Markdown
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from fl_sim.cli.main import EXIT_INTERRUPTED
     from fl_sim.config import ConfigError
     from fl_sim.search.batch import FAILED
     from fl_sim.search.sweep import as_markdown, read_table, run_sweep
     from fl_sim.search.sweep_points import Sweep
+    from fl_sim.stop_signals import exit_status
     from fl_sim.storage.run_folder import INTERRUPTED, encode
 
     if not 1 <= args.jobs <= 1024:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
         def show(outcome: Outcome) -> None:
             progress.update(task, advance=outcome.status != INTERRUPTED, description=outcome.point.name)
-            if outcome.reason:
+            if outcome.reason and outcome.status != INTERRUPTED:
                 console.print(f"{outcome.point.name} {outcome.status}: {outcome.reason}", markup=False, style="yellow")
 
         outcomes = run_sweep(sweep, args.out.expanduser().absolute(), args.jobs, show)
@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         Console().print(Markdown(as_markdown(table)))
     else:
         print(as_markdown(table), end="")
-    if any(outcome.status == INTERRUPTED for outcome in outcomes):
-        print(f"interrupted; continue with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    for outcome in outcomes:
+        if outcome.status == INTERRUPTED:
+            print(f"interrupted; continue with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)
+            return exit_status(outcome.reason)
     return 1 if any(outcome.status == FAILED for outcome in outcomes) else 0

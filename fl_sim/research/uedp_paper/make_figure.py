@@ -85,9 +85,9 @@ class FigureResult:
     files: tuple[Path, ...] = ()
 
     @property
-    def interrupted(self) -> bool:
-        """Return whether a run was interrupted, so that the same job resumes."""
-        return any(ending.status == INTERRUPTED for ending in self.endings)
+    def interrupted_by(self) -> str | None:
+        """Return the name of the signal that interrupted a run, so that the same job resumes; None if none was."""
+        return next((ending.reason for ending in self.endings if ending.status == INTERRUPTED), None)
 
 
 def make_figure(making: FigureJob) -> FigureResult:

@@ -1,0 +1,264 @@
+"""SIGTERM and SIGHUP end a command as Ctrl-C does: at its round, at start-up, on Ray, and in a preparation."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_sim.experiments.experiment
+from fl_sim import stop_signals
+from fl_sim.cli.main import main
+from fl_sim.data_prep.split_writer import SplitWriter
+from fl_sim.engines import simulation
+from fl_sim.search.batch import INTERRUPTED, run_batch
+from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.run_folder import RunFolder
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
+from tests.e2e.small_runs import (
+    QUICK_TO_LOAD,
+    command_line,
+    configuration,
+    measured,
+    model_of,
+    settings,
+    small_corpus,
+)
+
+STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+
+
+@pytest.fixture
+def no_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count every signal, however soon after another."""
+    monkeypatch.setattr(stop_signals, "_ECHO_SECONDS", 0.0)
+
+
+def raise_after(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, *names: str) -> None:
+    """Make ``owner.method`` raise signals after its first call."""
+    original, left = getattr(owner, method), list(names)
+
+    def raising(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        while left:
+            signal.raise_signal(signal.Signals[left.pop(0)])
+        return result
+
+    monkeypatch.setattr(owner, method, raising)
+
+
+@pytest.mark.parametrize("name", STATUS)
+def test_a_run_stops_after_its_round_and_resumes_to_the_same_end(
+    name: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        raise_after(patched, Checkpoint, "write", name)
+        words = ["run", "--quiet", "--json", *command_line(settings(corpus, out, rounds=4, **QUICK_TO_LOAD))]
+        assert main(words) == STATUS[name]
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert (result["stopped"], result["rounds"], result["signal"]) == ("interrupted", 1, name)
+    assert printed.err == f"interrupted after round 1; continue with: fl-sim resume {out}\n"
+    assert not (out / "encoded").exists()
+    resumed = simulation.resume(out)
+    assert (resumed.result or {})["stopped"] == "rounds"
+    assert "signal" not in (resumed.result or {})
+    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, **QUICK_TO_LOAD))
+    assert measured(resumed) == measured(whole)
+    assert np.array_equal(model_of(resumed), model_of(whole))
+
+
+@pytest.mark.parametrize("name", STATUS)
+def test_a_second_signal_stops_at_once(
+    name: str, corpus: Path, tmp_path: Path, no_plots: None, no_echo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    raise_after(monkeypatch, Checkpoint, "write", "SIGHUP", name)
+    assert main(["run", "--quiet", *command_line(settings(corpus, out, rounds=4, **QUICK_TO_LOAD))]) == STATUS[name]
+    assert RunFolder.open(out).result is None
+    assert not (out / "encoded").exists()
+
+
+def test_a_terminal_that_hangs_up_twice_is_one_stop(
+    corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raise_after(monkeypatch, Checkpoint, "write", "SIGHUP", "SIGHUP", "SIGTERM")
+    run = simulation.run(configuration(corpus, tmp_path / "run", rounds=4, **QUICK_TO_LOAD))
+    assert (run.result or {})["stopped"] == "interrupted"
+
+
+@pytest.mark.parametrize("name", STATUS)
+def test_a_run_that_is_stopped_at_its_start_leaves_nothing(
+    name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    raise_after(monkeypatch, fl_sim.experiments.experiment, "encode_split", name)
+    out = tmp_path / "runs" / "first"
+    assert main(["run", "--quiet", *command_line(settings(corpus, out, **QUICK_TO_LOAD))]) == STATUS[name]
+    words = "interrupted" if name == "SIGINT" else f"interrupted by {name}"
+    assert capsys.readouterr().err == f"fl-sim run: {words}\n"
+    assert not out.parent.exists()
+
+
+@pytest.mark.parametrize("name", STATUS)
+def test_a_preparation_that_is_stopped_leaves_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"user": "ann", "text": "Ada left."}\n' * 3)
+    raise_after(monkeypatch, SplitWriter, "add", name)
+    columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
+    assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """As ``nohup`` starts a command."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with raising_stops():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_handlers_are_as_before_after_the_block() -> None:
+    before = [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS]
+    with stops_handled_by(lambda name: None):
+        assert signal.getsignal(signal.SIGTERM) not in before
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] == before
+
+
+def test_a_batch_tells_which_signal_interrupted_it(
+    corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raise_after(monkeypatch, Checkpoint, "write", "SIGTERM")
+    runs = {name: configuration(corpus, tmp_path / name, rounds=3, **QUICK_TO_LOAD) for name in ("one", "two")}
+    (ending,) = run_batch(runs)
+    assert (ending.name, ending.status, ending.reason) == ("one", INTERRUPTED, "SIGTERM")
+
+
+def test_ctrl_c_before_anything_is_parsed_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def interrupted() -> None:
+        raise Stopped("SIGHUP")
+
+    monkeypatch.setattr("fl_sim.cli.main.build_parser", interrupted)
+    assert main(["run"]) == 129
+    assert capsys.readouterr().err == "fl-sim: interrupted by SIGHUP\n"
+
+
+# Real processes
+
+
+@pytest.fixture
+def command(place: Path) -> Iterator[Any]:
+    """Start ``fl-sim`` in ``place``, in a session of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        with (place / "stderr").open("wb") as errors:
+            program = [sys.executable, "-m", "fl_sim.cli.main", *words]
+            started.append(subprocess.Popen(program, cwd=place, stdout=errors, stderr=errors, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(process: subprocess.Popen[bytes], place: Path, pattern: str, number: int = 1) -> None:
+    """Wait until that many files match ``pattern``, or that many processes run in ``place`` if it is empty."""
+    deadline = time.monotonic() + 120
+    while len(list(place.glob(pattern)) if pattern else processes_in(place)) < number:
+        assert process.poll() is None, (place / "stderr").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ray_run(corpus: Path) -> list[str]:
+    on_ray = {"engine__name": "ray", "engine__nodes": 2, "engine__num_cpus": 2, "rounds": 1000, "checkpoint_every": 1}
+    return ["run", "--quiet", *command_line(settings(corpus, Path("run"), **on_ray, **QUICK_TO_LOAD))]
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path, place: Path, command: Any) -> None:
+    """A closing terminal hangs up the whole group, Ray's processes included; a SIGTERM then is an echo."""
+    process, name = command(*ray_run(corpus)), "SIGHUP"
+    wait_for(process, place, "run/checkpoint/latest.safetensors")
+    os.killpg(process.pid, signal.SIGHUP)
+    process.terminate()
+    assert process.wait(60) == STATUS[name]
+    assert wait_until_none_in(place, 5) == {}
+    printed = (place / "stderr").read_text()
+    assert printed.startswith(f"stopping after the round under way; {name} again stops at once\n")
+    assert "received at time" not in printed
+    assert "interrupted after round" in printed
+    assert not (place / "run" / "encoded").exists()
+    assert (RunFolder.open(place / "run").result or {})["signal"] == name
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, place: Path, command: Any) -> None:
+    process = command(*ray_run(corpus))
+    wait_for(process, place, "", 4)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert wait_until_none_in(place, 5) == {}
+    printed = (place / "stderr").read_text()
+    assert printed.startswith("fl-sim run: interrupted by SIGTERM")
+    assert printed.count("\n") == 1
+    assert not (place / "run").exists()
+
+
+@pytest.mark.slow
+@needs_proc
+def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> None:
+    rows = ('{"user": "ann", "text": "Ada Smith left London on Monday."}\n') * 100_000
+    (place / "rows.jsonl").write_text(rows)
+    columns = ["--source", "rows.jsonl", "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
+    process = command("prepare", "jsonl", *columns, "--processes", "2", "--out", "corpus")
+    wait_for(process, place, "", 4)  # two that tag, and the standard library's tracker
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(30) == 129
+    assert wait_until_none_in(place, 5) == {}
+    assert (place / "stderr").read_text() == "fl-sim prepare: interrupted by SIGHUP\n"
+    assert not list(place.glob("*corpus*"))
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_sweep_passes_the_signal_on_to_its_runs(corpus: Path, place: Path, command: Any) -> None:
+    given = settings(corpus, place, rounds=1000, **QUICK_TO_LOAD)
+    del given["out"]
+    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in given.items()]
+    grid = '[grid]\n"privacy.user_cap" = [1.0, 2.0, 3.0]\n'
+    (place / "sweep.toml").write_text("\n".join([grid, "[set]", *lines]))
+    process = command("sweep", "sweep.toml", "--out", "sweep", "--jobs", "2", "--quiet")
+    wait_for(process, place, "sweep/runs/*/checkpoint/*.safetensors", 2)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert wait_until_none_in(place, 5) == {}
+    assert "interrupted; continue with" in (place / "stderr").read_text()
+    results = [RunFolder.open(folder).result or {} for folder in (place / "sweep" / "runs").iterdir()]
+    assert [result["stopped"] for result in results] == ["interrupted"] * 2
