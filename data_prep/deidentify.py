@@ -30,6 +30,7 @@ from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category, category_of
+from fl_sim.private_files import owner_only
 
 MODES = ("category", "remove", "surrogate")
 EMPTY = "[EMPTY]"
@@ -74,6 +75,7 @@ class Tally:
     names_still_there: int = 0
 
 
+@owner_only()
 def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Corpus, Tally]:
     """Write ``corpus`` without its entities to the folder ``out``, and open it.
 

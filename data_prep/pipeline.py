@@ -30,6 +30,7 @@ from fl_sim.data_prep.store.manifest import MANIFEST_FILE
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
+from fl_sim.private_files import owner_only
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Passes the sentences on, and shows progress."""
@@ -50,6 +51,7 @@ class PreparedCorpus:
     reused: int = 0
 
 
+@owner_only()
 def prepare(
     raw: RawCorpus,
     out: Path,
@@ -97,6 +99,7 @@ def prepare(
     return PreparedCorpus(corpus, reused=store.reused)
 
 
+@owner_only()
 def append(
     raw: RawCorpus,
     out: Path,

@@ -25,6 +25,7 @@ from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import part_folder
 from fl_sim.data_prep.store.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
+from fl_sim.private_files import owner_only
 
 __all__ = ["Corpus", "append_corpus", "write_corpus"]
 
@@ -36,6 +37,7 @@ _TRAIN = "train"
 _SCRATCH = "scratch"
 
 
+@owner_only()
 def write_corpus(
     sentences: Iterable[Sentence],
     out: Path,
@@ -96,6 +98,7 @@ def write_corpus(
     return Corpus.open(out)
 
 
+@owner_only()
 def append_corpus(
     corpus: Corpus,
     sentences: Iterable[Sentence],

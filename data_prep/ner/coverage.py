@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import comparable
+from fl_sim.private_files import owner_only
 
 COVERAGE_FILE = "coverage.json"
 
@@ -78,6 +79,7 @@ class Evaluation(_Strict):
     resamples: int = Field(ge=1)
     seed: int
 
+    @owner_only()
     def write(self, path: Path) -> None:
         """Write to the file ``path``, atomically."""
         scratch = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")

@@ -16,6 +16,7 @@ from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.experiments.observers import RunObserver
+from fl_sim.private_files import owner_only
 from fl_sim.stop_signals import Stopped, stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 
@@ -25,6 +26,7 @@ _STDERR = 2
 _STOPPING = "stopping after the round under way; {} again stops at once\n"
 
 
+@owner_only()  # also of Ray's own files, which hold messages of nodes
 def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
     """Run a configuration from its first round to its end.
 
@@ -44,6 +46,7 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
         return execute(Experiment.create(config, engine.start, observers), engine, on_row)
 
 
+@owner_only()
 def resume(
     folder: str | Path,
     on_row: RowCallback | None = None,

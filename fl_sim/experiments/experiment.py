@@ -50,6 +50,7 @@ from fl_sim.experiments.run_inputs import (
 )
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
+from fl_sim.private_files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.anchor import NONE as NO_ANCHOR
 from fl_sim.storage.anchor import Anchor
@@ -118,6 +119,7 @@ class Experiment:
         self._round_began = time.monotonic()
 
     @classmethod
+    @owner_only()
     def create(
         cls,
         config: RunConfig,
@@ -146,6 +148,7 @@ class Experiment:
             raise
 
     @classmethod
+    @owner_only()
     def resume(
         cls,
         path: str | Path,
@@ -170,6 +173,7 @@ class Experiment:
         folder = RunFolder.open(Path(path).absolute())
         claim = RunClaim.hold(folder.path)
         try:
+            close_to_others(folder.path)
             return cls._resumed(folder, claim, when_planned, observers, anchor)
         except BaseException:
             shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
@@ -235,6 +239,7 @@ class Experiment:
         experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
         return experiment
 
+    @owner_only()
     def execute(self, grid: Grid) -> None:
         """Run the remaining rounds on ``grid`` and finish the run folder."""
         try:

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_sim.private_files import owner_only
+
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig
 
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument("--out", type=Path, metavar="FILE", help="where to write the table, JSON")
 
 
+@owner_only()
 def run(args: argparse.Namespace) -> int:
     """Run the experiment or make the table; return exit code 0."""
     return _run_one(args) if args.what == "run" else _reproduce(args)

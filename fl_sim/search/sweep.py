@@ -27,6 +27,7 @@ from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon, round_up
+from fl_sim.private_files import owner_only
 from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, decode, encode, replace_file
@@ -49,6 +50,7 @@ class Outcome:
     reason: str = ""
 
 
+@owner_only()
 def run_sweep(
     sweep: Sweep, out: Path, jobs: int = 1, observe: Callable[[Outcome], None] = lambda _: None
 ) -> list[Outcome]:
