@@ -11,6 +11,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
@@ -73,7 +74,10 @@ def test_a_copy_that_is_resumed_after_another_is_refused(corpus: Path, tmp_path:
     assert simulation.resume(one).result is not None
     (file,) = state.glob("fl-sim/anchors/*.json")
     assert json.loads(file.read_text())["entries"] == ROUNDS
-    refused(other, "is an older copy of the run, or another copy went on: .* knows of 5 releases")
+    message = "is an older copy of the run, or another copy went on: .* knows of 5 releases"
+    refused(other, message)
+    with pytest.raises(LedgerError, match=message):  # before an engine starts
+        Experiment.resume(other)
 
 
 def test_an_older_copy_put_back_is_refused(corpus: Path, tmp_path: Path) -> None:
