@@ -19,6 +19,7 @@ from rich.table import Table
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import EntityContributions
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
+from fl_sim.formats import table_cell
 
 CONTRIBUTIONS_ARE_PRIVATE = (
     "The contribution bounds of entities are private data themselves: they are for the owner of this simulation, "
@@ -79,7 +80,8 @@ def _bad_text(corpus: Corpus) -> dict[str, int]:
 def stats_table(stats: dict[str, Any]) -> Table:
     """Return the statistics of :func:`corpus_stats` as a table, one column per split."""
     splits = stats["splits"]
-    table = Table(title=f"corpus {stats['name']}", caption=f"{_THREE_FIGURES}\n{stats['note']}", caption_justify="left")
+    caption = f"{_THREE_FIGURES}\n{stats['note']}"
+    table = Table(title=f"corpus {table_cell(stats['name'])}", caption=caption, caption_justify="left")
     table.add_column("", no_wrap=True)
     for split in splits:
         table.add_column(split, justify="right")
@@ -91,7 +93,7 @@ def stats_table(stats: dict[str, Any]) -> Table:
     row("users", "users")
     row("sentences", "sentences")
     for label in types:
-        row(f"  with {label}", "sentences_by_type", label)
+        row(f"  with {table_cell(label)}", "sentences_by_type", label)
     row("  with any entity (sensitive)", "sensitive_sentences")
     row("  with none (extended set)", "extended_set")
     row("tokens (by white space)", "tokens")

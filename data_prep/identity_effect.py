@@ -16,6 +16,7 @@ from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.formats import table_cell
 
 _QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
@@ -65,7 +66,8 @@ def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> T
     caption = (
         f"Three figures in a row are the median, the 95th percentile and the maximum.\n{CONTRIBUTIONS_ARE_PRIVATE}"
     )
-    table = Table(title=f"corpus {corpus}, split {split}", caption=caption, caption_justify="left")
+    title = f"corpus {table_cell(corpus)}, split {table_cell(split)}"
+    table = Table(title=title, caption=caption, caption_justify="left")
     table.add_column("identity", no_wrap=True)
     for name in ("entities", "users per entity", "sentences per entity", "most in one user"):
         table.add_column(name, justify="right")

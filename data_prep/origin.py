@@ -63,7 +63,11 @@ class Origin:
             marking: how its sentences are marked.
             identity: which mentions are the same entity.
             seen_in: folders that may remember checksums (:meth:`remember`).
+
+        Raises:
+            CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md).
         """
+        raw.check_sources()
         remembered = {stamp: sha256 for folder in seen_in for stamp, sha256 in _remembered(folder)}
         sources, files = {}, {}
         for name, path in raw.sources.items():

@@ -168,6 +168,7 @@ def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, An
         "sought_labels": marking.labels,
         "tools": raw.tools,
         "notes": raw.reading.notes,
+        "limits": raw.reading.limits,
         "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
     }
 

@@ -25,6 +25,7 @@ from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import part_folder
 from fl_sim.data_prep.store.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
+from fl_sim.data_prep.store.source_limits import SourceLimits
 from fl_sim.private_files import owner_only
 
 __all__ = ["Corpus", "append_corpus", "write_corpus"]
@@ -51,6 +52,7 @@ def write_corpus(
     notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     rewrite: Rewrite | None = None,
+    limits: SourceLimits | None = None,
     needs_entities: bool = True,
     replace: bool = False,
 ) -> Corpus:
@@ -72,6 +74,7 @@ def write_corpus(
         notes: counts of bad text, for the manifest; read after the last sentence.
         identity: which mentions are the same entity.
         rewrite: changes the text after the entities are identified.
+        limits: of the number of splits, classes and labels; by default those of a source.
         needs_entities: whether a train split without entities is an error.
         replace: whether to replace what is at ``out`` once everything is written.
 
@@ -80,7 +83,7 @@ def write_corpus(
             two users in it, or no entity in it.
     """
     with folder_appearing_at(out, replace=replace) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None)
+        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None, limits)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         _finish(
@@ -113,6 +116,7 @@ def append_corpus(
     notes: Mapping[str, int] | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     rewrite: Rewrite | None = None,
+    limits: SourceLimits | None = None,
 ) -> Corpus:
     """Append ``sentences`` to ``corpus`` as a part of its own, and open the result; no existing file changes.
 
@@ -132,6 +136,7 @@ def append_corpus(
         notes: see there.
         identity: that of the corpus.
         rewrite: see there.
+        limits: see there.
 
     Raises:
         CorpusError: there is no sentence, ``identity`` is not the corpus's, ``joined_at`` is before the last part's, or
@@ -143,7 +148,7 @@ def append_corpus(
     if corpus.manifest.settings.get("identity") != identity.manifest_settings():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, corpus.known_ids)
+        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, corpus.known_ids, limits)
         if not writers:
             raise CorpusError("there is no sentence to append")
         _check_users_stay(corpus, writers)
@@ -180,9 +185,13 @@ def _nonzero(notes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _collect(
-    sentences: Iterable[tuple[Sentence, Iterable[Entity]]], folder: Path, known: Callable[[str], KnownIds | None]
+    sentences: Iterable[tuple[Sentence, Iterable[Entity]]],
+    folder: Path,
+    known: Callable[[str], KnownIds | None],
+    limits: SourceLimits | None,
 ) -> dict[str, SplitWriter]:
     """Return a writer per split with its sentences, which are buffered in a folder inside ``folder``."""
+    limits = limits or SourceLimits()
     scratch = folder / _SCRATCH
     scratch.mkdir()
     writers: dict[str, SplitWriter] = {}
@@ -190,7 +199,8 @@ def _collect(
         writer = writers.get(sentence.split)
         if writer is None:
             split = _checked_split(sentence.split)
-            writer = writers[split] = SplitWriter(split, scratch, known(split))
+            writer = writers[split] = SplitWriter(split, scratch, known(split), limits)
+            limits.check_splits(len(writers))
         writer.add(sentence, entities)
     return writers
 

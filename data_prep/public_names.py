@@ -25,6 +25,7 @@ from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.input_files import read_bytes
 
 SHIPPED = "shipped"
 """The name of the list that ships: places and software (data_prep/names/README.md)."""
@@ -157,7 +158,7 @@ def _weights_by_key(path: Path, identity: Identity) -> dict[str, float]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of every line but blank ones and comments, which begin with # and have no tab."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 (byte {error.start}); allowed: UTF-8 text") from error
     for number, line in enumerate(text.split("\n"), start=1):

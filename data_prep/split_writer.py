@@ -30,6 +30,7 @@ from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
 from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, table_file
 from fl_sim.data_prep.store.manifest import SplitCounts
 from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
+from fl_sim.data_prep.store.source_limits import SourceLimits
 
 _ROWS_PER_BATCH = 65_536
 _CHARACTERS_PER_BATCH = 1 << 25
@@ -76,15 +77,19 @@ class SplitWriter:
         targets: class → number, in the order of first appearance.
     """
 
-    def __init__(self, split: str, scratch: Path, known: KnownIds | None = None) -> None:
+    def __init__(
+        self, split: str, scratch: Path, known: KnownIds | None = None, limits: SourceLimits | None = None
+    ) -> None:
         """Start without sentences.
 
         Args:
             split: its name.
             scratch: a folder for the rows to wait in.
             known: the ids of the corpus to append to.
+            limits: of the number of classes and labels; by default those of a source.
         """
         self.split = split
+        self._limits = limits or SourceLimits()
         self.targets: dict[str, int] = {}
         self._known = known
         self._users = dict(known.users) if known else {}
@@ -121,7 +126,7 @@ class SplitWriter:
         return list(self._labels)
 
     def add(self, sentence: Sentence, entities: Iterable[Entity]) -> None:
-        """Add a sentence that counts as mentioning ``entities``."""
+        """Add a sentence that counts as mentioning ``entities``; raise :class:`CorpusError` for too many classes."""
         batch = self._batch
         user = self._users.setdefault(sentence.user, len(self._users))
         ids = {self._entity_id(key, label) for key, label in entities}
@@ -138,6 +143,7 @@ class SplitWriter:
             batch.ends.append(mention.end)
             batch.labels.append(mention.label)
         batch.characters += len(sentence.text)
+        self._limits.check_kinds("classes", len(self.targets))
         if len(batch.text) == _ROWS_PER_BATCH or batch.characters > _CHARACTERS_PER_BATCH:
             self._pack()
 
@@ -145,7 +151,8 @@ class SplitWriter:
         """Write tables and index, targets as positions in ``classes``; return the counts that the sentences add."""
         self._pack()
         self._spill.close()
-        positions = np.array([*(classes.index(target) for target in self.targets), -1], dtype=np.int32)
+        position_of = {name: position for position, name in enumerate(classes)}
+        positions = np.array([*(position_of[target] for target in self.targets), -1], dtype=np.int32)
         with pq.ParquetWriter(folder / table_file(self.split, "sentences"), SENTENCES, **_PARQUET) as file:
             rows = self._rows(file, positions)
             ownership = write_index(folder, self.split, self._sentences_per_user(), rows, self.entities)
@@ -166,6 +173,7 @@ class SplitWriter:
         bit = self._labels.get(label)
         if bit is None:
             bit = self._labels[label] = 1 << len(self._labels)
+            self._limits.check_kinds("labels of entities", len(self._labels))
         if number == len(self._labels_of):
             self._labels_of.append(bit)
         else:

@@ -38,6 +38,7 @@ from fl_sim import config_keys
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
+from fl_sim.input_files import read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import Clipping
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
@@ -47,7 +48,7 @@ from fl_sim.strategies.local_training import LocalTrainingConfig
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
-from fl_sim.strategies.primitives.limits import PrivacyError, is_rate
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_RATE, PrivacyError, is_rate
 from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
 
 
@@ -57,7 +58,7 @@ def _rate(value: float) -> float:
     return value
 
 
-Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": 1})]
+Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"minimum": SMALLEST_RATE, "maximum": 1})]
 Epsilon = Annotated[float, Field(gt=0)]
 UserSampling = Literal["poisson", "random_allocation"]
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
@@ -121,7 +122,7 @@ class PrivacyConfig(_Section):
     q_s: Rate | None = Field(None, description="the probability that a sentence is sampled in a round; 1 in user_level")
     clip_norm: float | None = Field(
         None,
-        gt=0,
+        ge=SMALLEST_CLIP,
         le=1e6,
         description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level, published: β)",
     )
@@ -193,7 +194,7 @@ class PrivacyConfig(_Section):
         description="the ε of target_epsilon and epsilon_budget: that of any user, or of any user with any entity",
     )
     epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ at which every ε is stated; below 1/N")
+    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="δ at which every ε is stated; below 1/N")
     public_names: Text | None = Field(
         None,
         description="a file with a name on each line, made from public text, or `shipped`: entities that are declared "
@@ -466,7 +467,7 @@ def run_keys() -> dict[str, Key]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file; raise ConfigError with the file and the position of a mistake."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_bytes(path).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 (byte {error.start + 1}); allowed: a TOML file in UTF-8") from error
     except OSError as error:

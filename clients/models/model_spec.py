@@ -43,6 +43,7 @@ class ModelSpec(BaseModel):
         drop_hidden: the same for the states between two layers.
         drop_output: the same for the last layer's output.
         drop_weight: rate at which hidden-to-hidden weights are dropped, the same for all sentences of a round.
+        max_layers: the deepest model that is built; a configuration of more layers is refused.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
         precision: of a transformer's training: ``float32``, or ``bfloat16`` for its matrix products (on a GPU);
             parameters, norms, sums and held-out utility are float32 either way.
@@ -70,6 +71,7 @@ class ModelSpec(BaseModel):
     drop_hidden: float = Field(default=0.3, ge=0, lt=1)
     drop_output: float = Field(default=0.5, ge=0, lt=1)
     drop_weight: float = Field(default=0.3, ge=0, lt=1)
+    max_layers: int = Field(default=256, ge=1, le=10**6)
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     precision: Literal["float32", "bfloat16"] = "float32"
     tokenizer: str | None = None

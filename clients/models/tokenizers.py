@@ -75,7 +75,7 @@ def _named(name: str) -> Any:
         return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
     except ModelError:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.readers.tables import RowLines
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
@@ -30,7 +31,6 @@ _SPLITS = {"train": ("train", "train_partial"), "test": ("test",)}
 _SUFFIXES = (".csv", ".csv.xz", ".csv.gz")
 _HEADER = ("class_index", "title", "description")
 _JOINED = "joined"
-_MAX_CHARACTERS = 10**9
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,12 @@ def _of_users(split: str, path: Path, options: AgNewsOptions, reading: Reading) 
 
 def _items(path: Path, text: str, reading: Reading) -> Iterator[tuple[str, str]]:
     """Yield text and class of every row that has the text asked for."""
-    csv.field_size_limit(_MAX_CHARACTERS)
-    reader = csv.reader((line for _, line in reading.lines(path)), strict=True)
+    lines = RowLines(path, reading)
+    reader = csv.reader(lines, strict=True)
     header: list[str] = list(_HEADER)
     try:
         for number, cells in enumerate(reader):
+            lines.end_row()
             if number == 0 and tuple(cells[: len(_HEADER)]) == _HEADER:
                 header = cells
                 continue

@@ -38,6 +38,7 @@ from typing import Any
 
 from fl_sim.data_prep.readers.cutting import cut, cut_into_sentences
 from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.source_limits import SourceLimits
 from fl_sim.data_prep.store.textfiles import decoded_lines
 
 Notes = Counter[str]
@@ -101,10 +102,12 @@ class Cleaning:
         max_characters: the longest sentence; a longer one is cut.
         bad_bytes: ``refuse`` lines that are not UTF-8 with an error (a wrong encoding garbles every accented name), or
             ``replace`` their bad bytes.
+        limits: what the source may ask for; they shape no corpus, so no manifest records them.
     """
 
     max_characters: int = DEFAULT_MAX_CHARACTERS
     bad_bytes: str = "refuse"
+    limits: SourceLimits = field(default_factory=SourceLimits)
 
     def __post_init__(self) -> None:
         if self.max_characters < _LEAST_MAX_CHARACTERS:
@@ -115,7 +118,7 @@ class Cleaning:
     def manifest_settings(self) -> dict[str, Any]:
         """Return what differs from the defaults, for the manifest."""
         plain = asdict(Cleaning())
-        return {key: value for key, value in asdict(self).items() if value != plain[key]}
+        return {key: value for key, value in asdict(self).items() if value != plain[key] and key != "limits"}
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,15 @@ class Reading:
     cleaning: Cleaning = Cleaning()
     notes: Notes = field(default_factory=Counter)
 
+    @property
+    def limits(self) -> SourceLimits:
+        """What the source may ask for."""
+        return self.cleaning.limits
+
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
         """Yield the numbered lines of a text file (:func:`fl_sim.data_prep.store.textfiles.decoded_lines`)."""
         replace = self.cleaning.bad_bytes == "replace"
-        return decoded_lines(path, (lambda: self.note(Note.BAD_BYTES)) if replace else None)
+        return decoded_lines(path, (lambda: self.note(Note.BAD_BYTES)) if replace else None, self.cleaning.limits)
 
     def note(self, note: Note, times: int = 1) -> None:
         """Count ``note`` so many times."""

@@ -78,8 +78,7 @@ def _sentences(path: Path, split: str, reading: Reading) -> Iterator[Sentence]:
             document += columns[0] == _DOCUMENT_START
             continue
         _check_columns(columns, document, path, number)
-        sentence.tokens.append(columns[0])
-        sentence.tags.append(columns[-1])
+        sentence.add(columns[0], columns[-1], f"{path}, line {number}", reading.limits)
     if sentence.tokens:
         yield _of_document(sentence, split, document)
 

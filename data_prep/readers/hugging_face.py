@@ -19,8 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from fl_sim.data_prep.readers.cleaning import Reading
-from fl_sim.data_prep.readers.tables import Row, TableOptions, require_columns, sentences_of
+from fl_sim.data_prep.readers.tables import Row, TableOptions, check_parquet_rows, require_columns, sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.source_limits import SourceLimits
+from fl_sim.data_prep.store.textfiles import blocks, unpacked, whole_lines
+from fl_sim.input_files import open_regular
 
 _SPLIT = "\0split"
 """The column that holds a row's split; no dataset has one of this name."""
@@ -111,6 +114,8 @@ def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None =
         CorpusError: the dataset cannot be loaded, or a row does not fit.
     """
     reading = reading or Reading()
+    for path in dataset.files().values():
+        _check_file(path, options.columns, reading.limits)
     loaded = _load(dataset)
     splits = dataset.splits or tuple(loaded)
     for split in splits:
@@ -120,6 +125,24 @@ def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None =
     table_options = replace(options, split_column=_SPLIT) if several else options
     rows = (row for split in splits for row in _rows(dataset.name, str(split), loaded[split], options))
     return sentences_of(rows, table_options, reading)
+
+
+def _check_file(path: Path, columns: list[str], limits: SourceLimits) -> None:
+    """Read a table file once, a little at a time, because the library holds whatever it unfolds to in memory.
+
+    Raises:
+        CorpusError: a line, row or cell has no end, or the file unfolds without end.
+    """
+    if path.suffix == ".parquet":
+        check_parquet_rows(path, columns, limits)
+        return
+    if path.suffix == ".arrow":
+        return
+    with open_regular(path) as raw:
+        stream = pa.CompressedInputStream(raw, "zstd") if path.suffix == ".zst" else unpacked(path, raw)
+        one_array = ".json" in path.suffixes  # a list of objects may be one line
+        for _ in (blocks if one_array else whole_lines)(stream, raw, path, limits):
+            pass
 
 
 def _load(dataset: HfDataset) -> dict[str, Any]:

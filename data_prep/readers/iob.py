@@ -22,12 +22,16 @@ from typing import Any
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.tables import TRAIN, check_fraction, split_by_hash
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.source_limits import SourceLimits
 
 SCHEMES = ("auto", "iob1", "iob2", "iobes")
 DEFAULT_SENTENCES_PER_USER = 15
 
 _SAMPLE_TOKENS = 2_000
 _SAMPLE_LINES = 200_000
+_SAMPLE_CHARACTERS = 1 << 24
+_MOST_COLUMNS = 100
+_BYTES_PER_TOKEN = 100  # what a token costs in memory besides its characters
 _MOST_BAD_TAGS = 0.1
 _UNKNOWN = "UNKNOWN"
 _OUTSIDE = frozenset({"", "O", "o", "0", "-", "_"})
@@ -199,6 +203,14 @@ class OpenSentence:
 
     tokens: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
+    length: int = 0
+
+    def add(self, token: str, tag: str, where: str, limits: SourceLimits) -> None:
+        """Add a token with its tag; raise :class:`CorpusError` if the sentence does not end."""
+        self.length += len(token) + _BYTES_PER_TOKEN
+        limits.check_record(where, self.length)
+        self.tokens.append(token)
+        self.tags.append(tag)
 
     def close(self, split: str, user: str, document: str | None) -> Sentence:
         ends = list(itertools.accumulate(len(token) + 1 for token in self.tokens))
@@ -225,7 +237,7 @@ def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tu
     document = 1
     empty = True
     current = OpenSentence()
-    for _, line in reading.lines(path):
+    for number, line in reading.lines(path):
         text = line.rstrip("\r\n")
         blank = not text or text.isspace()
         mark = not blank and text[0] in "-#" and _is_document_mark(text)
@@ -248,8 +260,7 @@ def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tu
             continue
         if not tag:
             reading.note(Note.LINES_WITHOUT_TAG)
-        current.tokens.append(token)
-        current.tags.append(tag or "O")
+        current.add(token, tag or "O", f"{path}, line {number}", reading.limits)
     if current.tokens:
         yield document, current
 
@@ -284,7 +295,7 @@ def _sample(path: Path, reading: Reading) -> tuple[list[str], list[int], bool]:
     """Return the first lines of tokens, their numbers, and whether the file marks documents."""
     lines: list[str] = []
     numbers: list[int] = []
-    has_documents = False
+    has_documents, characters = False, 0
     for number, line in Reading(reading.cleaning).lines(path):
         text = line.strip("\r\n")
         if _is_document_mark(text):
@@ -294,7 +305,8 @@ def _sample(path: Path, reading: Reading) -> tuple[list[str], list[int], bool]:
         elif len(lines) < _SAMPLE_TOKENS and text.strip() and not text.startswith("# "):
             lines.append(text)
             numbers.append(number)
-        if number == _SAMPLE_LINES:
+        characters += len(line)
+        if number == _SAMPLE_LINES or characters > _SAMPLE_CHARACTERS:
             break
     return lines, numbers, has_documents
 
@@ -302,7 +314,7 @@ def _sample(path: Path, reading: Reading) -> tuple[list[str], list[int], bool]:
 def _find_tags(rows: list[list[str]]) -> int | None:
     """Return the last column in which nine of ten cells are tags, preferably one with entities."""
     candidates = []
-    for column in [-1, *range(max(map(len, rows)))]:
+    for column in [-1, *range(min(max(map(len, rows)), _MOST_COLUMNS))]:
         cells = [_cell(row, column) for row in rows]
         bad = sum(not _STRICT_TAG.fullmatch(cell) for cell in cells)
         if bad <= _MOST_BAD_TAGS * len(cells):

@@ -22,8 +22,10 @@ from fl_sim.data_prep.readers.preprocessing import Preprocessing
 from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions, read_shakespeare, shakespeare_file
 from fl_sim.data_prep.readers.tables import TableOptions, read_table
 from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.textfiles import check_beginning
 
 SPLIT_SENTENCES_TOOL = "spacy"
+_LINE_KINDS = frozenset({"conll2003", "iob", "ag-news", "jsonl", "csv", "tsv", "sec-standin", "shakespeare"})
 SEC_STANDIN_FILE = "sentences.jsonl"
 SEC_STANDIN = TableOptions(text_column="sentence", document_column="doc", split_sentences=False)
 """The columns of the stand-in for the paper's SEC contracts."""
@@ -95,6 +97,17 @@ class RawCorpus:
             tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
             reading=reading,
         )
+
+    def check_sources(self) -> None:
+        """Refuse a source that is no file, consists of holes, or begins with a line without end, before it is read.
+
+        Raises:
+            CorpusError, OSError: the message names the file.
+        """
+        for path in self.sources.values():
+            self.reading.limits.check_stored(path)
+            if self.settings.get("kind") in _LINE_KINDS and path.stat().st_size:
+                check_beginning(path, self.reading.limits)
 
     def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
         """Return the corpus with ``preprocessing``."""

@@ -14,18 +14,25 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.source_limits import SourceLimits
 from fl_sim.data_prep.store.textfiles import note_position
+from fl_sim.input_files import check_regular
 
 TABLE_KINDS = ("jsonl", "csv", "tsv", "parquet")
 HELD_OUT = "test"
@@ -34,7 +41,7 @@ TRAIN = "train"
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 12, 30
 _EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
 _ROWS_AT_ONCE = 4096
-_MAX_CHARACTERS = 10**9
+_BYTES_AT_ONCE = 1 << 25
 
 Row = tuple[str, dict[str, Any]]
 """The place of a row ("file, line 3"), and its values by column."""
@@ -191,12 +198,13 @@ def _tsv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]
 
 
 def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
-    csv.field_size_limit(_MAX_CHARACTERS)  # the library's limit is shorter than some contracts
-    reader = csv.reader((line for _, line in reading.lines(path)), **dialect)
+    lines = RowLines(path, reading)
+    reader = csv.reader(lines, **dialect)
     try:
         header = next(reader)
         require_columns(columns, header, f"{path}, line 1")
         for cells in reader:
+            lines.end_row()
             where = f"{path}, line {reader.line_num}"
             if not cells:
                 continue
@@ -207,23 +215,109 @@ def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: An
         raise CorpusError(f"{path}, line {reader.line_num}: {error}") from error
 
 
+class RowLines(Iterator[str]):
+    """Yield the lines of a CSV file for ``csv.reader``, and refuse a row that goes on and on within its quotes.
+
+    Args:
+        path: the file.
+        reading: how to treat bad text.
+    """
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._limits, self._lines = path, reading.limits, reading.lines(path)
+        self._length = 0
+        csv.field_size_limit(reading.limits.record_bytes)  # the library's own limit is shorter than some contracts
+
+    def __next__(self) -> str:
+        number, line = next(self._lines)
+        self._length += len(line)
+        self._limits.check_record(f"{self._path}, line {number}", self._length)
+        return line
+
+    def end_row(self) -> None:
+        """Note that the row is complete."""
+        self._length = 0
+
+
+def check_parquet_rows(path: Path, columns: list[str], limits: SourceLimits) -> None:
+    """Read the ``columns`` that a Parquet file has without unpacking its texts.
+
+    Raises:
+        CorpusError: a cell has no end, or the file unfolds without end.
+    """
+    with _parquet_errors(path), _open_parquet(path, columns, limits) as file:
+        present = [name for name in columns if name in file.schema_arrow.names]
+        for _ in _batches(path, file, present, limits):
+            pass
+
+
 def _parquet_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
-    if path.stat().st_size == 0:
-        raise CorpusError(f"{path}: the file is empty")
     number = 0
+    with _parquet_errors(path), _open_parquet(path, columns, reading.limits) as file:
+        require_columns(columns, file.schema_arrow.names, str(path))
+        for batch, lengths in _batches(path, file, columns, reading.limits):
+            for values in _unpacked_rows(batch, lengths):
+                number += 1
+                yield f"{path}, row {number}", values
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            require_columns(columns, file.schema_arrow.names, str(path))
-            rows = max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
-                note_position(path, path.stat().st_size * number // rows)
-                for values in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", values
+        yield
     except pa.ArrowException as error:
         raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}, after row {number}: a text is not UTF-8; write the file again") from error
+        raise CorpusError(f"{path}: a text is not UTF-8; write the file again") from error
+
+
+def _open_parquet(path: Path, columns: list[str], limits: SourceLimits) -> pq.ParquetFile:
+    """Open a Parquet file whose texts stay packed: a text that a million rows share is in memory once."""
+    if check_regular(path).st_size == 0:
+        raise CorpusError(f"{path}: the file is empty")
+    with pq.ParquetFile(path, memory_map=True) as file:
+        limits.check_parquet(path, file, columns)
+        texts = [field.name for field in file.schema_arrow if field.name in columns and _is_text(field.type)]
+    return pq.ParquetFile(path, memory_map=True, read_dictionary=texts)
+
+
+def _batches(
+    path: Path, file: pq.ParquetFile, columns: list[str], limits: SourceLimits
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+    """Yield packed batches of rows, and how many bytes each of the rows unpacks to."""
+    size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
+    number = unpacked = 0
+    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
+        note_position(path, size * number // rows)
+        lengths = _row_lengths(batch)
+        limits.check_record(f"{path}, after row {number}", int(lengths.max(initial=0)))
+        number, unpacked = number + batch.num_rows, unpacked + int(lengths.sum())
+        limits.check_unpacked(path, unpacked, size)
+        yield batch, lengths
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _row_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return how many bytes each row of a batch takes when its texts are unpacked, int64 (rows,)."""
+    lengths = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if not pa.types.is_dictionary(column.type):
+            lengths += column.nbytes // max(batch.num_rows, 1)
+        elif len(column.dictionary):
+            of_text = pc.binary_length(column.dictionary).cast(pa.int64())
+            lengths += pc.fill_null(of_text.take(column.indices), 0).to_numpy()
+    return lengths
+
+
+def _unpacked_rows(batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch, of which at most 32 MiB (or one row) are unpacked at once."""
+    groups = np.cumsum(lengths) // _BYTES_AT_ONCE
+    starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
+    for start, end in itertools.pairwise(starts):
+        yield from batch.slice(start, end - start).to_pylist()
 
 
 def _sentence(

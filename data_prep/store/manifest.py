@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.input_files import read_bytes
 from fl_sim.plugins import Registry
 
 MANIFEST_FILE = "manifest.json"
@@ -98,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise CorpusError(f"{folder}: not a prepared corpus (it has no {MANIFEST_FILE}); make one with fl-sim prepare")
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read_bytes(path))
     except ValidationError as error:
         first = error.errors()[0]
         location = ".".join(str(part) for part in first["loc"])

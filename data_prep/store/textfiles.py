@@ -17,35 +17,43 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.source_limits import SourceLimits
+from fl_sim.input_files import open_regular
 
 _READ_BYTES = 1 << 20
+_BEGINNING = 1 << 26
+_DAMAGE = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError)
+_OTHER_PACKING = frozenset({".zip", ".zst", ".bz2", ".lz4", ".lzma", ".7z", ".rar", ".tar", ".tgz", ".txz"})
 _positions: dict[Path, int] = {}
 
 
-def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) -> Iterator[tuple[int, str]]:
+def decoded_lines(
+    path: Path, on_bad_bytes: Callable[[], None] | None = None, limits: SourceLimits | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line with its line end)`` of a UTF-8 file; a byte-order mark is dropped.
 
     Args:
         path: the file; .xz and .gz are decompressed.
         on_bad_bytes: called for every line that is not UTF-8, whose bad bytes become U+FFFD; without it such a line is
             an error.
+        limits: of a line, and of what the file may unfold to; by default those of a source.
 
     Raises:
-        CorpusError: the file is empty, a line is not UTF-8, or the compressed stream is damaged.
-        OSError: the file cannot be opened.
+        CorpusError: the file is empty, a line is not UTF-8 or too long, or the compressed stream is damaged, of another
+            kind, or unfolds without end.
+        OSError: the file cannot be opened, or is no regular file.
     """
-    number = 0
+    limits, number = limits or SourceLimits(), 0
     try:
-        with path.open("rb") as raw, _unpacked(path, raw) as stream:
-            while batch := stream.readlines(_READ_BYTES):
-                _positions[path] = raw.tell()
+        with open_regular(path) as raw, unpacked(path, raw) as stream:
+            for batch in whole_lines(stream, raw, path, limits):
                 for line in _decoded(batch, path, number + 1, on_bad_bytes):
                     number += 1
                     yield number, line
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except _DAMAGE as error:
         raise CorpusError(f"{path}: the compressed file is damaged after line {number}: {error}") from error
     if number == 0:
         raise CorpusError(f"{path}: the file is empty")
@@ -54,7 +62,7 @@ def decoded_lines(path: Path, on_bad_bytes: Callable[[], None] | None = None) ->
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of the bytes of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(_READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -70,20 +78,79 @@ def note_position(path: Path, position: int) -> None:
     _positions[path] = position
 
 
-def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
+def check_beginning(path: Path, limits: SourceLimits) -> None:
+    """Read the first line of a text file, or the first 64 MiB of a packed one, and decode none of it.
+
+    What has no end, or unfolds without end, is mostly refused here, before anything else is done with it.
+
+    Raises:
+        CorpusError, OSError: as :func:`decoded_lines`; a damaged file is left to it.
+    """
+    length = 0
+    try:
+        with open_regular(path) as raw, unpacked(path, raw) as stream:
+            for lines in whole_lines(stream, raw, path, limits):
+                length += len(lines)
+                if stream is raw or length > _BEGINNING:
+                    break
+    except _DAMAGE:
+        return  # the reader says after which line
+
+
+def unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
+    """Return the stream of a file's content: decompressed if its name ends with .xz or .gz, else ``raw`` itself.
+
+    Raises:
+        CorpusError: its name says that it is packed in another way.
+    """
     if path.suffix == ".xz":
         return lzma.open(raw)
     if path.suffix == ".gz":
         return gzip.open(raw)
+    if path.suffix in _OTHER_PACKING:
+        raise CorpusError(f"{path}: packed as {path.suffix}; allowed: plain text, .xz or .gz")
     return raw
 
 
-def _decoded(batch: list[bytes], path: Path, first: int, on_bad_bytes: Callable[[], None] | None) -> Iterable[str]:
+def blocks(stream: Any, raw: BinaryIO, path: Path, limits: SourceLimits) -> Iterator[bytes]:
+    """Yield a stream in blocks of at most 1 MiB; raise CorpusError if it unfolds without end.
+
+    Args:
+        stream: the content.
+        raw: the file below, whose position tells how much of it stands for what came so far.
+        path: of the file.
+        limits: of what it may unfold to.
+    """
+    length = 0
+    while block := stream.read(_READ_BYTES):
+        length += len(block)
+        _positions[path] = raw.tell()
+        limits.check_unpacked(path, length, _positions[path])
+        yield block
+
+
+def whole_lines(stream: Any, raw: BinaryIO, path: Path, limits: SourceLimits) -> Iterator[bytes]:
+    """Yield a stream in pieces that end where a line does; raise CorpusError for a line without end; see `blocks`."""
+    begun, lines = bytearray(), 0
+    for block in blocks(stream, raw, path, limits):
+        first, end = block.find(b"\n") + 1, block.rfind(b"\n") + 1
+        limits.check_record(f"{path}, line {lines + 1}", len(begun) + (first or len(block)))
+        begun += block[:end] if end else block
+        if end:
+            lines += begun.count(b"\n")
+            yield bytes(begun)
+            begun = bytearray(block[end:])
+    if begun:
+        yield bytes(begun)
+
+
+def _decoded(batch: bytes, path: Path, first: int, on_bad_bytes: Callable[[], None] | None) -> Iterable[str]:
     """Decode lines together, several times as fast as one by one; one by one if one of them is not UTF-8."""
     try:
-        text = b"".join(batch).decode("utf-8-sig" if first == 1 else "utf-8")
+        text = batch.decode("utf-8-sig" if first == 1 else "utf-8")
     except UnicodeDecodeError:
-        return (_decode(raw, path, number, on_bad_bytes) for number, raw in enumerate(batch, start=first))
+        lines = enumerate(io.BytesIO(batch), start=first)
+        return (_decode(raw, path, number, on_bad_bytes) for number, raw in lines)
     return io.StringIO(text, newline="\n")
 
 

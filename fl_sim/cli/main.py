@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fl_sim import __version__
+from fl_sim.cli.safe_output import safe_streams
 from fl_sim.stop_signals import Stopped, exit_status, raising_stops
 
 _CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privacy_commands"
@@ -118,10 +119,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 2 bad input, 3 diverged, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 the output pipe was
         closed by its reader.
     """
+    _tolerate_narrow_terminals()
+    with safe_streams():
+        return _until_stopped(argv)
+
+
+def _until_stopped(argv: Sequence[str] | None) -> int:
+    """Parse the command line and run the verb; return the exit code, also that of a stop by a signal."""
     program = "fl-sim"
     try:
         with raising_stops():
-            _tolerate_narrow_terminals()
             parser = build_parser()
             args = parser.parse_args(argv)
             if args.verb is None:

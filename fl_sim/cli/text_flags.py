@@ -21,6 +21,16 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("bad text (docs/corpora.md)")
     group.add_argument("--max-characters", type=int, metavar="N", help="cut longer sentences (default 10,000)")
     group.add_argument("--bad-bytes", metavar="HOW", help="refuse (default) lines that are not UTF-8, or replace")
+    group = parser.add_argument_group("limits of the source, which real text does not reach (docs/corpora.md)")
+    group.add_argument(
+        "--max-record-mb", type=int, metavar="N", help="longest line, row or tagged sentence, in MiB (default 16)"
+    )
+    group.add_argument(
+        "--max-unpacking", type=int, metavar="N", help="a packed byte stands for at most N bytes (default 100)"
+    )
+    group.add_argument(
+        "--max-kinds", type=int, metavar="N", help="most classes, and most labels of entities (default 1,000)"
+    )
 
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +48,15 @@ def cleaning_of(args: argparse.Namespace) -> Cleaning:
         CorpusError: a value is not allowed.
     """
     from fl_sim.data_prep.readers.cleaning import Cleaning
+    from fl_sim.data_prep.store.source_limits import SourceLimits
 
     plain = Cleaning()
     if "max_characters" not in args:
         return plain
-    limit = plain.max_characters if args.max_characters is None else args.max_characters
-    return Cleaning(limit, args.bad_bytes or plain.bad_bytes)
+    given = {name: getattr(args, f"max_{name}") for name in ("record_mb", "unpacking", "kinds")}
+    limits = SourceLimits(**{name: value for name, value in given.items() if value is not None})
+    longest = plain.max_characters if args.max_characters is None else args.max_characters
+    return Cleaning(longest, args.bad_bytes or plain.bad_bytes, limits)
 
 
 def preprocessing_of(args: argparse.Namespace) -> Preprocessing:

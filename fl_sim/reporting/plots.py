@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.reporting.report import NO_GUARANTEE, has_guarantee, mechanism_of, strategy_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 from fl_sim.storage.utility import Utility, utility_of
@@ -260,7 +260,8 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
             parts.append("diverged")
         names.append(", ".join(parts))
     counts = Counter(names)
-    return [f"{name} ({run.path.name})" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+    labels = [f"{name} ({run.path.name})" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+    return [printable(label).replace("$", r"\$") for label in labels]  # a dollar would begin a formula
 
 
 def _figure() -> tuple[Figure, Axes]:

@@ -206,5 +206,5 @@ def _print(args: argparse.Namespace, record: Record, files: list[Path]) -> None:
         print(json.dumps(result, ensure_ascii=False))
         return
     text = section(record)
-    Console().print(Markdown(text)) if sys.stdout.isatty() else print(text, end="")
+    Console().print(Markdown(text, hyperlinks=False)) if sys.stdout.isatty() else print(text, end="")
     print("\n" + "\n".join(str(path) for path in files))

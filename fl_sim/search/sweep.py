@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.formats import format_epsilon, round_up
+from fl_sim.formats import format_epsilon, markdown_cell, round_up
+from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only
 from fl_sim.search.batch import DONE, FAILED, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
@@ -86,8 +87,8 @@ def _claim(sweep: Sweep, out: Path) -> None:
         raise ResultsError(f"{out}: is a file; a sweep needs a folder")
     if file.exists():
         try:
-            other = json.loads(file.read_bytes())
-        except ValueError as error:
+            other = json.loads(read_bytes(file))
+        except (ValueError, RecursionError) as error:
             raise ResultsError(f"{file}: is corrupt (no JSON)") from error
         if other != described:
             raise ResultsError(f"{out}: holds another sweep; choose another folder, or resume the sweep that it holds")
@@ -120,10 +121,10 @@ def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[st
 def read_table(out: Path) -> dict[str, Any]:
     """Return the table of a sweep's folder; :class:`ResultsError` if there is none."""
     try:
-        table = decode(json.loads((out / "table.json").read_bytes()))
+        table = decode(json.loads(read_bytes(out / "table.json")))
     except FileNotFoundError as error:
         raise ResultsError(f"{out}: has no table.json; allowed: the folder of a sweep") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{out / 'table.json'}: is corrupt (no JSON)") from error
     return dict(table)
 
@@ -134,7 +135,7 @@ def as_markdown(table: dict[str, Any]) -> str:
     names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in table["rows"]:
-        cells = [_short(row["settings"].get(key)) for key in keys]
+        cells = [markdown_cell(_short(row["settings"].get(key))) for key in keys]
         noise = row["noise_multiplier"]
         cells += ["–" if noise is None else round_up(noise, 4)]
         cells += [_short(row[name]) for name in ("mean", "deviation", "runs")]
@@ -143,7 +144,7 @@ def as_markdown(table: dict[str, Any]) -> str:
     lines += ["", table["all_runs"]["note"]]
     for status in (FAILED, DIVERGED):
         endings = [item for row in table["rows"] for item in row.get(status, {}).items()]
-        lines += [f"{status.capitalize()}: {name}: {reason}" for name, reason in endings]
+        lines += [f"{status.capitalize()}: {markdown_cell(name)}: {markdown_cell(reason)}" for name, reason in endings]
     return "\n".join(lines) + "\n"
 
 

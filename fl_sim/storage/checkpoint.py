@@ -24,6 +24,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fl_sim.input_files import check_regular
 from fl_sim.storage.run_folder import ResultsError, replace_file
 
 _FILE = "latest.safetensors"
@@ -74,6 +75,7 @@ class Checkpoint:
         path = folder / _FILE
         if not path.exists():
             return None
+        check_regular(path)
         try:
             with safe_open(path, framework="numpy") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

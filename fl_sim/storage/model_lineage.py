@@ -31,6 +31,7 @@ from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.input_files import read_bytes
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
@@ -184,7 +185,7 @@ def _read(folder: Path) -> tuple[Lineage, dict[str, Any]]:
         raise LineageError(f"{folder / _INDEX}: was changed, or is of another version of fl-sim")
     if not (folder / _OWNER).is_file():
         raise LineageError(f"{folder / _OWNER}: is missing; without it no ε of two trainings can be computed")
-    if _digest((folder / _OWNER).read_bytes()) != index["owner"]:
+    if _digest(read_bytes(folder / _OWNER)) != index["owner"]:
         raise LineageError(f"{folder / _OWNER}: was changed")
     owner = decode(_object(folder / _OWNER))
     try:
@@ -269,10 +270,10 @@ def _name_of(run: Any, folder: Path) -> str:
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_bytes())
+        values = json.loads(read_bytes(file))
     except FileNotFoundError as error:
         raise LineageError(f"{file}: is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LineageError(f"{file}: is corrupt (no JSON object)") from error
     if not isinstance(values, dict):
         raise LineageError(f"{file}: is corrupt (no JSON object)")

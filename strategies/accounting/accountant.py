@@ -31,7 +31,7 @@ from fl_sim.strategies.accounting import calibration, composition, dominating_pa
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
-from fl_sim.strategies.primitives.limits import check_rate
+from fl_sim.strategies.primitives.limits import check_delta, check_rate
 
 Strategy = Literal["uedp", "user_level"]
 Clipping = Literal["sentence", "user"]
@@ -443,12 +443,6 @@ def user_distribution(
         return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
     sentences = math.inf if user_sentences else 0.0
     return dominating_pairs.user_shift(event.q_u, 1.0, sentences, 1.0, tail), 1.0
-
-
-def check_delta(delta: float) -> None:
-    """Raise PrivacyError unless δ lies between 0 and 1."""
-    if not 0 < delta < 1:
-        raise PrivacyError(f"delta is {delta}; allowed: between 0 and 1, both excluded")
 
 
 def check_rounds(rounds: Sequence[int]) -> None:

@@ -25,6 +25,7 @@ from fl_sim.strategies.accounting.composition import Window
 from fl_sim.strategies.accounting.entity_profiles import Profile
 from fl_sim.strategies.accounting.loss_atoms import LossAtoms, both_directions
 from fl_sim.strategies.accounting.privacy_loss import Floats, GaussianMixturePair, GridLoss
+from fl_sim.strategies.primitives.limits import check_delta
 
 _GRID = 1 << 14
 _COARSER = 4  # the reverse direction, which hardly ever decides, is first tried on a grid this many times as wide
@@ -55,7 +56,7 @@ class ProfileAccountant:
 
     def __post_init__(self) -> None:
         accountant.check_rounds([self.rounds])
-        accountant.check_delta(self.delta)
+        check_delta(self.delta)
         Adjacency(self.user_sentences)
         self._tail = composition.tail_share(self.delta, self.rounds)
         self._count = np.array([self.rounds], dtype=np.int64)

@@ -3,10 +3,19 @@
 >>> check_rate("q_u", 0.5)
 >>> check_rate("q_u", 0)
 Traceback (most recent call last):
-fl_sim.strategies.primitives.limits.PrivacyError: q_u is 0; allowed: in (0, 1]
+fl_sim.strategies.primitives.limits.PrivacyError: q_u is 0; allowed: in [1e-15, 1]
 """
 
 from __future__ import annotations
+
+SMALLEST_DELTA = 1e-100
+"""The smallest δ at which ε is computed; far below it the accountant's own truncations are no longer numbers."""
+
+SMALLEST_RATE = 1e-15
+"""The smallest sampling rate: a sentence of a billion would be sampled once in a million rounds."""
+
+SMALLEST_CLIP = 1e-12
+"""The smallest clip; near the smallest doubles, noise of z·c would be rounded to less than ε assumes."""
 
 
 class PrivacyError(ValueError):
@@ -14,17 +23,26 @@ class PrivacyError(ValueError):
 
 
 def is_rate(value: float) -> bool:
-    """Return whether ``value`` is a sampling probability: a number in (0, 1]."""
-    return 0 < value <= 1
+    """Return whether ``value`` is a sampling probability: a number in [1e-15, 1]."""
+    return SMALLEST_RATE <= value <= 1
 
 
 def check_rate(name: str, value: float) -> None:
     """Refuse a ``value`` that is no sampling probability.
 
     Raises:
-        PrivacyError: it is not in (0, 1]; the message calls it ``name``.
+        PrivacyError: it is not in [1e-15, 1]; the message calls it ``name``.
     """
-    require(is_rate(value), name, value, "in (0, 1]")
+    require(is_rate(value), name, value, f"in [{SMALLEST_RATE:g}, 1]")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a δ at which no ε can be stated.
+
+    Raises:
+        PrivacyError: it is not in [1e-100, 1).
+    """
+    require(SMALLEST_DELTA <= delta < 1, "delta", delta, f"in [{SMALLEST_DELTA:g}, 1)")
 
 
 def require(holds: bool, name: str, value: object, allowed: str) -> None:

@@ -31,13 +31,13 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
         seed: the run's root seed.
         server_round: the round, from 1.
         num_users: U, the number of users who hold data.
-        q_u: the user sampling rate, in (0, 1].
+        q_u: the user sampling rate, in [1e-15, 1].
 
     Returns:
         The ids of the sampled users, int64 (cohort,), ascending; possibly empty.
 
     Raises:
-        ValueError: if ``q_u`` is outside (0, 1].
+        ValueError: if ``q_u`` is outside [1e-15, 1].
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)
@@ -79,7 +79,7 @@ def sampled_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e:
     Args:
         seed_of_round: see :func:`round_seed`.
         entities: entity ids, integers (K,), in any order.
-        q_e: the entity sampling rate, in (0, 1].
+        q_e: the entity sampling rate, in [1e-15, 1].
     """
     return _active(seed_of_round, "entity", entities, q_e)
 
@@ -90,7 +90,7 @@ def sampled_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_
     Args:
         seed_of_round: see :func:`round_seed`.
         sentences: sentence ids, integers (K,), in any order.
-        q_s: the sentence sampling rate, in (0, 1].
+        q_s: the sentence sampling rate, in [1e-15, 1].
     """
     return _active(seed_of_round, "sentence", sentences, q_s)
 
@@ -102,7 +102,7 @@ def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float
         seed_of_round: see :func:`round_seed`.
         first: the first id.
         stop: the last id plus one.
-        q_s: the sentence sampling rate, in (0, 1].
+        q_s: the sentence sampling rate, in [1e-15, 1].
     """
     if _always(q_s):
         return np.arange(first, stop, dtype=np.int64)

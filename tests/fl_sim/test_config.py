@@ -48,7 +48,7 @@ def test_both_forms_of_one_section_join() -> None:
 def test_whole_numbers_are_numbers_and_nothing_else_is() -> None:
     assert RunConfig.from_mapping({"privacy.q_u": 1}).privacy.q_u == 1.0
     for wrong in ("1", True, [1], {"x": 1}):
-        with pytest.raises(ConfigError, match=r"privacy\.q_u is .*; allowed: a number in \(0, 1\]"):
+        with pytest.raises(ConfigError, match=r"privacy\.q_u is .*; allowed: a number in \[1e-15, 1\]"):
             RunConfig.from_mapping({"privacy.q_u": wrong})
 
 

@@ -37,7 +37,9 @@ from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
+from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.input_files import read_bytes
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
@@ -83,6 +85,13 @@ class AwdLstmConfig:
             "weight_rate": spec.drop_weight,
         }
         return AwdLstmConfig(**(asdict(self) | {name: rate * spec.dropout for name, rate in rates.items()}))
+
+    def check(self, max_layers: int) -> None:
+        """Raise ModelError for sizes that are no numbers of at least 1, or too many layers."""
+        for name, most in {"vocabulary": 10**9, "embedding": 10**6, "hidden": 10**6, "layers": max_layers}.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ModelError(f"{name} is {value!r:.40}; allowed: an integer in [1, {most}]")
 
     @property
     def widths(self) -> list[int]:
@@ -255,9 +264,12 @@ def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdL
     from safetensors.torch import load_file
 
     try:
-        sizes = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        sizes = json.loads(read_bytes(folder / CONFIG_FILE))
         del sizes["model_type"]
-        module = AwdLstmForNextWord(AwdLstmConfig(**sizes).with_dropout(spec))
+        config = AwdLstmConfig(**sizes).with_dropout(spec)
+        config.check(spec.max_layers)
+        check_size(str(folder), lambda: AwdLstmForNextWord(config))
+        module = AwdLstmForNextWord(config)
         weights = load_file(folder / WEIGHTS_FILE)
         weights["decoder.weight"] = weights["body.embedding.weight"]
         if not output_layer:

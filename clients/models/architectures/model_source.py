@@ -12,7 +12,6 @@ import path ``module:attribute``, a model of the Hugging Face hub.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, CONFIG_FILE, SETTINGS_KEY, Architecture
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, SETTINGS_KEY, Architecture
+from fl_sim.clients.models.architectures.declared_size import config_of
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMALL_GPT2, SMALL_GPT2_PUBLIC
 from fl_sim.plugins import PluginError, Registry
@@ -125,7 +125,7 @@ def _saved(folder: Path) -> ModelSource:
 
     A folder's import path is not followed, because a folder must not say which code runs.
     """
-    config = _config_of(folder)
+    config = config_of(folder)
     name = AWD_LSTM if config.get("model_type") == AWD_LSTM else config.get(ARCHITECTURE_KEY)
     if name is None:
         return ModelSource(PRETRAINED, str(folder))
@@ -137,11 +137,3 @@ def _saved(folder: Path) -> ModelSource:
     sizes = config.get(SETTINGS_KEY)
     sizes = sizes if isinstance(sizes, dict) else {}
     return ModelSource(_registered(name), name, folder, sizes, ships=name in MODELS.built_in)
-
-
-def _config_of(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}

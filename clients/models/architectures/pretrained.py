@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures.declared_size import check_layers
+from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.clients.models.hub import describe_failure, locate
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from fl_sim.clients.models.tokenizers import Vocabulary
 
 PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBLIC
-_LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError)
 
 
 def place_of(name: str) -> str:
@@ -39,35 +40,35 @@ def place_of(name: str) -> str:
     return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
 
 
-def load_causal(name: str) -> nn.Module:
+def load_causal(name: str, max_layers: int) -> nn.Module:
     """Load a causal language model with its output layer.
 
     Raises:
-        ModelError: it cannot be loaded, or reads both ways.
+        ModelError: it cannot be loaded, is too large, or reads both ways.
     """
     from transformers import AutoModelForCausalLM
 
-    config = _config_of(name)
+    config = _config_of(name, max_layers)
     if _reads_both_ways(config):
         raise ModelError(
             f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
             "allowed for next-word: a causal language model"
         )
-    return _load(name, AutoModelForCausalLM)
+    return _load(name, AutoModelForCausalLM, config)
 
 
-def load_body(name: str) -> nn.Module:
+def load_body(name: str, max_layers: int) -> nn.Module:
     """Load a causal or two-way model without any output layer.
 
     Raises:
-        ModelError: it cannot be loaded, or is an encoder with a decoder.
+        ModelError: it cannot be loaded, is too large, or is an encoder with a decoder.
     """
     from transformers import AutoModel
 
-    config = _config_of(name)
+    config = _config_of(name, max_layers)
     if config.is_encoder_decoder:
         raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")
-    return without_pooler(_load(name, AutoModel))
+    return without_pooler(_load(name, AutoModel, config))
 
 
 def without_pooler(body: Any) -> nn.Module:
@@ -133,20 +134,22 @@ def _reads_both_ways(config: Any) -> bool:
     return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
 
 
-def _config_of(name: str) -> Any:
+def _config_of(name: str, max_layers: int) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(place_of(name), trust_remote_code=False)
-    except _LOAD_ERRORS as error:
+        config = AutoConfig.from_pretrained(place_of(name), trust_remote_code=False)
+    except Exception as error:  # transformers', huggingface_hub's and the system's errors have no common class
         raise _cannot_load(name, error) from error
+    check_layers(name, getattr(config.get_text_config(), "num_hidden_layers", None), max_layers)
+    return config
 
 
-def _load(name: str, loader: Any) -> nn.Module:
-    from safetensors import SafetensorError
-
+def _load(name: str, loader: Any, config: Any) -> nn.Module:
     try:
         with _no_report():
+            if name != SMALL_GPT2_PUBLIC:
+                check_size(name, lambda: loader.from_config(config))
             module, report = loader.from_pretrained(
                 place_of(name),
                 use_safetensors=True,
@@ -154,7 +157,7 @@ def _load(name: str, loader: Any) -> nn.Module:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-    except (*_LOAD_ERRORS, SafetensorError) as error:
+    except Exception as error:  # torch's and safetensors', too
         raise _cannot_load(name, error) from error
     missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:

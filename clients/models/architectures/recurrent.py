@@ -34,9 +34,12 @@ class RecurrentArchitecture(Architecture):
 
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
         from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmConfig, AwdLstmForNextWord
+        from fl_sim.clients.models.architectures.model_size import check_size
 
         config = AwdLstmConfig.of(spec, vocabulary.size)
-        return AwdLstmForNextWord(config) if output_layer else AwdLstm(config)
+        kind = AwdLstmForNextWord if output_layer else AwdLstm
+        check_size(spec.name, lambda: kind(config))
+        return kind(config)
 
     def output_layer(self, module: Any) -> nn.Module | None:
         return module.decoder

@@ -48,7 +48,8 @@ class Transformer(Architecture):
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
         from fl_sim.clients.models.architectures.pretrained import load_body, load_causal
 
-        return load_causal(spec.name) if output_layer else load_body(spec.name)
+        load = load_causal if output_layer else load_body
+        return load(spec.name, spec.max_layers)
 
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).

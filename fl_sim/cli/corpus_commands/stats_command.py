@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.api.corpora import corpus_stats, open_corpus
     from fl_sim.data_prep.corpus_stats import stats_table
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.formats import table_cell
 
     corpus = open_corpus(args.corpus, verify=args.verify)
     stats = corpus_stats(corpus)
@@ -41,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
     for name, times in stats["bad_text"].items():
         console.print(f"survived: {times:,} {MEANING[Note(name)]}")
     if stats["not_looked_for"]:
-        console.print(f"nobody looked for: {', '.join(stats['not_looked_for'])}")
+        console.print(f"nobody looked for: {', '.join(map(table_cell, stats['not_looked_for']))}")
     return 0

@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, overrides)
 
     from fl_sim.clients.libraries import load_libraries
+    from fl_sim.clients.models.architectures.declared_size import check_declared
 
+    check_declared(config.model)
     load_libraries()
 
     from fl_sim.api import runs

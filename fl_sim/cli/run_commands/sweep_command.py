@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(encode(table)))
     elif sys.stdout.isatty():
-        Console().print(Markdown(as_markdown(table)))
+        Console().print(Markdown(as_markdown(table), hyperlinks=False))
     else:
         print(as_markdown(table), end="")
     for outcome in outcomes:

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import Selection
+from fl_sim.formats import table_cell
 
 SOURCE = "Lai et al., User-Entity Differential Privacy in Learning Natural Language Models (2022), Table II"
 
@@ -119,7 +120,7 @@ class TableTwo:
 
     def shown(self, name: str) -> Table:
         """Return the table for a terminal: a column per row of the paper's table, the published one first."""
-        table = Table(title=f"{name}: the figures of the paper's Table II")
+        table = Table(title=f"{table_cell(name)}: the figures of the paper's Table II")
         rows: dict[str, PublishedRow | Row] = dict(self.ours)
         if self.published is not None:
             rows = {"published": self.published, **rows}

@@ -99,12 +99,12 @@ ARGUMENTS = [
     ("--set model.hiden=8", "'model.hiden'|did you mean 'model.hidden'?"),
     ("--set xyzzy=1", "'xyzzy'|known: seed, task, rounds"),
     ("--set privacy=2", "privacy is 2|a section"),
-    ("--set privacy.q_u.x=2", "privacy.q_u|a number in (0, 1]"),
+    ("--set privacy.q_u.x=2", "privacy.q_u|a number in [1e-15, 1]"),
     # rates, noise, clips
-    ("--q-u 0", "privacy.q_u is 0|in (0, 1]"),
-    ("--q-e 1.5", "privacy.q_e is 1.5|in (0, 1]"),
-    ("--q-s -0.1", "privacy.q_s is -0.1|in (0, 1]"),
-    ("--q-s nan", "privacy.q_s is nan|in (0, 1]"),
+    ("--q-u 0", "privacy.q_u is 0|in [1e-15, 1]"),
+    ("--q-e 1.5", "privacy.q_e is 1.5|in [1e-15, 1]"),
+    ("--q-s -0.1", "privacy.q_s is -0.1|in [1e-15, 1]"),
+    ("--q-s nan", "privacy.q_s is nan|in [1e-15, 1]"),
     ("--z 0", "privacy.noise_multiplier is 0|a number in"),
     ("--z -1", "privacy.noise_multiplier is -1|a number in"),
     ("--z inf", "privacy.noise_multiplier is inf|a number in"),
@@ -419,7 +419,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 def test_a_process_of_its_own(tmp_path: Path) -> None:
     done = command("run", "--q-u", "2", "--out", str(tmp_path / "out"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in (0, 1]\n"
+    assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in [1e-15, 1]\n"
 
 
 @pytest.mark.slow

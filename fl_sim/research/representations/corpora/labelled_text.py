@@ -27,7 +27,9 @@ from fl_sim.data_prep.readers.ag_news import CLASSES as AG_CLASSES
 from fl_sim.data_prep.readers.ag_news import AgNewsOptions, read_ag_news
 from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.textfiles import decoded_lines
+from fl_sim.data_prep.store.source_limits import SourceLimits
+from fl_sim.data_prep.store.textfiles import blocks, decoded_lines, unpacked
+from fl_sim.input_files import open_regular
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,
     TEST,
@@ -175,9 +177,9 @@ def _tsv(path: Path) -> list[tuple[str, int]]:
 
 def _latin1(path: Path) -> str:
     """Return the text of a Latin-1 file, decompressed if it is .xz."""
-    data = path.read_bytes()
     try:
-        return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("latin-1")
+        with open_regular(path) as raw, unpacked(path, raw) as stream:
+            return b"".join(blocks(stream, raw, path, SourceLimits())).decode("latin-1")
     except lzma.LZMAError as error:
         raise CorpusError(f"{path}: the compressed file is damaged: {error}") from error
 

@@ -1,0 +1,29 @@
+"""Count the parameters of a module before any memory is taken for it.
+
+>>> from torch import nn
+>>> check_size("tiny", lambda: nn.Linear(3, 2))
+>>> check_size("huge", lambda: nn.Linear(10**7, 10**7))  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+fl_sim.clients.errors.ModelError: model 'huge' has 100,000,010,000,000 parameters, 400,000.0 GB; allowed: at most ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fl_sim.clients.models.architectures.declared_size import check_count
+
+
+def check_size(name: str, build: Callable[[], nn.Module]) -> None:
+    """Raise ModelError if the parameters of a module take more memory than this machine has.
+
+    Args:
+        name: of the model, for the message.
+        build: makes the module; it is called on torch's meta device, where tensors have shapes and no memory.
+    """
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in build().parameters())
+    check_count(name, count)
