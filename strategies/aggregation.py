@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,10 +26,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fl_sim.formats import printable
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import (
+    IMPERSONATION,
     TRAIN_MESSAGE,
     MessageError,
     TrainReply,
@@ -46,6 +49,7 @@ log = logging.getLogger(__name__)
 
 # Rounding may lift the norm of a float32 sum above the sum of its bounds, but by less than this share.
 _NORM_TOLERANCE = 1e-3
+_NO_REPLY = frozenset({3, 4, 5})  # flwr.common.constant.ErrorCode: message, reply or node unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,15 @@ class RoundTally:
     clipped: int = 0
     nonfinite: int = 0
     loss_sum: float = 0.0
-    failed_nodes: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
     update_norm: float = 0.0
     noise_norm: float = 0.0
     clip_norm: float | None = None
+
+    @property
+    def failed_nodes(self) -> int:
+        """Return the number of replies that count as zero, of all kinds."""
+        return self.rejected.total()
 
     def add(self, reply: TrainReply) -> None:
         """Add the counts of one accepted reply."""
@@ -93,7 +102,11 @@ class RoundTally:
         self.loss_sum += reply.loss_sum
 
     def metrics(self) -> dict[str, Any]:
-        """Return the tally as one flat row; a mean over no sentences is NaN."""
+        """Return the tally as one flat row; a mean over no sentences is NaN.
+
+        ``failed_nodes`` counts all replies that count as zero, and ``failed_KIND`` those of each kind that occurred
+        (:data:`fl_sim.strategies.messages.REJECTIONS`).
+        """
         sentences = self.cohort_sentences
         return {
             "cohort_users": self.cohort_users,
@@ -104,14 +117,16 @@ class RoundTally:
             "noise_norm": self.noise_norm,
             "failed_nodes": self.failed_nodes,
             "nonfinite": self.nonfinite,
+            **{f"failed_{kind}": count for kind, count in sorted(self.rejected.items())},
             **({} if self.clip_norm is None else {"clip_norm": self.clip_norm}),
         }
 
 
 class _Asked(NamedTuple):
-    """Hold the number of users of a request to one node, and the request's `TrainRequest.identity`."""
+    """Hold the users of a request to one node, their sentences, and the request's `TrainRequest.identity`."""
 
     users: int
+    sentences: int
     identity: str
 
 
@@ -258,7 +273,8 @@ class BoundedSumStrategy(Strategy):
             users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
             if len(users):
                 request = self._request(server_round, users)
-                self._open.asked[node] = _Asked(len(users), request.identity)
+                sentences = int(federation.sentences_per_user[users].sum())
+                self._open.asked[node] = _Asked(len(users), sentences, request.identity)
                 requests.append(Message(request.to_record(), node, TRAIN_MESSAGE))
         return requests
 
@@ -321,12 +337,12 @@ class BoundedSumStrategy(Strategy):
                 reply = self._checked(message, asked)
             except MessageError as error:
                 log.warning("round's reply discarded: %s", error)
-                self.tally.failed_nodes += 1
+                self.tally.rejected[error.kind] += 1
                 continue
             total += reply.vector
             votes += reply.votes
             self.tally.add(reply)
-        self.tally.failed_nodes += len(waiting)
+        self.tally.rejected.update(["silent"] * len(waiting))
         return total, votes
 
     def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
@@ -370,23 +386,37 @@ class BoundedSumStrategy(Strategy):
         """
         node = message.metadata.src_node_id
         if message.has_error():
-            raise MessageError(f"node {node} failed: {message.error.reason}")
+            raise MessageError(f"node {node} failed: {printable(message.error.reason)}", _kind_of(message.error.code))
         if asked is None:
-            raise MessageError(f"node {node} was not asked, or answered twice")
-        reply, users = TrainReply.from_message(message), asked.users
+            raise MessageError(f"node {node} was not asked, or answered twice", "duplicate")
+        reply, users = TrainReply.from_message(message, len(self._open.vector)), asked.users
         if reply.answers != asked.identity:
-            raise MessageError(f"node {node} answered for other users, or for another round, than it was asked")
+            reason = "answered for other users, or for another round, than it was asked"
+            raise MessageError(f"node {node} {reason}", "other_request")
         if reply.users != users or reply.vector.shape != self._open.vector.shape:
             raise MessageError(
                 f"node {node} sent {reply.users} users, shape {reply.vector.shape}; "
-                f"asked for {users} users, shape {self._open.vector.shape}"
+                f"asked for {users} users, shape {self._open.vector.shape}",
+                "wrong_shape",
             )
+        # a contribution that is not finite is a sentence's or its user's
+        if max(reply.sentences, reply.clipped, reply.nonfinite - users) > asked.sentences:
+            counts = f"{reply.sentences} sentences, {reply.clipped} clipped, {reply.nonfinite} not finite"
+            raise MessageError(f"node {node} sent {counts}; its users have {asked.sentences}", "wrong_counts")
         rule = self.client_rule
         bound = users * rule.user_clip
         length = rule.joint_norm(clipping.norm(reply.vector), reply.votes)
         if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
-            raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}")
+            kind = "too_large" if math.isfinite(length) else "not_finite"
+            raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}", kind)
         return reply
+
+
+def _kind_of(code: int) -> str:
+    """Return the kind of rejection of an error message with this code of Flower's, or of ours."""
+    if code == IMPERSONATION:
+        return "impersonation"
+    return "silent" if code in _NO_REPLY else "error"
 
 
 def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fl_sim.formats import printable
 from fl_sim.plugins import Registry
 from fl_sim.strategies.adaptive_clip import ClipVote
 from fl_sim.strategies.client_rules import ClientRule
@@ -36,14 +37,42 @@ TRAIN_ACTION = "bounded_sum"
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
 _VECTOR = "vector"
 _ANSWERS = "answers"
+_MOST_HEADER_BYTES = 4096
 _COUNTS = ("users", "sentences", "clipped", "nonfinite")
 _SUMS = ("loss_sum", "votes")
 
 Vector = npt.NDArray[np.float32]
 
 
+REJECTIONS = {
+    "error": "failures of the node",
+    "silent": "silence",
+    "malformed": "a wrong format",
+    "wrong_shape": "a wrong shape or number of users",
+    "wrong_counts": "more sentences than the users have",
+    "not_finite": "numbers that are not finite",
+    "too_large": "a norm above the bound",
+    "other_request": "answers to another request, such as replays",
+    "duplicate": "second or unrequested answers",
+    "impersonation": "the name of another node",
+}
+"""Why a reply counts as zero, in words, by the names under which metrics and results count them."""
+
+IMPERSONATION = 1001
+"""The code of an error that the server's grid puts in the place of a reply in the name of another node."""
+
+
 class MessageError(ValueError):
-    """Report a message that this module could not have written."""
+    """Report a message that counts as zero.
+
+    Args:
+        text: what is wrong with it.
+        kind: a key of :data:`REJECTIONS`.
+    """
+
+    def __init__(self, text: str, kind: str = "malformed") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def _is_client_rule(part: Any) -> bool:
@@ -173,8 +202,12 @@ class TrainReply:
         return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts), _CONFIG: answers})
 
     @classmethod
-    def from_message(cls, message: Message) -> TrainReply:
+    def from_message(cls, message: Message, size: int | None = None) -> TrainReply:
         """Return the reply of a Flower message.
+
+        Args:
+            message: of a node.
+            size: d; a longer array is not decoded. By default any size is.
 
         Raises:
             MessageError: the content is not that of :meth:`to_record`.
@@ -183,7 +216,10 @@ class TrainReply:
             metrics: dict[str, Any] = dict(message.content.metric_records[_METRICS])
             _check_numbers(metrics)
             answers = str(message.content.config_records[_CONFIG][_ANSWERS])
-            array = message.content.array_records[_ARRAYS][_VECTOR].numpy()
+            sent = message.content.array_records[_ARRAYS][_VECTOR]
+            if size is not None and len(sent.data) > 4 * size + _MOST_HEADER_BYTES:
+                raise ValueError(f"an array of {len(sent.data)} bytes for {size} numbers")
+            array = sent.numpy()
             if array.dtype != np.float32:
                 raise ValueError(f"the sum is of {array.dtype}, not float32")
             return cls(vector=array, answers=answers, **metrics)
@@ -194,7 +230,7 @@ class TrainReply:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return printable(" ".join(f"{type(error).__name__}: {error}".split()))[:200]
 
 
 def _check_numbers(metrics: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -22,6 +22,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from fl_sim.strategies.messages import IMPERSONATION
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +170,7 @@ class AttendedGrid(Grid):
     def _ask(self, messages: list[Message], timeout: float | None) -> tuple[list[Message], list[Message]]:
         """Return the replies to ``messages``, and separately those that report a lost worker."""
         replies = self._collect(list(self._grid.push_messages(messages)), timeout)
+        replies = list(_from_the_asked(replies, messages))
         return [reply for reply in replies if not _is_lost(reply)], [reply for reply in replies if _is_lost(reply)]
 
     def _collect(self, sent: list[str], timeout: float | None) -> list[Message]:
@@ -205,6 +208,23 @@ def context_of(node: int, node_config: dict[str, Any] | None = None) -> Context:
 def _is_lost(reply: Message) -> bool:
     """Return whether a reply reports a lost worker or machine; Flower passes Ray's exception on as text."""
     return reply.has_error() and _WORKER_LOST.search((reply.error.reason or "").partition(":")[0]) is not None
+
+
+def _from_the_asked(replies: list[Message], requests: list[Message]) -> Iterator[Message]:
+    """Yield the replies, each in the name of the node that was asked; another name becomes an error.
+
+    A node can write any sender into its reply. It would then answer in another node's place, with the other's bound.
+    """
+    asked = {request.metadata.message_id: request for request in requests}
+    for reply in replies:
+        request = asked.get(reply.metadata.reply_to_message_id)
+        if request is None:
+            log.warning("a reply to no request of this round is dropped")
+        elif reply.metadata.src_node_id != request.metadata.dst_node_id:
+            reason = f"its reply names node {reply.metadata.src_node_id} as its sender"
+            yield Message(Error(IMPERSONATION, reason), reply_to=request)
+        else:
+            yield reply
 
 
 def _copy(message: Message) -> Message:

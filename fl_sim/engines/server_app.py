@@ -23,7 +23,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import BUNDLED
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment
-from fl_sim.formats import epsilon_in_words
+from fl_sim.formats import epsilon_in_words, printable
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.storage.utility import UTILITIES
 
@@ -115,4 +115,4 @@ def describe_row(row: Mapping[str, Any], rounds: int) -> str:
 def one_line(error: Exception) -> str:
     """Return an error and its notes in one line."""
     message = str(error) or type(error).__name__
-    return "; ".join(" ".join(part.split()) for part in (message, *getattr(error, "__notes__", ())))
+    return printable("; ".join(" ".join(part.split()) for part in (message, *getattr(error, "__notes__", ()))))

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
@@ -61,7 +62,7 @@ from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.ledger import Ledger
-from fl_sim.strategies.messages import arrays_to_vector, vector_to_arrays
+from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
 
@@ -373,6 +374,7 @@ class Experiment:
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
+            "failed_nodes": rejected_replies(self.folder.metrics()),
             **self._utility(),
             **self._privacy_spent.total(),
             **self._privacy_spent.attacker(),
@@ -491,6 +493,16 @@ def _check_unfinished(folder: RunFolder) -> None:
         raise ResultsError(f"{folder.path}: the run diverged in round {folder.last_round} and cannot go on")
     if folder.finished:
         raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
+
+
+def rejected_replies(metrics: pd.DataFrame) -> dict[str, int]:
+    """Return how many replies of nodes counted as zero in all rounds, by kind; empty if none did.
+
+    >>> rejected_replies(pd.DataFrame({"round": [1, 2], "failed_nodes": [1, 2], "failed_silent": [1.0, float("nan")]}))
+    {'silent': 1}
+    """
+    kinds = [kind for kind in REJECTIONS if f"failed_{kind}" in metrics]
+    return {kind: int(metrics[f"failed_{kind}"].sum()) for kind in kinds}
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:

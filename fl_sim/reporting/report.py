@@ -15,12 +15,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
+from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number, printable, printable_lines
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.messages import REJECTIONS
 from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.registry import plan_from_record
 
@@ -132,15 +133,30 @@ def report(run: RunFolder) -> dict[str, Any]:
         },
         "perplexity": None if classifies else {**figures, "unigram": reference},
         "not_covered": [*_basis(result), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
-        "warnings": [*result.get("warnings", []), *filter(None, [run.truncated_tail])],
+        "failed_nodes": result.get("failed_nodes"),
+        "warnings": [*result.get("warnings", []), *filter(None, [_rejected(result), run.truncated_tail])],
     }
+
+
+def _rejected(result: Mapping[str, Any]) -> str | None:
+    """Return how many replies of nodes counted as zero, and why; None if none did.
+
+    >>> _rejected({"failed_nodes": {"too_large": 2, "silent": 1}})
+    '3 replies of nodes discarded, as zero: 2 for a norm above the bound; 1 for silence'
+    """
+    rejected = result.get("failed_nodes") or {}
+    if not rejected:
+        return None
+    reasons = "; ".join(f"{count} for {REJECTIONS.get(kind, kind)}" for kind, count in rejected.items())
+    replies = sum(rejected.values())
+    return f"{format_number(replies)} {'reply' if replies == 1 else 'replies'} of nodes discarded, as zero: {reasons}"
 
 
 def summary(run: RunFolder) -> str:
     """Return the report as text that fits one screen and ends with a newline."""
     facts = report(run)
     blocks = [_head(facts, mechanism_of(run)), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
-    return "\n".join("\n".join(block) + "\n" for block in blocks if block)
+    return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
 
 
 def strategy_of(run: RunFolder) -> str:
@@ -206,15 +222,13 @@ def _field(label: str, text: str) -> list[str]:
 def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
     corpus = facts["corpus"] or {}
     done, planned = format_number(facts["rounds_done"]), format_number(facts["rounds"])
+    ended = _STOPPED.get(facts["stopped"], facts["stopped"])
     owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
     return [
-        *_field(
-            "Run",
-            f"{facts['run']}: {done} of {planned} rounds, {_STOPPED.get(facts['stopped'], facts['stopped'])}",
-        ),
+        *_field("Run", f"{printable(facts['run'])}: {done} of {planned} rounds, {ended}"),
         *_field("Protects", facts["protects"] or "unknown"),
         *_field("Strategy", f"{facts['strategy']}: {_settings(facts, mechanism)}"),
-        *_field("Corpus", f"{corpus.get('name', 'unnamed')}: {owners}" if corpus else "not recorded"),
+        *_field("Corpus", f"{printable(corpus.get('name', 'unnamed'))}: {owners}" if corpus else "not recorded"),
     ]
 
 

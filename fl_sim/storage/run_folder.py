@@ -23,8 +23,10 @@ the task's held-out figures (``perplexity`` per token, ``perplexity_per_word`` a
 n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the median, p95 or max of contribution bounds,
 ``epsilon_user_entity_<quantile>`` and ``epsilon_user_entity_robust_<quantile>``; and statistics of the round:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
-``failed_nodes``, ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise every ε is inf. A run
-of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
+``failed_nodes`` (replies that count as zero) and ``failed_KIND`` of each kind that occurred
+(``fl_sim.strategies.messages.REJECTIONS``), ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise
+every ε is inf. A run of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the
+proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
 that interrupted the run), ``plan`` (the fields of
@@ -35,7 +37,7 @@ that interrupted the run), ``plan`` (the fields of
 those ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
 (contribution bounds: median, p95 and max, each with the fields
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
-the held-out figures at the end and
+``failed_nodes`` (replies that count as zero, by kind), the held-out figures at the end and
 (``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
 of texts). Readers accept missing keys.
 
@@ -64,6 +66,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pandas as pd
+
+from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
@@ -393,7 +397,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = decode(json.loads(path.read_bytes()))
+        value = decode(json.loads(read_bytes(path)))
     except FileNotFoundError as error:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     except json.JSONDecodeError as error:
@@ -408,7 +412,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     """Return the rows of a metrics file, and the location of an incomplete last line or None."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path, MOST_LOG_BYTES).split(b"\n")
     except FileNotFoundError as error:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     tail = lines.pop()  # empty if the last write was complete: it ends with a newline
