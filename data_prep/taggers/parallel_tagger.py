@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import multiprocessing
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,13 +19,14 @@ from concurrent.futures.process import BrokenProcessPool
 
 from fl_sim.data_prep.records import CorpusError, Mention
 from fl_sim.data_prep.taggers.tagger import Tagger
-from fl_sim.stop_signals import follow_parent, stops_deferred
+from fl_sim.stop_signals import follow_parent, raising_stops, stops_deferred
 
 _TEXTS = 256
 _AHEAD = 3
 """Batches per process that are read ahead."""
 
 _tagger: Tagger
+_ready = False
 
 
 class ParallelTagger:
@@ -83,18 +85,21 @@ class ParallelTagger:
 
 def _end(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):
-        process.kill()
+        process.terminate()  # ends the batch under way: not the process, with which the pool's locks would be lost
     pool.shutdown(cancel_futures=True)
 
 
 def _start(make: Callable[[], Tagger]) -> None:
-    global _tagger
-    follow_parent()
+    global _tagger, _ready
+    follow_parent(lambda name: None if _ready else os._exit(1))
     _tagger = make()
+    _ready = True
 
 
 def _tag(texts: list[str]) -> list[list[tuple[int, int, str]]]:
-    return [[(mention.start, mention.end, mention.label) for mention in mentions] for mentions in _tagger.tag(texts)]
+    with raising_stops():
+        tagged = list(_tagger.tag(texts))
+    return [[(mention.start, mention.end, mention.label) for mention in mentions] for mentions in tagged]
 
 
 def _mentions(batch: Future[list[list[tuple[int, int, str]]]]) -> Iterator[tuple[Mention, ...]]:
