@@ -316,3 +316,12 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
         simulation.resume(run.path)
     assert main(f"account --ledger {run.path} --delta 1e-5".split()) == 2
     assert "is not the ledger whose head hash was kept after 2 entries" in capsys.readouterr().err
+
+
+def test_a_result_that_names_another_ledger_is_not_gone_on_from(corpus: Path, tmp_path: Path) -> None:
+    """The head in a result was published; the ledger and the checkpoint of a run must be those of that head."""
+    run = simulation.run(configuration(corpus, tmp_path / "run", rounds=2))
+    result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}
+    run.result_file.write_text(json.dumps(result | {"ledger": result["ledger"] | {"last": "0" * 64}}))
+    with pytest.raises(LedgerError, match="head hash was kept after 2 entries"):
+        simulation.resume(run.path)
