@@ -131,7 +131,10 @@ class RayEngine:
     def close(self) -> None:
         """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
         started = self._workers.done()
-        while not self._workers.done():
+        wait([self._workers], timeout=1.0)
+        for _ in range(50):  # an exception that ends the thread between two steps leaves the workers undone
+            if self._workers.done():
+                break
             _raise_in_thread(self._thread_id.result(), SystemExit)  # once more where code of Ray's ignored it
             wait([self._workers], timeout=_LOOK_SECONDS)
         self._note_processes()
