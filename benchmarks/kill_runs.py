@@ -1,6 +1,6 @@
 """Kill runs with SIGKILL at random moments, also during writes, resume them, and compare with an uninterrupted run.
 
-    python benchmarks/kill_runs.py --kills 50 --ray-kills 5
+    python benchmarks/kill_runs.py --kills 100 --ray-kills 5 --worker-kills 20 --raylet-kills 5
 
 Every run is killed again and again until one of its resumptions reaches the end. A kill falls at a random time, or at a
 random step of a random write: before the file is synced (cut off at a random byte), before it is renamed, or before its
@@ -44,6 +44,8 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy
 from fl_sim.strategies.ledger import HEAD_FILE, Ledger
 
 ROUNDS = 4
+LONG_ROUNDS = 40
+WORKERS = 2
 SETTINGS = [
     "model.hidden=16", "model.layers=1", "model.heads=2", "model.max_tokens=32", "engine.name=inline",
     f"rounds={ROUNDS}", "privacy.q_s=0.8", "server.learning_rate=0.01",
@@ -92,12 +94,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--ray-kills", type=int, default=0, help="additional kills, of whole processes on Ray")
+    parser.add_argument("--worker-kills", type=int, default=0, help="additional kills, of workers of runs on Ray")
+    parser.add_argument("--raylet-kills", type=int, default=0, help="additional kills, of the raylet of runs on Ray")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
-        for lines in (kill(args.kills, args.seed, Path(folder)), kill_on_ray(args.ray_kills, args.seed, Path(folder))):
-            print(*lines, sep="\n")
+        for kills, of_what in (
+            (args.kills, kill),
+            (args.ray_kills, kill_on_ray),
+            (args.worker_kills, kill_workers),
+            (args.raylet_kills, kill_raylets),
+        ):
+            if kills:
+                own = Path(folder) / of_what.__name__
+                own.mkdir()
+                print(*of_what(kills, args.seed, own), sep="\n", flush=True)
 
 
 def kill(kills: int, seed: int, folder: Path) -> list[str]:
@@ -113,16 +125,16 @@ def kill(kills: int, seed: int, folder: Path) -> list[str]:
     """
     rng, tally = random.Random(seed), Tally()
     corpus = folder / "corpus"
-    write_corpus(_sentences(), corpus, name="killed")
+    write_corpus(few_sentences(), corpus, name="killed")
     whole = {}
     for noise in ("seeded", "secure"):
         out = folder / f"whole-{noise}"
         began = time.monotonic()
-        code = _wait(_fork(_words(corpus, out, noise), out, None))
-        _import_all(out)
+        code = wait(fork(words_of_run(corpus, out, noise), out, None))
+        import_all(out)
         whole[noise] = (out, time.monotonic() - began, _steps(out))
         if code != 0:
-            raise KillError(f"the uninterrupted run ended with exit code {code}: {_output(out)}")
+            raise KillError(f"the uninterrupted run ended with exit code {code}: {output_of(out)}")
     while tally.kills.total() < kills:
         noise = "secure" if tally.runs % 4 == 3 else "seeded"
         tally.runs += 1
@@ -135,35 +147,35 @@ def _kill_one(
 ) -> None:
     """Kill and resume one run until it ends, and compare it with the reference (folder, seconds, number of syncs)."""
     reference, seconds, steps = whole
-    words, last_round = _words(corpus, out, noise), 0
+    words, last_round = words_of_run(corpus, out, noise), 0
     while True:
         moment = rng.choice(MOMENTS) if tally.kills.total() < kills else None
         arm = _trigger(moment, rng, steps) if moment else None
-        process = _fork(words, out, arm)
+        process = fork(words, out, arm)
         if moment == "time":
             time.sleep(rng.uniform(0, seconds))
             os.kill(process, signal.SIGKILL)
-        code = _wait(process)
-        if code == 0 or (code == 2 and _output(out).endswith(f"the run is finished ({ROUNDS} rounds)\n")):
+        code = wait(process)
+        if code == 0 or (code == 2 and output_of(out).endswith(f"the run is finished ({ROUNDS} rounds)\n")):
             break
         if code != -signal.SIGKILL:
-            raise KillError(f"{out}: ended with exit code {code}: {_output(out)}")
+            raise KillError(f"{out}: ended with exit code {code}: {output_of(out)}")
         tally.kills[str(moment)] += 1
         if arm is not None:
             tally.in_file[_file_at_kill(out)] += 1
-        if not _check_remains(out, noise):
+        if not check_remains(out, noise):
             tally.before_the_record += 1
-            _check_refused(out)
+            check_refused(out)
             shutil.rmtree(out, ignore_errors=True)
-            _sibling(out, "witness").unlink(missing_ok=True)
+            sibling(out, "witness").unlink(missing_ok=True)
             continue
         checkpointed = _checkpointed_round(out)
         if checkpointed < last_round:
             raise KillError(f"{out}: the checkpoint went back from round {last_round} to {checkpointed}")
         last_round = checkpointed
         words = ["resume", str(out), "--quiet", "--json"]
-    _compare(reference, out, noise)
-    releases = Counter(number for number, _ in _released(out))
+    compare(reference, out, noise)
+    releases = Counter(number for number, _ in releases_of(out))
     tally.releases_repeated += sum(releases.values()) - len(releases)
     tally.rounds_repeated += sum(count > 1 for count in releases.values())
 
@@ -190,7 +202,7 @@ def _trigger(moment: str, rng: random.Random, steps: int) -> Callable[[Path], No
 # --- in the process to be killed -------------------------------------------------------------------------------------
 
 
-def _fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> int:
+def fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> int:
     """Run ``fl-sim`` in a forked process; return its id.
 
     Args:
@@ -204,7 +216,7 @@ def _fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> in
         return process
     code = 70
     try:
-        output = os.open(_sibling(out, "output"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        output = os.open(sibling(out, "output"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # instead of pytest's capture
@@ -216,7 +228,7 @@ def _fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> in
             _count_steps(out)
         code = fl_sim(words)
         if arm is None:
-            _sibling(out, "modules").write_text("\n".join(sys.modules))
+            sibling(out, "modules").write_text("\n".join(sys.modules))
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException as error:
@@ -225,9 +237,9 @@ def _fork(words: list[str], out: Path, arm: Callable[[Path], None] | None) -> in
         os._exit(code)
 
 
-def _import_all(out: Path) -> None:
+def import_all(out: Path) -> None:
     """Import the modules that a run imported, so that later forks have them."""
-    for name in _sibling(out, "modules").read_text().splitlines():
+    for name in sibling(out, "modules").read_text().splitlines():
         with suppress(Exception):
             importlib.import_module(name)
 
@@ -235,7 +247,7 @@ def _import_all(out: Path) -> None:
 def _record_releases(out: Path) -> None:
     """Write the round and a hash of every release to the witness file, as soon as the noise is added."""
     noised = BoundedSumStrategy._noised
-    witness = os.open(_sibling(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    witness = os.open(sibling(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def recording(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> Any:
         released, noise = noised(self, server_round, total, std, purpose)
@@ -248,7 +260,7 @@ def _record_releases(out: Path) -> None:
 
 def _count_steps(out: Path) -> None:
     """Count the syncs of a run, from which the moments of later kills are drawn."""
-    fsync, steps = os.fsync, _sibling(out, "steps")
+    fsync, steps = os.fsync, sibling(out, "steps")
 
     def counting(descriptor: int) -> None:
         fsync(descriptor)
@@ -272,7 +284,7 @@ def _die_at(out: Path, moment: str, number: int, share: float, part: str) -> Non
     synced_to = {path.name: path.read_bytes().rfind(b"\n") + 1 for path in out.glob("*.jsonl")}
 
     def die(name: str) -> NoReturn:
-        _sibling(out, "killed-at").write_text(name)
+        sibling(out, "killed-at").write_text(name)
         os.kill(os.getpid(), signal.SIGKILL)
         raise SystemExit
 
@@ -309,13 +321,13 @@ def _final_name(name: str) -> str:
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _check_remains(out: Path, noise: str) -> bool:
+def check_remains(out: Path, noise: str) -> bool:
     """Return whether a killed run can be resumed.
 
     Raises:
         KillError: it released something that its ledger lacks, or its checkpoint is damaged.
     """
-    released = _released(out)
+    released = releases_of(out)
     has_record = (out / HEAD_FILE).exists() and (out / "config.json").exists()
     if not has_record and released:
         raise KillError(f"{out}: released {released} without a ledger")
@@ -344,15 +356,15 @@ def _checkpointed_round(out: Path) -> int:
     return 0 if checkpoint is None else checkpoint.server_round
 
 
-def _check_refused(out: Path) -> None:
+def check_refused(out: Path) -> None:
     """Check that a folder without a run's record is refused in one line."""
     if out.exists():
-        code = _wait(_fork(["resume", str(out), "--quiet"], out, None))
-        if code != 2 or _output(out).count("\n") != 1:
-            raise KillError(f"{out}: a run without a record was not refused in one line: {code}, {_output(out)}")
+        code = wait(fork(["resume", str(out), "--quiet"], out, None))
+        if code != 2 or output_of(out).count("\n") != 1:
+            raise KillError(f"{out}: a run without a record was not refused in one line: {code}, {output_of(out)}")
 
 
-def _compare(reference: Path, out: Path, noise: str) -> None:
+def compare(reference: Path, out: Path, noise: str) -> None:
     """Check that a killed and resumed run ended as the uninterrupted one."""
     resumed, whole = RunFolder.open(out), RunFolder.open(reference)
     entries = Ledger.read(out).entries
@@ -374,39 +386,39 @@ def _without(metrics: Any, column: str) -> str:
     return str(metrics.drop(columns=column).to_json(double_precision=15))
 
 
-def _released(out: Path) -> list[tuple[int, str]]:
-    file = _sibling(out, "witness")
+def releases_of(out: Path) -> list[tuple[int, str]]:
+    file = sibling(out, "witness")
     lines = file.read_text().splitlines() if file.exists() else []
     return [(int(number), digest) for number, digest in (line.split() for line in lines)]
 
 
-def _sibling(out: Path, name: str) -> Path:
+def sibling(out: Path, name: str) -> Path:
     return out.with_name(f"{out.name}.{name}")
 
 
-def _output(out: Path) -> str:
-    return _sibling(out, "output").read_text(errors="replace")
+def output_of(out: Path) -> str:
+    return sibling(out, "output").read_text(errors="replace")
 
 
 def _file_at_kill(out: Path) -> str:
-    return _sibling(out, "killed-at").read_text()
+    return sibling(out, "killed-at").read_text()
 
 
 def _steps(out: Path) -> int:
-    return len(_sibling(out, "steps").read_text())
+    return len(sibling(out, "steps").read_text())
 
 
-def _wait(process: int) -> int:
+def wait(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def _words(corpus: Path, out: Path, noise: str) -> list[str]:
+def words_of_run(corpus: Path, out: Path, noise: str) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     secure = ["--secure-noise"] if noise == "secure" else []
     return ["run", "--corpus", str(corpus), "--out", str(out), "--quiet", "--json", *secure, *settings]
 
 
-def _sentences() -> Iterator[Sentence]:
+def few_sentences() -> Iterator[Sentence]:
     for split in ("train", "validation"):
         for user in range(6):
             for number in range(3):
@@ -428,32 +440,15 @@ def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
     Raises:
         KillError: a run did not end as the uninterrupted one.
     """
-    if kills == 0:
-        return []
-    rng, corpus = random.Random(seed), folder / "ray-corpus"
-    write_corpus(_sentences(), corpus, name="killed")
-    ray = ["--set", "engine.nodes=2", "--set", "engine.num_cpus=2"]
-
-    def command(words: list[str]) -> subprocess.Popen[bytes]:
-        on_ray = [word.replace("engine.name=inline", "engine.name=ray") for word in words]
-        null = subprocess.DEVNULL
-        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *on_ray], stdout=null, stderr=null)
-
-    whole = folder / "ray-whole"
-    process = command([*_words(corpus, whole, "seeded"), *ray])
-    _wait_for_rounds(whole, 0, process)
-    began = time.monotonic()
-    _wait_for_rounds(whole, ROUNDS, process)
-    seconds = time.monotonic() - began
-    if process.wait() != 0:
-        raise KillError(f"{whole}: ended with exit code {process.returncode}")
+    rng = random.Random(seed)
+    corpus, whole, seconds = _whole_on_ray(folder, ROUNDS)
     killed = runs = 0
     while killed < kills:
         runs += 1
         out = folder / f"ray-{runs}"
-        words = [*_words(corpus, out, "seeded"), *ray]
+        words = _words_on_ray(corpus, out, ROUNDS)
         while True:
-            process = command(words)
+            process = _command(words, out)
             if killed < kills:
                 _wait_for_rounds(out, (_checkpointed_round(out) + 1) * (out / "checkpoint").exists(), process)
                 time.sleep(rng.uniform(0, seconds))
@@ -464,8 +459,120 @@ def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
                 break
             killed += 1
             words = ["resume", str(out), "--quiet", "--json"]
-        _compare(whole, out, "seeded")
+        compare(whole, out, "seeded")
     return [f"{killed} kills in {runs} runs on Ray: all ended with the model, metrics and ε of the uninterrupted run"]
+
+
+def kill_workers(kills: int, seed: int, folder: Path) -> list[str]:
+    """Kill workers of runs on Ray, one at a time; the run must end by itself as the undisturbed one.
+
+    Args:
+        kills: how often to kill.
+        seed: seed of the moments.
+        folder: a folder for corpus and runs.
+
+    Raises:
+        KillError: a run did not end as the undisturbed one.
+    """
+    rng, killed, runs = random.Random(seed), 0, 0
+    corpus, whole, seconds = _whole_on_ray(folder, LONG_ROUNDS)
+    while killed < kills:
+        runs += 1
+        out = folder / f"workers-{runs}"
+        process = _command(_words_on_ray(corpus, out, LONG_ROUNDS), out)
+        _wait_for_rounds(out, 0, process)
+        while killed < kills and process.poll() is None:
+            workers = _processes_below(process.pid, "ray::ClientAppActor")
+            if len(workers) == WORKERS:
+                time.sleep(rng.uniform(0, seconds / LONG_ROUNDS))
+                with suppress(ProcessLookupError):
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+                    killed += 1
+            time.sleep(0.2)
+        if process.wait() != 0:
+            raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+        compare(whole, out, "seeded")
+    return [f"{killed} kills of workers in {runs} runs on Ray: all ended by themselves as the undisturbed run"]
+
+
+def kill_raylets(kills: int, seed: int, folder: Path) -> list[str]:
+    """Kill the raylet of runs on Ray, and with it all workers; continued, each must end as the undisturbed one.
+
+    Args:
+        kills: how often to kill.
+        seed: seed of the moments.
+        folder: a folder for corpus and runs.
+
+    Raises:
+        KillError: a run did not end as the undisturbed one.
+    """
+    rng, ends = random.Random(seed), Counter[int]()
+    corpus, whole, seconds = _whole_on_ray(folder, LONG_ROUNDS)
+    for number in range(1, kills + 1):
+        out = folder / f"raylet-{number}"
+        process = _command(_words_on_ray(corpus, out, LONG_ROUNDS), out)
+        _wait_for_rounds(out, 1, process)
+        time.sleep(rng.uniform(0, 0.8 * seconds))
+        (raylet,) = _processes_below(process.pid, "/raylet/raylet")
+        os.kill(raylet, signal.SIGKILL)
+        ends[process.wait()] += 1
+        if not (out / "result.json").exists():
+            if process.returncode not in (1, 2):
+                raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+            again = _command(["resume", str(out), "--quiet", "--json"], out)
+            if again.wait() != 0:
+                raise KillError(f"{out}: cannot be continued: {output_of(out)}")
+        compare(whole, out, "seeded")
+    how = ", ".join(f"{code}: {count}" for code, count in sorted(ends.items()))
+    return [f"{kills} kills of a raylet (exit codes {how}): continued, all ended as the undisturbed run"]
+
+
+def _whole_on_ray(folder: Path, rounds: int) -> tuple[Path, Path, float]:
+    """Return a corpus, an undisturbed run on Ray, and the seconds of its rounds."""
+    corpus, out = folder / "ray-corpus", folder / f"ray-whole-{rounds}"
+    if not corpus.exists():
+        write_corpus(few_sentences(), corpus, name="killed")
+    process = _command(_words_on_ray(corpus, out, rounds), out)
+    _wait_for_rounds(out, 0, process)
+    began = time.monotonic()
+    _wait_for_rounds(out, rounds, process)
+    seconds = time.monotonic() - began
+    if process.wait() != 0:
+        raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+    return corpus, out, seconds
+
+
+def _words_on_ray(corpus: Path, out: Path, rounds: int) -> list[str]:
+    ray = {"engine.name=inline": "engine.name=ray", f"rounds={ROUNDS}": f"rounds={rounds}"}
+    words = [ray.get(word, word) for word in words_of_run(corpus, out, "seeded")]
+    return [*words, "--set", f"engine.nodes={WORKERS}", "--set", f"engine.num_cpus={WORKERS}"]
+
+
+def _command(words: list[str], out: Path) -> subprocess.Popen[bytes]:
+    """Start ``fl-sim``; its output goes to a file beside ``out``."""
+    with sibling(out, "output").open("wb") as output:
+        return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *words], stdout=output, stderr=output)
+
+
+def _processes_below(parent: int, named: str) -> list[int]:
+    """Return the processes below ``parent`` whose command line contains ``named``."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    below, waiting = [], [parent]
+    while waiting:
+        waiting += (mine := children.get(waiting.pop(), []))
+        below += mine
+    return [pid for pid in below if named in _command_line(pid)]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _wait_for_rounds(out: Path, number: int, process: subprocess.Popen[bytes]) -> None:

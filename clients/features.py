@@ -30,6 +30,7 @@ from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.gradients.clipped_sums import full_precision
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.encode import EncodedSplit
 
 Observer = Callable[[int, int], None]
@@ -117,7 +118,7 @@ def _write(features: NDArray[np.float32], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
     try:
-        np.save(scratch, features, allow_pickle=False)
+        write_array(scratch, features)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)

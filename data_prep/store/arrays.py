@@ -1,4 +1,4 @@
-"""Write vectors to ``.npy`` files piece by piece, and open them memory-mapped.
+"""Write arrays to ``.npy`` files, vectors also piece by piece, and open them memory-mapped.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -37,6 +37,14 @@ def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[A
             length += len(piece)
         file.seek(0)
         _write_header(file, dtype, length)  # of the same size: numpy leaves room for longer lengths
+
+
+def write_array(path: Path, values: NDArray[Any]) -> None:
+    """Write ``values``, of any shape, as numpy's ``save`` does, whose errors name neither file nor cause."""
+    whole = np.ascontiguousarray(values)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+        file.write(whole.data)
 
 
 def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:

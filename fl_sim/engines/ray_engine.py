@@ -97,7 +97,7 @@ class RayEngine:
             stopped_by: returns the name of the signal that asked the run to stop after its round, if any did.
 
         Raises:
-            EngineError: if Ray cannot be started or joined, or lacks the CPUs or GPUs of one node.
+            EngineError: if Ray cannot be started or joined, lacks the CPUs or GPUs of one node, or is killed.
             GridError: if every node failed in one round.
             Stopped: if the same signal ended Ray, too, so that the round cannot be finished.
         """
@@ -120,9 +120,9 @@ class RayEngine:
             self._note_processes()
             try:
                 while not wait([simulation], timeout=_LOOK_SECONDS).done:
-                    name = stopped_by()
-                    if name is not None and not served.is_set() and self._processes.server_ended:
-                        raise Stopped(name)
+                    if not served.is_set() and self._processes.server_ended:
+                        name = stopped_by()
+                        raise EngineError("Ray has ended: its processes were killed") if name is None else Stopped(name)
                 simulation.result()
             finally:
                 stop.set()  # Ctrl-C: the server, in a thread of Flower's, stops waiting for replies

@@ -31,6 +31,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.workspace import WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
+from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.data_prep.store.textfiles import sha256_of
@@ -437,7 +438,7 @@ class Experiment:
         if not bounds.enforces:
             return None
         path = self._encoded / "weights.npy"
-        np.save(path, bounds.weights)
+        write_array(path, bounds.weights)
         return str(path)
 
     def _build_strategy(self) -> BoundedSumStrategy:
