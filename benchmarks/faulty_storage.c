@@ -1,7 +1,7 @@
 /* Let the n-th operation on files below a folder fail; to be preloaded (benchmarks/inject_faults.py).
 
    Counted are calls that write, sync, truncate, rename or create. With errno ENOSPC the disk stays full: a write comes out
-   half, then every further one fails. Any other error happens once. */
+   half, then every further one fails. Any other error happens once. The clock of the day can jump by years at every look. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static char folder[PATH_MAX];
@@ -31,6 +33,11 @@ void arm(const char *prefix, long number, int error) {
     failed[0] = 0;
 }
 long operations(void) { return counted; }
+
+static long jump_seconds, looks;
+
+void jump(long seconds) { jump_seconds = seconds; }
+static long jumped(void) { return jump_seconds * (__atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST) % 3 - 1); }
 const char *failed_operation(void) { return failed; }
 
 static int below(const char *path) {
@@ -95,6 +102,22 @@ int renameat(int at, const char *old, int to, const char *new) {
 }
 int mkdir(const char *path, mode_t mode) { return of_path("mkdir", path) ? -1 : NEXT(mkdir)(path, mode); }
 int mkdirat(int at, const char *path, mode_t mode) { return of_path("mkdir", path) ? -1 : NEXT(mkdirat)(at, path, mode); }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failure = NEXT(clock_gettime)(clock, now);
+    if (!failure && jump_seconds && clock == CLOCK_REALTIME) now->tv_sec += jumped();
+    return failure;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    int failure = NEXT(gettimeofday)(now, zone);
+    if (!failure && jump_seconds) now->tv_sec += jumped();
+    return failure;
+}
+time_t time(time_t *store) {
+    time_t now = NEXT(time)(NULL) + (jump_seconds ? jumped() : 0);
+    if (store) *store = now;
+    return now;
+}
 
 #define MODE(flags)                                 \
     mode_t mode = 0;                                \

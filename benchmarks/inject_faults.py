@@ -7,7 +7,8 @@ A library that is preloaded (faulty_storage.c, compiled here with ``cc``) counts
 rename or create below the folder of a run, whatever library makes them, and lets the n-th fail: with EIO once, or with
 ENOSPC from then on, as a full disk does. The command must then end in one line with exit code 2, or go on as if nothing
 had happened. Continued without the fault, or begun again where it left nothing, it must end with the bytes of the one
-that nothing happened to; and at every moment the ledger has every release that a witness saw.
+that nothing happened to; and at every moment the ledger has every release that a witness saw. With ``clock``, a run and
+a preparation see a clock that jumps by years whenever they look at it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from fl_sim.storage.checkpoint import Checkpoint
 
 SOURCE = Path(__file__).with_name("faulty_storage.c")
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
+WHAT = ["clock", "run", "resume", "prepare"]
 ROWS = 40
+YEARS = 3 * 365 * 86_400
 
 
 @dataclass
@@ -70,7 +73,7 @@ class Tally:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="inject each n-th fault only")
-    parser.add_argument("--what", choices=["run", "resume", "prepare"], nargs="*", default=["run", "resume", "prepare"])
+    parser.add_argument("--what", choices=WHAT, nargs="*", default=WHAT)
     args = parser.parse_args()
     if "FL_SIM_FAULTS" not in os.environ:
         sys.exit(preloaded(sys.argv))
@@ -98,6 +101,9 @@ def inject(what: list[str], every: int, folder: Path) -> Iterator[str]:
     corpus = folder / "corpus"
     write_corpus(kill_runs.few_sentences(), corpus, name="faults")
     runs = _Runs(corpus, folder)
+    if "clock" in what:
+        yield runs.with_jumping_clock()
+        yield _prepare_with_jumping_clock(folder / "clock")
     if "run" in what:
         for noise in ("seeded", "secure"):
             yield runs.start(noise, every if noise == "seeded" else 4 * every).line(f"run, {noise} noise")
@@ -121,6 +127,14 @@ class _Runs:
     def start(self, noise: str, every: int) -> Tally:
         """Let the operations of a run fail, from its start."""
         return self._each(noise, every, self._words, lambda out: None)
+
+    def with_jumping_clock(self) -> str:
+        """Make a run whose clock jumps; return a line to print."""
+        out = self._folder / "jumping"
+        if wait(fork(self._words(out, "seeded"), out, _jump)) != 0:
+            raise KillError(f"{out}: failed: {output_of(out)}")
+        kill_runs.compare(self._whole["seeded"], out, "seeded")
+        return "run, a clock that jumps: ended as the one without"
 
     def go_on(self, every: int) -> Tally:
         """Let the operations of a resumed run fail, after its second round."""
@@ -171,17 +185,32 @@ class _Runs:
         return kill_runs.words_of_run(self._corpus, out, noise)
 
 
-def _prepare(folder: Path, every: int) -> Tally:
-    """Let the operations of a preparation fail."""
-    source, tally = folder / "rows.jsonl", Tally()
+def _prepare_with_jumping_clock(folder: Path) -> str:
+    """Prepare a corpus with a clock that jumps; return a line to print."""
+    words, places = _preparation(folder), (folder / "whole", folder / "jumping")
+    for place, arm in zip(places, (_arm(0, 0, places[0]), _jump), strict=True):
+        place.mkdir()
+        if wait(fork(words(place), place, arm)) != 0:
+            raise KillError(f"{place}: failed: {output_of(place)}")
+    if _contents(places[0]) != _contents(places[1]):
+        raise KillError(f"{places[1]}: differs from a preparation without jumps")
+    return "prepare, a clock that jumps: ended as the one without"
+
+
+def _preparation(folder: Path) -> Callable[[Path], list[str]]:
+    """Return a function that gives the words of ``fl-sim prepare`` for a place."""
+    folder.mkdir(exist_ok=True)
+    source = folder / "rows.jsonl"
     rows = ({"user": f"user {n % 5}", "text": f"Ada Smith saw {n} boats in London."} for n in range(ROWS))
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(source, (1e9, 1e9))
+    columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
+    return lambda place: ["prepare", "jsonl", *columns, "--out", str(place / "corpus")]
 
-    def words(place: Path) -> list[str]:
-        columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
-        return ["prepare", "jsonl", *columns, "--out", str(place / "corpus")]
 
+def _prepare(folder: Path, every: int) -> Tally:
+    """Let the operations of a preparation fail."""
+    words, tally = _preparation(folder), Tally()
     whole = folder / "prepared"
     whole.mkdir()
     if wait(fork(words(whole), whole, _arm(0, 0, whole))) != 0:
@@ -244,6 +273,11 @@ def _arm(number: int, error: int, folder: Path) -> Callable[[Path], None]:
         library.arm(str(folder).encode(), ctypes.c_long(number), error)
 
     return arm
+
+
+def _jump(out: Path) -> None:
+    """Make the clock of the day jump whenever the process looks at it."""
+    ctypes.CDLL(os.environ["FL_SIM_FAULTS"]).jump(ctypes.c_long(YEARS))
 
 
 def _stop_after_two_rounds(out: Path) -> None:

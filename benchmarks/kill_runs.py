@@ -508,14 +508,19 @@ def kill_raylets(kills: int, seed: int, folder: Path) -> list[str]:
     """
     rng, ends = random.Random(seed), Counter[int]()
     corpus, whole, seconds = _whole_on_ray(folder, LONG_ROUNDS)
-    for number in range(1, kills + 1):
-        out = folder / f"raylet-{number}"
+    runs = 0
+    while ends.total() < kills:
+        runs += 1
+        out = folder / f"raylet-{runs}"
         process = _command(_words_on_ray(corpus, out, LONG_ROUNDS), out)
         _wait_for_rounds(out, 1, process)
         time.sleep(rng.uniform(0, 0.8 * seconds))
-        (raylet,) = _processes_below(process.pid, "/raylet/raylet")
-        os.kill(raylet, signal.SIGKILL)
-        ends[process.wait()] += 1
+        raylets = _processes_below(process.pid, "/raylet/raylet")
+        for raylet in raylets:
+            os.kill(raylet, signal.SIGKILL)
+        process.wait()
+        if raylets:  # it was not too late
+            ends[process.returncode] += 1
         if not (out / "result.json").exists():
             if process.returncode not in (1, 2):
                 raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
