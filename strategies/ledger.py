@@ -190,6 +190,8 @@ class Ledger:
         self._entries: list[Entry] = []
         self._terms: dict[int, ReleaseRecord] = {}
         self._sums: dict[int, list[str]] = {}  # of each round, in order
+        self._last_round = 0
+        self._first_repeated = math.inf  # the first round with several entries of seeded noise
         for entry in entries:
             self._add(entry)
 
@@ -276,7 +278,7 @@ class Ledger:
     @property
     def last_round(self) -> int:
         """Return the latest round that was released; 0 before the first."""
-        return max(self._terms, default=0)
+        return self._last_round
 
     @property
     def head(self) -> dict[str, Any]:
@@ -310,7 +312,13 @@ class Ledger:
 
     def releases(self, up_to: int) -> int:
         """Return the number of releases of the rounds 1 to ``up_to``; a round with fresh noise may have several."""
+        if up_to >= self._last_round:  # after every round of a run
+            return len(self._entries)
         return sum(entry.round <= up_to for entry in self._entries)
+
+    def may_repeat_sums(self, up_to: int) -> bool:
+        """Return whether a round up to ``up_to`` has several entries of seeded noise (:func:`has_repeated_sums`)."""
+        return self._first_repeated <= up_to
 
     def is_repeated(self, server_round: int, total: str) -> bool:
         """Return whether seeded noise was already added to another sum of a round than that with the hash ``total``."""
@@ -364,8 +372,11 @@ class Ledger:
     def _add(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._terms[entry.round] = entry.terms
+        self._last_round = max(self._last_round, entry.round)
         if entry.terms.noise == "seeded":
             self._sums.setdefault(entry.round, []).append(entry.sum)
+            if len(self._sums[entry.round]) > 1:
+                self._first_repeated = min(self._first_repeated, entry.round)
 
     def _stream_of(self, server_round: int, total: str) -> str:
         """Return the name of the noise's stream for a recorded sum of a round."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from fl_sim.storage.anchor import NO_FILE, Anchor
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
-from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, has_repeated_sums
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, has_repeated_sums
 
 
 class PrivacySpent:
@@ -105,11 +105,11 @@ class PrivacySpent:
 
     def after(self, server_round: int) -> dict[str, float]:
         """Return ``releases``, their number up to ``server_round``, and every ε of them."""
-        return self._figures([entry for entry in self._ledger.entries if entry.round <= server_round])
+        return self._figures(server_round)
 
     def total(self) -> dict[str, float]:
         """Return the number of all releases and every ε of them."""
-        return self._figures(self._ledger.entries)
+        return self._figures(self._ledger.last_round)
 
     def attacker(self) -> dict[str, Any]:
         """Return the largest true positive rates of a test for the protected unit, after all releases.
@@ -146,8 +146,11 @@ class PrivacySpent:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""
         self._ledger.check_head(head)
 
-    def _figures(self, entries: Sequence[Entry]) -> dict[str, float]:
-        releases = len(entries)
+    def _figures(self, up_to: int) -> dict[str, float]:
+        """Return the number of releases of the rounds 1 to ``up_to``, and every ε of them."""
+        ledger, releases = self._ledger, self._ledger.releases(up_to)
+        # All entries are read in rare runs alone: in every round of a long one they would cost more than the round.
+        entries = [e for e in ledger.entries if e.round <= up_to] if ledger.may_repeat_sums(up_to) else []
         if not has_repeated_sums(entries):
             return {"releases": releases, **self._guarantees.after(releases)}
         plan, earlier = self._planned.plan, self._planned.earlier

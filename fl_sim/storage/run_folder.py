@@ -93,6 +93,7 @@ class RunFolder:
         self.config = dict(config)
         self.environment = dict(environment)
         self._last_round: int | None = None
+        self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
         self._closing: dict[str, Any] | None = None
 
     @classmethod
@@ -254,9 +255,13 @@ class RunFolder:
 
     def head(self) -> dict[str, Any]:
         """Return the hashes of settings and metrics; a checkpoint stores them for :meth:`check_head`."""
-        rows = self.metrics_file.read_bytes()
-        settings = self.config_file.read_bytes()
-        return {"config": _digest(settings), "metrics": _digest(rows), "metrics_bytes": len(rows)}
+        with self.metrics_file.open("rb") as file:  # the rows since the last head: all of them again cost a long run
+            file.seek(self._rows_hashed)
+            rows = file.read()
+        self._rows_hash.update(rows)
+        self._rows_hashed += len(rows)
+        settings = _digest(self.config_file.read_bytes())
+        return {"config": settings, "metrics": self._rows_hash.hexdigest(), "metrics_bytes": self._rows_hashed}
 
     def check_head(self, head: Mapping[str, Any], *, rows: bool = True) -> None:
         """Check that the settings, and the metrics that ``head`` covers, are unchanged.
@@ -301,6 +306,7 @@ class RunFolder:
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
         self._last_round = rows[-1]["round"] if rows else None
+        self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
 
 
 def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:

@@ -36,6 +36,7 @@ from fl_sim.strategies.ledger import (
     ReleaseRecord,
     epsilon_of,
     epsilon_of_any,
+    has_repeated_sums,
     longest,
     since,
     together,
@@ -724,6 +725,20 @@ def test_only_releases_from_the_joining_round_on_count(tmp_path: Path) -> None:
     for number in (0, 7):
         with pytest.raises(LedgerError, match="allowed: a released round, 1 to 6"):
             since(entries, number)
+
+
+def test_the_releases_up_to_a_round_and_whether_sums_may_repeat(tmp_path: Path) -> None:
+    """Both are asked after every round, so neither may read all entries then."""
+    ledger = written(tmp_path)
+    assert [ledger.releases(up_to) for up_to in range(6)] == [0, 1, 2, 3, 4, 4]
+    assert not ledger.may_repeat_sums(4)
+    ledger.record_release(SEEDED, 3, "other")
+    for reader in (ledger, Ledger.read(tmp_path)):
+        assert (reader.last_round, reader.releases(2), reader.releases(3), reader.releases(4)) == (4, 2, 4, 5)
+        assert [reader.may_repeat_sums(up_to) for up_to in range(1, 5)] == [False, False, True, True]
+        for up_to in range(1, 5):
+            entries = [entry for entry in reader.entries if entry.round <= up_to]
+            assert has_repeated_sums(entries) == reader.may_repeat_sums(up_to)
 
 
 def test_a_repeated_earlier_round_counts_after_joining(tmp_path: Path) -> None:

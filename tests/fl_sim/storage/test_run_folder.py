@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -52,6 +53,21 @@ def test_a_kept_head_is_that_of_settings_and_of_the_rows_until_then(run: RunFold
             run.check_head(head)
         file.write_text(content)
     run.check_head(head)
+
+
+def test_a_head_reads_the_new_rows_alone_and_is_that_of_the_whole_file(run: RunFolder) -> None:
+    """A head that read all rows made a run of many rounds quadratic."""
+    for number in range(5):
+        run.append_metrics({"round": number, "loss": 1.0 / (number + 1)})
+        whole = run.metrics_file.read_bytes()
+        expected = {"metrics": hashlib.sha256(whole).hexdigest(), "metrics_bytes": len(whole)}
+        assert run.head().items() >= expected.items()
+    assert RunFolder.open(run.path).head() == run.head()
+    run.truncate_metrics(after_round=2)
+    assert run.head() == RunFolder.open(run.path).head()
+    run.head()
+    run.metrics_file.write_bytes(b"x" * run.metrics_file.stat().st_size)
+    assert run.head() != RunFolder.open(run.path).head()
 
 
 def test_metrics_are_strict_json(run: RunFolder) -> None:
