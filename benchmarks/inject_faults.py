@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class Tally:
         refused: commands that ended in one line with exit code 2.
         unharmed: commands that ended as if nothing had happened.
         begun_again: commands that left nothing to continue.
+        problems: faults that a command did not survive as it must.
     """
 
     operations: int = 0
@@ -60,6 +62,21 @@ class Tally:
     refused: int = 0
     unharmed: int = 0
     begun_again: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Collect the problem of the block, so that the other faults are injected, too."""
+        try:
+            yield
+        except KillError as error:
+            self.problems.append(str(error))
+
+    def checked(self) -> Tally:
+        """Return the tally; raise KillError with all problems if there are any."""
+        if self.problems:
+            raise KillError("\n".join([f"{len(self.problems)} of {self.faults.total()} faults:", *self.problems]))
+        return self
 
     def line(self, name: str) -> str:
         """Return the counts as a line to print."""
@@ -163,11 +180,12 @@ class _Runs:
             for at in range(1, tally.operations + 1, every):
                 out = self._folder / f"{name}-{at}"
                 ready(out)
-                code = wait(fork(words(out, noise), out, _arm(at, number, out)))
-                _count(tally, code, out)
-                self._end(out, noise, code, tally)
+                with tally.noticing():
+                    code = wait(fork(words(out, noise), out, _arm(at, number, out)))
+                    _count(tally, code, out)
+                    self._end(out, noise, code, tally)
                 _clear(out)
-        return tally
+        return tally.checked()
 
     def _end(self, out: Path, noise: str, code: int, tally: Tally) -> None:
         """Continue a run after its fault, or begin it again, and compare it with the undisturbed one."""
@@ -220,15 +238,16 @@ def _prepare(folder: Path, every: int) -> Tally:
         for at in range(1, tally.operations + 1, every):
             place = folder / f"prepared-{name}-{at}"
             place.mkdir()
-            code = wait(fork(words(place), place, _arm(at, number, place)))
-            _count(tally, code, place)
-            tally.begun_again += not (place / "corpus").exists()
-            if wait(fork(words(place), place, _arm(0, 0, place))) != 0:
-                raise KillError(f"{place}: cannot be prepared any more: {output_of(place)}")
-            if _contents(place) != _contents(whole):
-                raise KillError(f"{place}: differs from a preparation without a fault")
+            with tally.noticing():
+                code = wait(fork(words(place), place, _arm(at, number, place)))
+                _count(tally, code, place)
+                tally.begun_again += not (place / "corpus").exists()
+                if wait(fork(words(place), place, _arm(0, 0, place))) != 0:
+                    raise KillError(f"{place}: cannot be prepared any more: {output_of(place)}")
+                if _contents(place) != _contents(whole):
+                    raise KillError(f"{place}: differs from a preparation without a fault")
             _clear(place)
-    return tally
+    return tally.checked()
 
 
 def _contents(place: Path) -> dict[str, bytes]:

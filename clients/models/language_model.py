@@ -195,7 +195,23 @@ class LanguageModel:
         """Write weights (safetensors; with LoRA the adapter alone), configuration, tokenizer and `spec.json`.
 
         A classification head goes into a file of its own.
+
+        Raises:
+            ModelError, OSError: a file cannot be written.
         """
+        from safetensors import SafetensorError
+
+        try:
+            self._save(folder)
+        except OSError:
+            raise
+        except Exception as error:
+            if not isinstance(error, SafetensorError) and type(error) is not Exception:
+                raise
+            # The libraries' own code writes the weights and the tokenizer; its errors are no OSError.
+            raise ModelError(f"{folder}: the model cannot be written ({' '.join(str(error).split())})") from error
+
+    def _save(self, folder: Path) -> None:
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
