@@ -4,7 +4,7 @@
 
 Each attack runs in a process of its own. It must end with exit code 2 and one line without control characters, within
 5 s of processor time and 1 GB of memory. The files are made in a temporary folder, one after the other; they take at
-most 100 MB of disk, and unfold to 4 GiB each.
+most 100 MB of disk, and unfold to 1 GiB each.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _rows(texts: int, length: int) -> Callable[[Path, int], list[str]]:
 
     def prepare(folder: Path, size: int) -> list[str]:
         path = folder / "equal.parquet"
-        rows = max(texts * size // 4096, 1)
+        rows = texts * min(size, 1024) // 1024
         some = min(rows, 1_000_000)
         index = pa.array([0]).take(pa.array([0] * some))
         text = pa.DictionaryArray.from_arrays(index.cast(pa.int32()), pa.array(["y" * length]))
@@ -377,7 +377,7 @@ def scratch() -> Iterator[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="attacks whose name contains one of these words")
-    parser.add_argument("--size", type=int, default=4096, help="MiB that a bomb unfolds to (default 4096)")
+    parser.add_argument("--size", type=int, default=1024, help="MiB that a bomb unfolds to (default 1024)")
     parser.add_argument("--json", type=Path, help="write the outcomes here")
     args = parser.parse_args()
     outcomes = []

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_sim.config import RunConfig
 
 # Short flags of configuration keys: (flag, key, metavar). A flag has the help of its key.
 SHORTHANDS = (
@@ -66,12 +71,22 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, overrides)
 
     from fl_sim.clients.libraries import load_libraries
-    from fl_sim.clients.models.architectures.declared_size import check_declared
 
-    check_declared(config.model)
+    _check_inputs(config)
     load_libraries()
 
     from fl_sim.api import runs
     from fl_sim.cli.console import follow
 
     return follow(lambda bar: runs.run(config, observers=bar), as_json=args.json, quiet=args.quiet)
+
+
+def _check_inputs(config: RunConfig) -> None:
+    """Refuse a model too large, and files that are none, before the libraries are imported, which takes seconds."""
+    from fl_sim.clients.models.architectures.declared_size import check_declared
+    from fl_sim.input_files import check_regular
+
+    check_declared(config.model)
+    for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):
+        if Path(path).exists():  # else it is a name, or the run says that it is absent
+            check_regular(path)
