@@ -35,9 +35,9 @@ def test_a_rule_is_the_same_after_a_message(rule: ClientRule) -> None:
 @pytest.mark.parametrize(
     ("rule", "changes", "message"),
     [
-        (RULES[0], {"q_e": 0.0}, r"q_e is 0\.0; allowed: in \(0, 1\]"),
-        (RULES[0], {"q_s": 1.01}, r"q_s is 1\.01; allowed: in \(0, 1\]"),
-        (RULES[0], {"q_s": math.nan}, r"q_s is nan; allowed: in \(0, 1\]"),
+        (RULES[0], {"q_e": 0.0}, r"q_e is 0\.0; allowed: in \[1e-15, 1\]"),
+        (RULES[0], {"q_s": 1.01}, r"q_s is 1\.01; allowed: in \[1e-15, 1\]"),
+        (RULES[0], {"q_s": math.nan}, r"q_s is nan; allowed: in \[1e-15, 1\]"),
         (RULES[0], {"user_clip": 0.0}, r"user_clip is 0\.0; allowed: above 0"),
         (RULES[0], {"sentence_clip": math.nan}, "sentence_clip is nan; allowed: above 0"),
         (RULES[2], {"optimizer": "lion"}, "optimizer is lion; allowed: sgd, adam"),
