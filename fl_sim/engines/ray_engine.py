@@ -42,6 +42,11 @@ _RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 
+# A start of Ray that is interrupted: the time it gets to complete, then the attempts to interrupt it. An exception that
+# ends the thread between two steps leaves the future undone, so the attempts are counted.
+_LAST_STEP_SECONDS = 1.0
+_INTERRUPTIONS = 50
+
 PLAIN_WORKERS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -131,13 +136,10 @@ class RayEngine:
     def close(self) -> None:
         """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
         started = self._workers.done()
-        wait([self._workers], timeout=1.0)
-        for _ in range(50):  # an exception that ends the thread between two steps leaves the workers undone
-            if self._workers.done():
-                break
-            _raise_in_thread(self._thread_id.result(), SystemExit)  # once more where code of Ray's ignored it
-            wait([self._workers], timeout=_LOOK_SECONDS)
-        self._note_processes()
+        if started:
+            self._note_processes()
+        else:
+            self._interrupt_start()
         try:
             import ray
 
@@ -147,6 +149,20 @@ class RayEngine:
                 raise
         self._thread.shutdown()
         self._processes.end()
+
+    def _interrupt_start(self) -> None:
+        """End the thread's start of Ray, and the processes started so far, or those of a Ray that is just complete."""
+        wait([self._workers], timeout=_LAST_STEP_SECONDS)
+        for _ in range(_INTERRUPTIONS):
+            self._kill_processes()
+            if self._workers.done():
+                return
+            _raise_in_thread(self._thread_id.result(), SystemExit)  # code of Ray's may ignore it, so once more
+            wait([self._workers], timeout=_LOOK_SECONDS)
+
+    def _kill_processes(self) -> None:
+        if self._engine.address is None:
+            self._processes.kill()
 
     def _note_processes(self) -> None:
         if self._engine.address is None:

@@ -31,14 +31,22 @@ class RayProcesses:
 
     def note(self) -> None:
         """Remember the processes that Ray has started so far: this process's children from Ray, and all below them."""
-        parents = _parents()
-        found = {pid for pid, (parent, _) in parents.items() if parent == os.getpid() and _is_of_ray(pid)}
-        self._servers |= {(pid, parents[pid][1]) for pid in found}
-        below = found
-        while below:
-            below = {pid for pid, (parent, _) in parents.items() if parent in below} - found
-            found |= below
-        self._noted |= {(pid, parents[pid][1]) for pid in found}
+        servers, found = _of_ray(_parents())
+        self._servers |= servers
+        self._noted |= found
+
+    def kill(self) -> None:
+        """Kill what Ray has started so far, also while it is starting more.
+
+        A raylet that is killed leaves the agents that it started a moment ago to themselves. Every process is stopped
+        before those below it are looked for, so that none can start another that is missed.
+        """
+        frozen: set[Process] = set()
+        while new := _of_ray(_parents())[1] - frozen:
+            _send(signal.SIGSTOP, new)
+            frozen |= new
+        _send(signal.SIGKILL, frozen)
+        self._noted |= frozen
 
     @property
     def server_ended(self) -> bool:
@@ -50,12 +58,27 @@ class RayProcesses:
         deadline = time.monotonic() + _GRACE_SECONDS
         while (left := self._alive()) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-        for pid, _ in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _send(signal.SIGKILL, left)
 
     def _alive(self) -> set[Process]:
         return {process for process in self._noted if _start_time(process[0]) == process[1]}
+
+
+def _of_ray(parents: dict[int, tuple[int, str]]) -> tuple[set[Process], set[Process]]:
+    """Return this process's children from Ray, and these with all processes below them."""
+    found = {pid for pid, (parent, _) in parents.items() if parent == os.getpid() and _is_of_ray(pid)}
+    servers = {(pid, parents[pid][1]) for pid in found}
+    below = found
+    while below:
+        below = {pid for pid, (parent, _) in parents.items() if parent in below} - found
+        found |= below
+    return servers, {(pid, parents[pid][1]) for pid in found}
+
+
+def _send(number: signal.Signals, processes: set[Process]) -> None:
+    for pid, _ in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _parents() -> dict[int, tuple[int, str]]:
