@@ -19,6 +19,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 
 _ECHO_SECONDS = 1.0
 _STREAMS = (1, 2)
+_raised: str | None = None
+"""The signal for which :func:`raising_stops` raised an exception in its present block."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -86,13 +89,31 @@ def stops_handled_by(handle: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def raising_stops() -> Iterator[None]:
-    """Raise :class:`Stopped` in the block at each stop signal."""
+    """Raise :class:`Stopped` in the block at each stop signal.
+
+    Python discards an exception that is raised in a finalizer; :func:`raise_discarded_stop` raises it again.
+    """
+    global _raised
 
     def stop(name: str) -> None:
+        global _raised
+        _raised = name
         raise Stopped(name)
 
-    with stops_handled_by(stop):
-        yield
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda error: None if error.exc_type is Stopped else hook(error)
+    try:
+        with stops_handled_by(stop):
+            yield
+    finally:
+        sys.unraisablehook = hook
+        _raised = None
+
+
+def raise_discarded_stop() -> None:
+    """Raise :class:`Stopped` if a signal has raised it in a block of :func:`raising_stops` that goes on."""
+    if _raised is not None:
+        raise Stopped(_raised)
 
 
 @contextmanager

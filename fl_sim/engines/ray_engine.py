@@ -90,8 +90,8 @@ class RayEngine:
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, initializer=_shield_from_hangups)
         self._thread_id = self._thread.submit(threading.get_ident)
-        self._workers = self._thread.submit(_start, engine)
         self._processes = RayProcesses()
+        self._workers = self._thread.submit(_start, engine)
 
     def run(self, server: ServerApp, client: ClientApp, stopped_by: Callable[[], str | None] = lambda: None) -> None:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
@@ -136,10 +136,9 @@ class RayEngine:
     def close(self) -> None:
         """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
         started = self._workers.done()
-        if started:
-            self._note_processes()
-        else:
+        if not started:
             self._interrupt_start()
+        self._note_processes()
         try:
             import ray
 
@@ -151,18 +150,13 @@ class RayEngine:
         self._processes.end()
 
     def _interrupt_start(self) -> None:
-        """End the thread's start of Ray, and the processes started so far, or those of a Ray that is just complete."""
+        """End the thread's start of Ray. Its processes stay: without them the thread would wait for them."""
         wait([self._workers], timeout=_LAST_STEP_SECONDS)
         for _ in range(_INTERRUPTIONS):
-            self._kill_processes()
             if self._workers.done():
                 return
             _raise_in_thread(self._thread_id.result(), SystemExit)  # code of Ray's may ignore it, so once more
             wait([self._workers], timeout=_LOOK_SECONDS)
-
-    def _kill_processes(self) -> None:
-        if self._engine.address is None:
-            self._processes.kill()
 
     def _note_processes(self) -> None:
         if self._engine.address is None:

@@ -1,14 +1,19 @@
 """Find and end the processes of a Ray that this process started: some outlive Ray's own shutdown by many seconds.
 
-The agents of a raylet notice only by polling that it is gone. Where there is no ``/proc``, Ray is left to end them.
+The agents of a raylet notice only by polling that it is gone, and a raylet that ends may just have started them. So
+this process adopts what its descendants leave behind. Where there is no ``/proc``, Ray is left to end its processes.
 
->>> RayProcesses().end()  # no Ray was started
+>>> with RayProcesses() as processes:  # no Ray was started
+...     processes.server_ended
+False
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from importlib import util
@@ -17,36 +22,39 @@ from pathlib import Path
 _PROC = Path("/proc")
 _GRACE_SECONDS = 1.5
 _LOOK_SECONDS = 0.05
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
 
 Process = tuple[int, str]
 """The id of a process, and its start time, by which another process with the same id is told from it."""
 
 
 class RayProcesses:
-    """The processes of Ray below this one; :meth:`note` them before Ray shuts down, :meth:`end` them afterwards."""
+    """The processes of Ray below this one, from their start to :meth:`end`, which the ``with`` statement calls."""
 
     def __init__(self) -> None:
         self._noted: set[Process] = set()
         self._servers: set[Process] = set()
+        self._adopted_before = _adopt_orphans(True)
+
+    def __enter__(self) -> RayProcesses:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def note(self) -> None:
-        """Remember the processes that Ray has started so far: this process's children from Ray, and all below them."""
-        servers, found = _of_ray(_parents())
-        self._servers |= servers
-        self._noted |= found
+        """Remember the processes that Ray has started so far: this process's children from Ray, and all below them.
 
-    def kill(self) -> None:
-        """Kill what Ray has started so far, also while it is starting more.
-
-        A raylet that is killed leaves the agents that it started a moment ago to themselves. Every process is stopped
-        before those below it are looked for, so that none can start another that is missed.
+        The first children are Ray's servers; later ones may be orphans of these.
         """
-        frozen: set[Process] = set()
-        while new := _of_ray(_parents())[1] - frozen:
-            _send(signal.SIGSTOP, new)
-            frozen |= new
-        _send(signal.SIGKILL, frozen)
-        self._noted |= frozen
+        parents = _parents()
+        found = {pid for pid, (parent, _) in parents.items() if parent == os.getpid() and _is_of_ray(pid)}
+        self._servers = self._servers or {(pid, parents[pid][1]) for pid in found}
+        below = found
+        while below:
+            below = {pid for pid, (parent, _) in parents.items() if parent in below} - found
+            found |= below
+        self._noted |= {(pid, parents[pid][1]) for pid in found}
 
     @property
     def server_ended(self) -> bool:
@@ -54,31 +62,35 @@ class RayProcesses:
         return not self._servers <= self._alive()
 
     def end(self) -> None:
-        """Wait for the noted processes to end, and kill those that do not."""
+        """Wait for the noted processes and their orphans to end, and kill those that do not."""
         deadline = time.monotonic() + _GRACE_SECONDS
-        while (left := self._alive()) and time.monotonic() < deadline:
+        while self._alive() and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-        _send(signal.SIGKILL, left)
+        if self._noted:
+            self.note()
+        while left := self._alive():
+            for pid, _ in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_LOOK_SECONDS)
+            self.note()
+        for pid, _ in self._noted:
+            with suppress(ChildProcessError):  # those that this process adopted are its to bury
+                os.waitpid(pid, os.WNOHANG)
+        _adopt_orphans(self._adopted_before)
 
     def _alive(self) -> set[Process]:
         return {process for process in self._noted if _start_time(process[0]) == process[1]}
 
 
-def _of_ray(parents: dict[int, tuple[int, str]]) -> tuple[set[Process], set[Process]]:
-    """Return this process's children from Ray, and these with all processes below them."""
-    found = {pid for pid, (parent, _) in parents.items() if parent == os.getpid() and _is_of_ray(pid)}
-    servers = {(pid, parents[pid][1]) for pid in found}
-    below = found
-    while below:
-        below = {pid for pid, (parent, _) in parents.items() if parent in below} - found
-        found |= below
-    return servers, {(pid, parents[pid][1]) for pid in found}
-
-
-def _send(number: signal.Signals, processes: set[Process]) -> None:
-    for pid, _ in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+def _adopt_orphans(adopt: bool) -> bool:
+    """Become the parent of descendants whose parent ends, or not any more; return what was so before."""
+    if sys.platform != "linux":
+        return False
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
 
 
 def _parents() -> dict[int, tuple[int, str]]:
@@ -105,10 +117,11 @@ def _fields(pid: int) -> list[str] | None:
 
 
 def _is_of_ray(pid: int) -> bool:
-    """Return whether a process runs a program of Ray's package."""
+    """Return whether a process runs a program of Ray's package, perhaps under the title that Ray gave it."""
     spec = util.find_spec("ray")
     package = str(Path(spec.origin).parent) if spec and spec.origin else "ray"
     try:
-        return package.encode() in (_PROC / str(pid) / "cmdline").read_bytes()
+        command = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return False
+    return package.encode() in command or command.startswith(b"ray::")

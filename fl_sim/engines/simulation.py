@@ -17,7 +17,7 @@ from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.private_files import owner_only
-from fl_sim.stop_signals import Stopped, stops_handled_by
+from fl_sim.stop_signals import Stopped, raise_discarded_stop, stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 
 RowCallback = Callable[[Row], None]
@@ -89,13 +89,15 @@ def execute(experiment: Experiment, engine: Engine, on_row: RowCallback | None =
 @contextmanager
 def _stop_after_round(experiment: Experiment) -> Iterator[None]:
     def request_stop(name: str) -> None:
-        if experiment.stop_signal is not None or not experiment.in_rounds:
-            raise Stopped(name)
+        at_once = experiment.stop_signal is not None or not experiment.in_rounds
         experiment.stop_signal = name
-        experiment.stop_requested = True
+        experiment.stop_requested = True  # also if the exception is discarded
+        if at_once:
+            raise Stopped(name)
         with suppress(OSError):
             words = _STOPPING.format("Ctrl-C" if name == "SIGINT" else name)
             os.write(_STDERR, words.encode())  # print may not be called where a signal interrupted a print
 
     with stops_handled_by(request_stop):
+        raise_discarded_stop()
         yield

@@ -20,6 +20,7 @@ from fl_sim import stop_signals
 from fl_sim.cli.main import main
 from fl_sim.data_prep.split_writer import SplitWriter
 from fl_sim.engines import simulation
+from fl_sim.engines.engine import Engine
 from fl_sim.search.batch import INTERRUPTED, run_batch
 from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
 from fl_sim.storage.checkpoint import Checkpoint
@@ -127,6 +128,30 @@ def test_a_preparation_that_is_stopped_leaves_nothing(
     assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
     assert capsys.readouterr().err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+class Finalized:
+    """An object whose finalizer is interrupted, so that Python discards the exception."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.experiment, "encode_split"), (Engine, "run")])
+def test_a_stop_that_python_discards_still_stops_the_run(
+    owner: Any, function: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch,
+    capfd: Capture,
+) -> None:  # fmt: skip
+    out, original = tmp_path / "run", getattr(owner, function)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        Finalized()
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, function, interrupted)
+    assert main(["run", "--quiet", *command_line(settings(corpus, out, rounds=50, **QUICK_TO_LOAD))]) == 143
+    assert "Exception ignored" not in capfd.readouterr().err
+    assert not out.exists() or len(RunFolder.open(out).metrics()) <= 2
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
