@@ -24,22 +24,33 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # With ``--dist loadfile`` one worker runs all tests of a file. The longest files come first, so that none of them ends
 # last and those that wait for other processes overlap with those that compute.
 LONGEST = (
-    "e2e/engines/test_flwr_run.py",
-    "data_prep/taggers/test_taggers.py",
-    "strategies/accounting/test_entity_profiles.py",
+    "e2e/failures/test_stops.py",
     "e2e/engines/test_ray.py",
-    "e2e/test_installed.py",
-    "e2e/test_notebooks.py",
-    "e2e/engines/test_same_on_every_engine.py",
+    "e2e/engines/test_flwr_run.py",
     "e2e/engines/test_cluster.py",
-    "research/representations/test_representation_experiment.py",
+    "e2e/failures/test_lying_nodes.py",
     "e2e/test_strategies.py",
-    "e2e/test_sweep.py",
-    "fl_sim/cli/test_audit_command.py",
-    "strategies/accounting/test_accountant.py",
-    "data_prep/ner/test_shipped_pipeline.py",
-    "data_prep/ner/test_pipeline_training.py",
+    "data_prep/taggers/test_taggers.py",
+    "e2e/test_notebooks.py",
+    "fl_sim/experiments/test_public_settings.py",
+    "e2e/test_installed.py",
+    "strategies/test_add_a_strategy.py",
+    "research/representations/test_representation_experiment.py",
+    "e2e/failures/test_faults.py",
+    "e2e/test_enforced_runs.py",
+    "e2e/test_run.py",
+    "fl_sim/search/test_planner.py",
+    "fl_sim/auditing/real_rounds/test_canary_audit.py",
+    "e2e/engines/test_same_on_every_engine.py",
+    "strategies/test_ledger.py",
+    "fl_sim/experiments/test_lineage.py",
+    "strategies/accounting/test_convolution.py",
 )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than there are processors: one often waits for Ray, for a disk or for a signal."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -47,8 +47,8 @@ class SafeStream(io.TextIOBase):
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return whether the stream below is a terminal."""
-        return bool(self._stream.isatty())
+        """Return whether the stream below is a terminal; libraries ask at exit, when it may be closed."""
+        return not self._stream.closed and bool(self._stream.isatty())
 
     def fileno(self) -> int:
         """Return the descriptor of the stream below."""

@@ -622,7 +622,7 @@ def runs(draw: st.DrawFn) -> list[Entry]:
     return entries_of(draw(st.integers(1, 40)), **kinds[draw(st.sampled_from(list(kinds)))])
 
 
-@settings(deadline=None, max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(runs(), min_size=2, max_size=3),
     st.sampled_from([0.0, 15.0, math.inf]),

@@ -91,15 +91,6 @@ def test_fl_sim_run_trains_it(here: Path) -> None:
     assert {"config.json", "model.safetensors", "spec.json", "tokenizer.json"} <= saved
 
 
-@pytest.mark.slow
-def test_rays_workers_find_it(here: Path) -> None:
-    assert main(run(here, engine__name="ray", engine__num_cpus=1)) == 0
-    inline = run(here, out=here / "inline")
-    assert main(inline) == 0
-    ray, alone = (RunFolder.open(here / name).metrics()["perplexity"] for name in ("run", "inline"))
-    np.testing.assert_allclose(ray, alone, rtol=1e-6)
-
-
 @pytest.mark.parametrize("task", [NextWord(), CLASSES], ids=lambda task: task.name)
 @pytest.mark.parametrize("tune", ["full", "head", "bias"])
 def test_every_sentence_is_clipped_exactly(here: Path, task: Task, tune: str) -> None:

@@ -94,22 +94,6 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     assert (on_ray.metrics()["failed_nodes"].dropna() == 0).all()
 
 
-def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(corpus: Path, tmp_path: Path, place: Path) -> None:
-    endless = {"rounds": 5000, "privacy__strategy": "noiseless"}  # avoids computing ε for 5,000 rounds
-    with _started(place, _FL_SIM, "run", *_on_ray(corpus, tmp_path / "run", **endless)) as process:
-        _wait_for_round(tmp_path / "run", 1, process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group, including Ray's processes
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert f"continue with: fl-sim resume {tmp_path / 'run'}" in errors
-    assert "Traceback" not in errors
-    assert wait_until_none_in(place) == {}
-    stopped = RunFolder.open(tmp_path / "run")
-    assert stopped.result is not None
-    assert stopped.result["stopped"] == "interrupted"
-    assert (stopped.metrics()["failed_nodes"].dropna() == 0).all()
-
-
 def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path) -> None:
     """The nodes work on a round for minutes, and the server waits for them in one of Flower's threads."""
     with _started(place, _FL_SIM_AT_WORK, "run", *_on_ray(corpus, tmp_path / "run")) as process:

@@ -167,13 +167,13 @@ class SilencedGrid(InlineGrid):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for 8 s in rounds in which the server hears nothing of the liar, and without limit in all others."""
+    """Wait for 4 s in rounds in which the server hears nothing of the liar, and without limit in all others."""
     before, calls = AttendedGrid.send_and_receive, []
 
     def limited(self: AttendedGrid, messages: Any, *, timeout: float | None = None) -> Any:
         calls.append(timeout)
         unheard = lying_nodes.lie_of((len(calls) - 1) % len(ROUNDS) + 1) in ("silence", "the name of another node")
-        return before(self, messages, timeout=8.0 if unheard else timeout)
+        return before(self, messages, timeout=4.0 if unheard else timeout)
 
     monkeypatch.setattr(AttendedGrid, "send_and_receive", limited)
 
