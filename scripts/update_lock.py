@@ -1,4 +1,4 @@
-"""Write requirements/ci.txt: the tested versions on Linux x86-64 with Python 3.11, each with its hash.
+"""Write requirements/ci.txt: the versions that CI installs on Linux x86-64 with Python 3.11, each with its hash.
 
     python scripts/update_lock.py
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "ci.txt"
 NOT_LOCKED = frozenset({"fl-sim", "torch"})
 _HEAD = """\
-# Tested versions on Linux x86-64 with Python 3.11, besides torch. Made by scripts/update_lock.py; pip checks hashes:
+# What CI installs on Linux x86-64 with Python 3.11, besides torch. Made by scripts/update_lock.py; pip checks hashes:
 #   pip install --no-deps --require-hashes -r requirements/ci.txt
 """
 

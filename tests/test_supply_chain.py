@@ -1,4 +1,4 @@
-"""The locked versions, the licences of what fl_sim needs, and what SECURITY.md and THIRD_PARTY.md say of them."""
+"""The lock of CI, the licences of what fl_sim needs, and what SECURITY.md and THIRD_PARTY.md say of them."""
 
 from __future__ import annotations
 
