@@ -17,7 +17,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from fl_sim.storage.run_folder import ResultsError
+from fl_sim.storage.run_folder import ResultsError, check_free
 
 try:
     import fcntl
@@ -44,8 +44,7 @@ class RunClaim:
         lock = cls(path, new=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
+            check_free(path)
             tempfile.TemporaryFile(dir=path).close()
             lock._take_lock()
         except (FileExistsError, NotADirectoryError) as error:

@@ -112,8 +112,7 @@ class RunFolder:
         run = cls(path, config=config, environment=environment)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
+            check_free(path)
             _write_json(run.environment_file, run.environment)
             _write_json(run.config_file, run.config)
             replace_file(run.metrics_file, b"")
@@ -307,6 +306,12 @@ class RunFolder:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
         self._last_round = rows[-1]["round"] if rows else None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
+
+
+def check_free(path: Path) -> None:
+    """Check that ``path`` is free for a new run; raise ResultsError if it is a folder with content."""
+    if path.is_dir() and any(path.iterdir()):
+        raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
 
 
 def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:

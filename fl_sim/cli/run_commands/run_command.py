@@ -82,11 +82,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_inputs(config: RunConfig) -> None:
-    """Refuse a model too large, and files that are none, before the libraries are imported, which takes seconds."""
+    """Refuse a model too large, files that are none and a folder in use before libraries are imported for seconds."""
     from fl_sim.clients.models.architectures.declared_size import check_declared
     from fl_sim.input_files import check_regular
+    from fl_sim.storage.run_folder import check_free
 
     check_declared(config.model)
+    if config.out is not None:
+        check_free(Path(config.out).expanduser().absolute())
     for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):
         if Path(path).exists():  # else it is a name, or the run says that it is absent
             check_regular(path)
