@@ -27,7 +27,7 @@ class WorkspaceSpec(BaseModel):
     """Name what a worker opens; small enough to send with every request.
 
     Attributes:
-        corpus: the prepared corpus, a folder or ``bundled``.
+        corpus: the prepared corpus, a folder or the name of one that ships.
         fingerprint: that of the corpus when the run began; later additions are ignored, any other change is refused.
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.

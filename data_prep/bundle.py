@@ -1,7 +1,7 @@
-"""The folder of the corpus that ships with the project.
+"""The folders of the corpora that ship with the project.
 
->>> bundled_path().name
-'bundled'
+>>> shipped_path("bundled").name, shipped_path("irc").name
+('bundled', 'irc')
 """
 
 from __future__ import annotations
@@ -13,25 +13,31 @@ from urllib.parse import unquote, urlparse
 
 from fl_sim.data_prep.records import CorpusError
 
+SHIPPED_CORPORA = ("bundled", "irc")
+"""The names that open them: made-up users (data_prep/bundled), and users of the Ubuntu channel (data_prep/irc)."""
+
 _DISTRIBUTION = "fl-sim"
-_FOLDER = Path("fl_sim") / "data_prep" / "bundled"
+_FOLDER = Path("fl_sim") / "data_prep"
 
 
-def bundled_path() -> Path:
-    """Return the folder of the bundled corpus.
+def shipped_path(name: str) -> Path:
+    """Return the folder of a corpus that ships.
 
     Normally it lies beside this file. Flower runs apps from a copy that has no Parquet files and hides the installed
     package; there the folder is looked up in the installed distribution, or in the checkout of an editable install.
 
+    Args:
+        name: one of :data:`SHIPPED_CORPORA`.
+
     Raises:
         CorpusError: none of these folders has the data.
     """
-    folders = [Path(__file__).parent / "bundled", *_installed_folders()]
+    folders = [parent / name for parent in (Path(__file__).parent, *_installed_folders())]
     for folder in folders:
         if any(folder.glob("*.parquet")):
             return folder
     looked = ", ".join(str(folder) for folder in folders)
-    raise CorpusError(f"the bundled corpus is not installed (looked in {looked}); install {_DISTRIBUTION} again")
+    raise CorpusError(f"the corpus {name} is not installed (looked in {looked}); install {_DISTRIBUTION} again")
 
 
 def _installed_folders() -> list[Path]:

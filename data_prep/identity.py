@@ -214,6 +214,11 @@ class Identity:
         for document in _documents(sentences):
             yield from zip(document, link_names([self.entities(sentence) for sentence in document]), strict=True)
 
+    @classmethod
+    def from_manifest(cls, settings: Mapping[str, Any]) -> Identity:
+        """Return the identity whose :meth:`manifest_settings` these are."""
+        return cls(**{**settings, "steps": tuple(settings["steps"])})
+
     def manifest_settings(self) -> dict[str, Any]:
         """Return the settings, for a manifest."""
         return {

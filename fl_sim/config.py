@@ -83,7 +83,9 @@ class CorpusConfig(_Section):
     """The corpus and its splits."""
 
     path: Text = Field(
-        "bundled", description="a folder made by `fl-sim prepare`, or `bundled`, the corpus that ships with fl_sim"
+        "bundled",
+        description="a folder made by `fl-sim prepare`, or a corpus that ships: `bundled`, made-up users, or `irc`, "
+        "users of the Ubuntu channel",
     )
     train_split: Text = Field("train", description="the split whose users train")
     held_out_split: Text | None = Field(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.ner.coverage import Estimate, Evaluation, GoldRecord
 from fl_sim.data_prep.ner.open_sets import TEST, VALIDATION, sentences_of_corpus
 from fl_sim.data_prep.ner.scoring import HIDING, UNKNOWN_NAME, ScoredSentence, Tally, check_resamples, figures, kind_of
 from fl_sim.data_prep.readers.iob import iob_files, read_iob, read_iob_file
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Tagger
@@ -44,13 +45,13 @@ def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
     'synthetic'
 
     Args:
-        source: a folder made by ``fl-sim prepare``, ``bundled``, or tagged (IOB) files.
+        source: a folder made by ``fl-sim prepare``, ``bundled``, ``irc``, or tagged (IOB) files.
         split: by default test, else validation; all sentences of tagged files whose names name no splits.
 
     Raises:
         CorpusError: there is no such corpus or split, its marks come from a tagger, or its text was preprocessed.
     """
-    if str(source) == BUNDLED or (Path(source) / MANIFEST_FILE).is_file():
+    if str(source) in SHIPPED_CORPORA or (Path(source) / MANIFEST_FILE).is_file():
         return _prepared_gold(Corpus.open(source), split)
     path = Path(source)
     if not path.exists():

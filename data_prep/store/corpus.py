@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fl_sim.data_prep import bundled_path
+from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
 from fl_sim.data_prep.store.incidence_check import check_part, check_whole
 from fl_sim.data_prep.store.index import open_index
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here
 
 BUNDLED = "bundled"
-"""The name that opens the corpus that ships with the project."""
+"""The name that opens the corpus of made-up users that ships with the project."""
 
 HELD_OUT_SPLITS = ("validation", "test")
 
@@ -68,7 +68,7 @@ class Corpus:
         """Open a prepared corpus, after checking presence and size of every file.
 
         Args:
-            path: the folder, or ``"bundled"`` for the corpus that ships.
+            path: the folder, or ``"bundled"`` or ``"irc"`` for a corpus that ships.
             verify: whether to check every checksum, too, and all that is stored about users and entities against the
                 incidence, because ε depends on it.
             fingerprint: opens the corpus as it was when it had this fingerprint, without later parts.
@@ -77,7 +77,7 @@ class Corpus:
             CorpusError: the folder is absent, no corpus, incomplete or damaged.
             ChangedCorpusError: no state of the corpus had that fingerprint.
         """
-        folder = bundled_path() if str(path) == BUNDLED else Path(path)
+        folder = shipped_path(str(path)) if str(path) in SHIPPED_CORPORA else Path(path)
         parts = _parts(folder)
         if fingerprint is not None:
             fingerprints = [part.manifest.fingerprint for part in parts]

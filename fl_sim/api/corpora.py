@@ -38,7 +38,7 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
     """Open a prepared corpus: its sentences, users, entities and figures.
 
     Args:
-        path: a folder that :func:`prepare` made, or "bundled" for the corpus that ships.
+        path: a folder that :func:`prepare` made, or "bundled" or "irc" for a corpus that ships (docs/corpora.md).
         verify: check the checksum of every file first.
 
     Raises:

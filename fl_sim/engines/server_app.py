@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.utils import get_flwr_home
 
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.data_prep.store.corpus import BUNDLED
+from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.formats import epsilon_in_words, printable
@@ -86,8 +86,10 @@ def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
     """
     config = RunConfig.from_mapping({key: value for key, value in values.items() if value != ""})
     corpus = config.corpus.path
-    if corpus != BUNDLED and not Path(corpus).expanduser().is_absolute():
-        raise ConfigError(f"corpus.path is '{corpus}'; allowed under flwr run: '{BUNDLED}' or an absolute path")
+    if corpus not in SHIPPED_CORPORA and not Path(corpus).expanduser().is_absolute():
+        raise ConfigError(
+            f"corpus.path is '{corpus}'; allowed under flwr run: {', '.join(SHIPPED_CORPORA)} or an absolute path"
+        )
     out = config.out or default_run_path(results_folder(), strategy=config.privacy.strategy, seed=config.seed)
     changes = {
         "out": str(results_folder() / Path(out).expanduser()),

@@ -19,8 +19,9 @@ from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.clients.tasks import Task, make_task
 from fl_sim.clients.training import check_client_rule
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
-from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.enforced_bounds import DeclaredNames
 from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism
@@ -119,7 +120,7 @@ def build_model(config: RunConfig, task: Task) -> LanguageModel:
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the configuration with absolute folders, so that it holds in every working folder."""
     corpus, model = config.corpus, config.model
-    if corpus.path != BUNDLED:
+    if corpus.path not in SHIPPED_CORPORA:
         corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
     if corpus.feature_cache is not None:
         corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})

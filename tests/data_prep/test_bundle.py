@@ -1,4 +1,4 @@
-"""Finding the bundled corpus: beside the code, else in the installed distribution, else one clear error."""
+"""Finding the corpora that ship: beside the code, else in the installed distribution, else one clear error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim import data_prep
-from fl_sim.data_prep import bundle, bundled_path
+from fl_sim.data_prep import SHIPPED_CORPORA, bundle, shipped_path
 from fl_sim.data_prep.records import CorpusError
 
 
@@ -29,8 +29,8 @@ class Installed:
         return json.dumps({"url": self.origin.as_uri(), "dir_info": {"editable": True}})
 
 
-def data_in(root: Path) -> Path:
-    folder = root / "fl_sim" / "data_prep" / "bundled"
+def data_in(root: Path, name: str) -> Path:
+    folder = root / "fl_sim" / "data_prep" / name
     folder.mkdir(parents=True)
     (folder / "train.sentences.parquet").touch()
     return folder
@@ -40,37 +40,41 @@ def data_in(root: Path) -> Path:
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The code as Flower copies it: Python files, the manifest, no Parquet."""
     code = tmp_path / "copied app" / "data_prep"
-    (code / "bundled").mkdir(parents=True)
-    (code / "bundled" / "manifest.json").touch()
+    for name in SHIPPED_CORPORA:
+        (code / name).mkdir(parents=True)
+        (code / name / "manifest.json").touch()
     monkeypatch.setattr(bundle, "__file__", str(code / "bundle.py"))
     return tmp_path
 
 
-def test_beside_the_code() -> None:
-    assert bundled_path() == Path(data_prep.__file__).parent / "bundled"
+@pytest.mark.parametrize("name", SHIPPED_CORPORA)
+def test_beside_the_code(name: str) -> None:
+    assert shipped_path(name) == Path(data_prep.__file__).parent / name
 
 
-def test_in_the_installed_package(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data_in(copied / "site-packages")
+@pytest.mark.parametrize("name", SHIPPED_CORPORA)
+def test_in_the_installed_package(name: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_in(copied / "site-packages", name)
     monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
-    assert bundled_path() == folder
+    assert shipped_path(name) == folder
 
 
-def test_in_the_checkout_of_an_editable_install(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data_in(copied / "my checkout")
+@pytest.mark.parametrize("name", SHIPPED_CORPORA)
+def test_in_the_checkout_of_an_editable_install(name: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_in(copied / "my checkout", name)
     distribution = Installed(copied / "site-packages", origin=copied / "my checkout")
     monkeypatch.setattr(metadata, "distribution", lambda _: distribution)
-    assert bundled_path() == folder
+    assert shipped_path(name) == folder
 
 
 def test_nowhere(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
     with pytest.raises(CorpusError, match=r"not installed \(looked in .*site-packages"):
-        bundled_path()
+        shipped_path("irc")
 
     def absent(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", absent)
-    with pytest.raises(CorpusError, match="the bundled corpus is not installed"):
-        bundled_path()
+    with pytest.raises(CorpusError, match="the corpus irc is not installed"):
+        shipped_path("irc")

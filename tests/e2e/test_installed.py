@@ -30,6 +30,9 @@ DATA = (
     "fl_sim/clients/assets/tokenizer/tokenizer.json",
     "fl_sim/data_prep/bundled/manifest.json",
     "fl_sim/data_prep/bundled/train.sentences.parquet",
+    "fl_sim/data_prep/irc/README.md",
+    "fl_sim/data_prep/irc/manifest.json",
+    "fl_sim/data_prep/irc/train.sentences.parquet",
     "fl_sim/data_prep/models/en_fl_sim_ner/ner/model",
     "fl_sim/data_prep/synthetic/phrases/common.toml",
 )

@@ -59,7 +59,7 @@ def _first(corpus: Corpus, split: str, users: int) -> Iterator[Sentence]:
 def execute(tmp_path: Path, some_users: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Outputs]]:
     """``execute(path)`` runs a notebook's code cells in order, in the test's folder and a fresh shell."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fl_sim.data_prep.store.corpus.bundled_path", lambda: some_users)
+    monkeypatch.setattr("fl_sim.data_prep.store.corpus.shipped_path", lambda _: some_users)
     without_history = Config()
     without_history.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=without_history)

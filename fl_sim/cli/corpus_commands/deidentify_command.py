@@ -17,7 +17,7 @@ _MODES = ("category", "remove", "surrogate")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim deidentify``."""
-    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled, irc")
     parser.add_argument("--out", type=Path, required=True, help="folder to make; must not exist or be empty")
     parser.add_argument(
         "--mode",

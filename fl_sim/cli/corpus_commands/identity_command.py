@@ -8,7 +8,7 @@ import json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim identity``."""
-    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("corpus", metavar="CORPUS", help="a folder made by fl-sim prepare, or: bundled, irc")
     parser.add_argument("--split", default="train", metavar="NAME", help="the split to count (default train)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--json", action="store_true", help="print one JSON object")
     evaluate = verbs.add_parser("evaluate", help="measure precision, recall and hidden entities, with intervals")
     evaluate.add_argument("tagger", metavar="TAGGER", help="as in fl-sim prepare: rules, spacy:PATH, a+b, or default")
-    evaluate.add_argument("--gold", required=True, metavar="CORPUS", help="a prepared corpus, bundled, or tagged files")
+    evaluate.add_argument(
+        "--gold", required=True, metavar="CORPUS", help="a prepared corpus, bundled, irc, or tagged files"
+    )
     evaluate.add_argument("--split", help="default: test, else validation; all of tagged files that name no split")
     evaluate.add_argument("--high-recall", action="store_true", help="add rules and patterns to the tagger")
     evaluate.add_argument(

@@ -12,7 +12,7 @@ TABLES = ("fl_sim.research.uedp_paper.table_two",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim stats``."""
-    parser.add_argument("corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc")
     parser.add_argument("--verify", action="store_true", help="check the checksum of every file first")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

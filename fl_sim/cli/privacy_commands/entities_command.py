@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", metavar="DIR", help="a run's folder, for its corpus, its mechanism and its released rounds"
     )
-    parser.add_argument("--corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument("--corpus", metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc")
     parser.add_argument("--split", metavar="NAME", help="the training split (default train)")
     parser.add_argument(
         "--within", type=float, nargs="+", metavar="E", help="print the share of entities within each of these ε"

@@ -26,7 +26,9 @@ _CONTRIBUTION_QUANTILES = ("p95", "max")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim plan``."""
-    parser.add_argument("--corpus", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled")
+    parser.add_argument(
+        "--corpus", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc"
+    )
     parser.add_argument("--split", default="train", metavar="NAME", help="the training split (default train)")
     parser.add_argument("--target-epsilon", required=True, type=float, metavar="E", help="the largest ε allowed")
     parser.add_argument(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep import bundled_path
+from fl_sim.data_prep import shipped_path
 from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.iob import read_iob
 from fl_sim.data_prep.readers.tables import TableOptions, read_table
@@ -103,7 +103,7 @@ def test_flags_set_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_real_text_stays_far_from_the_limits(tmp_path: Path) -> None:
     """The corpus that ships, packed as tightly as xz can, is not near a tenth of what is allowed."""
-    table = pq.read_table(bundled_path() / "train.sentences.parquet", columns=["text"])
+    table = pq.read_table(shipped_path("bundled") / "train.sentences.parquet", columns=["text"])
     lines = "".join(json.dumps({"text": text, "user": "ann"}) + "\n" for text in table.column("text").to_pylist())
     path = tmp_path / "bundled.jsonl.xz"
     path.write_bytes(lzma.compress(lines.encode()))

@@ -370,9 +370,12 @@ def test_results_do_not_depend_on_the_superlinks_working_folder(
 
 
 def test_a_corpus_must_not_depend_on_the_superlinks_working_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"corpus\.path is 'data/mine'; allowed under flwr run: 'bundled' or an abs"):
+    with pytest.raises(
+        ConfigError, match=r"corpus\.path is 'data/mine'; allowed under flwr run: bundled, irc or an abs"
+    ):
         read_run_config({"corpus.path": "data/mine"}, nodes=1)
-    assert read_run_config({"corpus.path": str(tmp_path)}, nodes=1).corpus.path == str(tmp_path)
+    for path in (str(tmp_path), "bundled", "irc"):
+        assert read_run_config({"corpus.path": path}, nodes=1).corpus.path == path
 
 
 def test_flowers_bundle_carries_no_code_that_could_hide_the_installed_package() -> None:
