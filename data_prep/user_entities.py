@@ -37,3 +37,15 @@ def entities_of_users(corpus: Corpus, split: str) -> NDArray[np.int64]:
     ids = {key: number for number, key in corpus.entities(split)["entity"].items()}
     names = corpus.users(split)["user"]
     return np.array([ids.get(key_of(name), NOBODY) for name in names], dtype=np.int64)
+
+
+def entity_of_name(corpus: Corpus, split: str, name: str) -> int | None:
+    """Return the entity that a name means, whatever its case and punctuation; None if no sentence mentions it.
+
+    Raises:
+        CorpusError: the corpus has no such split.
+    """
+    key = Identity.from_manifest(corpus.manifest.settings["identity"]).key(name)
+    entities = corpus.entities(split)["entity"]
+    ids = entities.index[entities == key]
+    return int(ids[0]) if len(ids) else None

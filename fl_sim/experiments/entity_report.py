@@ -159,6 +159,63 @@ def _epsilon_within(
     return accounting.epsilon(event, guarantee.with_entity(bound), training.rounds, training.delta)
 
 
+@dataclass(frozen=True, slots=True)
+class PairEpsilons:
+    """ε of one user, and of that user together with one entity, by what both contribute within the bounds.
+
+    Attributes:
+        user_sentences: the user's sentences that take part.
+        profile: for each user the sentences that take part and mention the entity, int64 (users,), largest first;
+            empty without an entity.
+        user: ε of the user.
+        detected: ε of both, for an entity whose every mention the tagger detects.
+        robust: ε of both, also for an entity that the tagger misses.
+    """
+
+    user_sentences: float
+    profile: profiles.Profile
+    user: float
+    detected: float
+    robust: float
+
+
+def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, entity: int | None) -> PairEpsilons:
+    """Return ε of a user together with an entity; in a corpus of messages the entity may be the user.
+
+    Both kinds of sentences are protected at once: those of the user, whatever they mention, and those of anybody that
+    mention the entity. Where sentences have weights, or those of an entity displace others of their users, ε of both is
+    that of their contribution bounds.
+
+    Args:
+        bounds: the corpus and the weights of its sentences.
+        training: mechanism, rounds and δ; its n' is that of any user.
+        user: the user's id; None for any user, with at most n' sentences.
+        entity: the entity's id; None for no entity.
+    """
+    event, guarantee, offsets = training.event, bounds.guarantee, bounds.ownership.user_offsets
+    n = training.user_sentences
+    if user is not None:
+        n = float((bounds.weights[offsets[user] : offsets[user + 1]] > 0).sum())
+    alone = accounting.epsilon(event, Adjacency(n), training.rounds, training.delta) if n else 0.0
+    if entity is None:
+        return PairEpsilons(n, np.array([], dtype=np.int64), alone, alone, alone)
+    profile = _profile(bounds.kept.entity_profiles(), entity)
+    if guarantee.weighted or guarantee.with_entity(NO_ENTITY).displaced:
+        contributions = bounds.contributions()
+        each = contributions.sentences if guarantee.weighted else contributions.max_per_user
+        limit = (int(contributions.users[entity]), int(each[entity]), int(contributions.sentences[entity]))
+        both = [_epsilon_within(one, training, guarantee, *limit) for one in (event, event.robust())]
+    else:
+        accountant = ProfileAccountant(event, n, training.rounds, training.delta)
+        both = [accountant.epsilon(profile), accountant.robust().epsilon(profile)]
+    return PairEpsilons(n, profile, alone, *both)
+
+
+def _profile(entity_profiles: EntityProfiles, entity: int) -> profiles.Profile:
+    start, end = entity_profiles.offsets[entity : entity + 2]
+    return np.asarray(entity_profiles.sentences[start:end], dtype=np.int64)
+
+
 def epsilon_of_any(guarantee: Guarantee, training: Training, population: int) -> float:
     """Return ε of any user with any entity; ∞ if no bound on entities is enforced."""
     units = guarantee.units(clips_sentences=training.event.clips_sentences, population=population)

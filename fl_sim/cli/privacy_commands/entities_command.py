@@ -39,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show-names", action="store_true", help="print the names of the worst entities; the list is private"
     )
+    parser.add_argument("--user", metavar="NAME", help="print ε of this user alone, and with --entity")
+    parser.add_argument(
+        "--entity", metavar="NAME", help="print ε of this entity with --user (default: the user of that name)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     group = add_mechanism(parser, "the mechanism, without --run")
     group.add_argument("--strategy", choices=("uedp", "user_level"), help="the mechanism that trains (default uedp)")
@@ -55,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.storage.run_folder import encode
 
     corpus, split, training, bounds, population = _of_run(args) if args.run else _of_flags(args)
+    if args.user is not None or args.entity is not None:
+        return _run_pair(args, corpus, split, training, bounds)
     evaluations = entity.EVALUATIONS if args.evaluations is None else args.evaluations
     epsilons = entity.bounded_entity_epsilons(bounds, training, population, evaluations)
     names = corpus.entities(split)["entity"].tolist() if args.show_names else None
@@ -66,6 +72,60 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_text(report))
     return 0
+
+
+def _run_pair(args: argparse.Namespace, corpus: Corpus, split: str, training: Training, bounds: EnforcedBounds) -> int:
+    """Print ε of one user and one entity, who may be the same person."""
+    from fl_sim.experiments.entity_report import pair_epsilons
+    from fl_sim.storage.run_folder import encode
+
+    user, entity, same = _named(args, corpus, split)
+    pair = pair_epsilons(bounds, training, user, entity)
+    report = {
+        "corpus": corpus.manifest.name,
+        "split": split,
+        **_settings(training),
+        **bounds.record(),
+        "user": None if user is None else corpus.users(split)["user"][user],
+        "entity": None if entity is None else corpus.entities(split)["entity"][entity],
+        "entity_is_user": same,
+        "user_sentences_kept": pair.user_sentences,
+        "entity_sentences_kept": int(pair.profile.sum()),
+        "entity_users_kept": len(pair.profile),
+        "epsilon_user": pair.user,
+        "epsilon_user_entity": None if entity is None else pair.detected,
+        "epsilon_user_entity_robust": None if entity is None else pair.robust,
+    }
+    if args.json:
+        print(json.dumps(encode(report | {"note": _PRIVATE}), ensure_ascii=False, allow_nan=False))
+    else:
+        print(_pair_text(report))
+    return 0
+
+
+def _named(args: argparse.Namespace, corpus: Corpus, split: str) -> tuple[int | None, int | None, bool]:
+    """Return the ids of the user and the entity of the flags, None for none, and whether they are one person.
+
+    Who is named as one of them is the other, too, if the corpus has both.
+    """
+    from fl_sim.config import ConfigError
+    from fl_sim.data_prep.user_entities import NOBODY, entities_of_users, entity_of_name
+
+    entity_of_user = entities_of_users(corpus, split).tolist()
+    user = entity = None
+    if args.user is not None:
+        users = corpus.users(split)["user"].tolist()
+        if args.user not in users:
+            raise ConfigError(f"--user is '{args.user}'; allowed: the name of a user of split {split}")
+        user = users.index(args.user)
+        entity = None if entity_of_user[user] == NOBODY else entity_of_user[user]
+    if args.entity is not None:
+        entity = entity_of_name(corpus, split, args.entity)
+        if entity is None:
+            raise ConfigError(f"--entity is '{args.entity}'; allowed: the name of an entity of split {split}")
+        if user is None and entity_of_user.count(entity) == 1:
+            user = entity_of_user.index(entity)
+    return user, entity, user is not None and entity is not None and entity_of_user[user] == entity
 
 
 def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
@@ -186,6 +246,27 @@ def _text(report: dict[str, Any]) -> str:
         lines.append(f"{'ε ≤ ' + bound:<12}{share:>10.1%}{robust['share_within'][bound]:>10.1%}")
     lines += ["", *_exactness(detected, robust), "", *_worst_lines(report["worst"]), "", _PRIVATE]
     return "\n".join(lines)
+
+
+def _pair_text(report: dict[str, Any]) -> str:
+    from fl_sim.formats import format_delta, format_epsilon, printable
+
+    who = "any user" if report["user"] is None else f"user {printable(report['user'])}"
+    lines = [
+        f"{report['corpus']}, split {report['split']}; {report['rounds']} rounds, ε at δ = "
+        f"{format_delta(report['delta'])}",
+        f"{who}, {report['user_sentences_kept']:,g} sentences that take part: {format_epsilon(report['epsilon_user'])}",
+    ]
+    if report["entity"] is None:
+        lines.append("No sentence mentions an entity of that name.")
+    else:
+        detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
+        lines.append(
+            f"together with entity {printable(report['entity'])}{', the same' if report['entity_is_user'] else ''}, in "
+            f"{report['entity_sentences_kept']:,} sentences of {report['entity_users_kept']:,} users that take part: "
+            f"{format_epsilon(detected)}, robust {format_epsilon(robust)}"
+        )
+    return "\n".join([*lines, "", _PRIVATE])
 
 
 def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:

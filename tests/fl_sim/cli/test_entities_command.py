@@ -20,6 +20,8 @@ from fl_sim.experiments.entity_report import (
     Training,
     bounded_entity_epsilons,
     entity_epsilons,
+    epsilon_of_any,
+    pair_epsilons,
     summarise,
 )
 from fl_sim.experiments.run_plan import plan_run
@@ -247,6 +249,67 @@ def test_a_round_that_was_released_again_is_paid_for_again(
     assert first == second
 
 
+PAIR_BOUNDS = {
+    "greedy": {"privacy.entity_bound": 6, "privacy.user_sentences": 12},
+    "weights": {"privacy.entity_bound": 6, "privacy.user_sentences": 12, "privacy.entity_bound_by": "weights"},
+    "private graph": {
+        "privacy.mention_graph": "private",
+        "privacy.population": 40,
+        "privacy.user_sentences": 12,
+        "privacy.entity_bound": 400,
+    },
+}
+
+
+@pytest.mark.parametrize("settings", PAIR_BOUNDS.values(), ids=PAIR_BOUNDS)
+def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]) -> None:
+    incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=12)
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence, seed=0)
+    all_of_them = bounded_entity_epsilons(bounds, training, 40)
+    for entity in range(6):
+        pair = pair_epsilons(bounds, training, None, entity)
+        of_profile = all_of_them.profile_of[entity]
+        assert pair.detected == pytest.approx(all_of_them.detected.upper[of_profile], rel=1e-3)
+        assert pair.robust == pytest.approx(all_of_them.robust.upper[of_profile], rel=1e-9)
+        assert pair.user == all_of_them.user
+
+
+def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> None:
+    incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=6)
+    config = RunConfig.from_mapping({"privacy.entity_bound": 5, "privacy.user_sentences": 6})
+    bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
+    most = epsilon_of_any(bounds.guarantee, training, 40)
+    kept = np.bincount(incidence.user_of_sentence, bounds.weights, minlength=40)
+    assert len(set(kept)) > 2
+    for user in range(12):
+        pair = pair_epsilons(bounds, training, user, 0)
+        assert (pair.user_sentences, pair.profile.sum()) == (kept[user], 5)
+        assert pair.user <= pair.detected <= most * (1 + 1e-3)
+        alone = ProfileAccountant(training.event, kept[user], training.rounds, training.delta)
+        assert pair.detected == pytest.approx(alone.epsilon(pair.profile), rel=1e-9)
+        nobody = pair_epsilons(bounds, training, user, None)
+        assert nobody.user == nobody.detected == pair.user
+
+
+def test_a_name_is_a_user_and_an_entity(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32", "--json"]
+    reports = []
+    for asked in (["--user", "bathjith"], ["--entity", "Bathjith,"], ["--user", "bathjith", "--entity", "bathjith"]):
+        assert main(["entities", *flags, *asked]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0] == reports[1] == reports[2]
+    assert (reports[0]["user"], reports[0]["entity"], reports[0]["entity_is_user"]) == ("bathjith", "bathjith", True)
+    assert reports[0]["epsilon_user"] < reports[0]["epsilon_user_entity"] < reports[0]["epsilon_user_entity_robust"]
+
+
+def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user", "user 0"]) == 0
+    assert "No sentence mentions an entity of that name." in capsys.readouterr().out
+    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user", "user 0", "--entity", "ADA"]) == 0
+    assert "user user 0, 4 sentences that take part: " in (printed := capsys.readouterr().out)
+    assert "together with entity ada, in " in printed
+
+
 def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path / "run", corpus, rounds_done=0)
     assert main(["entities", "--run", str(folder.path)]) == 2
@@ -268,6 +331,8 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
             "privacy.entity_bound is 0; allowed: an integer in [1",
         ),
         (["--corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
+        (["--corpus", "bundled", *FLAGS, "--user", "Ada"], "--user is 'Ada'; allowed: the name of a user of split"),
+        (["--corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
         (["--run", "absent", "--entity-bound", "3"], "--entity-bound is given with --run"),
     ],
 )
