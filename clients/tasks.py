@@ -37,16 +37,46 @@ class HeldOut:
         losses: float64 (n,), mean cross-entropy over each sentence's targets in nats; 0 without a target.
         predictions: int64 (n,), the number of each sentence's targets.
         wrong: int64 (n,), how many of them do not have the highest score.
+        target_nats: float32 (total targets,), the cross-entropy of every target, sentence by sentence; None where only
+            the means are known.
     """
 
     losses: NDArray[np.float64]
     predictions: NDArray[np.int64]
     wrong: NDArray[np.int64]
+    target_nats: NDArray[np.float32] | None = None
 
     @property
     def nats(self) -> NDArray[np.float64]:
         """Return the total cross-entropy of each sentence in nats, float64 (n,)."""
         return self.losses * self.predictions
+
+
+@dataclass(frozen=True, eq=False)
+class TextSizes:
+    """Hold the sizes of n sentences as text, by which models with different tokenizers compare.
+
+    A sentence that was cut to the context has sizes 0, because the text that its tokens cover is unknown.
+
+    Attributes:
+        words: int64 (n,), white-space separated words of each sentence, plus one for its end.
+        bytes: int64 (n,), bytes of each sentence in UTF-8, plus one for its end.
+    """
+
+    words: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], whole: NDArray[np.bool_]) -> TextSizes:
+        """Return the sizes of texts; ``whole`` (n,) is false for those that were cut."""
+        words = np.array([len(text.split()) + 1 for text in texts], dtype=np.int64)
+        size = np.array([len(text.encode()) + 1 for text in texts], dtype=np.int64)
+        return cls(np.where(whole, words, 0), np.where(whole, size, 0))
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Return which sentences were not cut, bool (n,)."""
+        return self.bytes > 0
 
 
 class Task(ABC):
@@ -75,13 +105,12 @@ class Task(ABC):
         """Pad examples with at least one prediction target to a batch on ``device``."""
 
     @abstractmethod
-    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
+    def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
         """Return the held-out figures by name.
 
         Args:
             held_out: the model's losses and errors.
-            words: int64 (n,), the words of each sentence plus one for its end; 0 for a sentence that was cut to the
-                context, because the number of its predicted words is unknown.
+            sizes: of the sentences.
         """
 
 
@@ -113,15 +142,21 @@ class NextWord(Task):
             lengths=torch.from_numpy(lengths - 1).to(device),
         )
 
-    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
-        """Return ``perplexity`` = exp(nats / tokens), ``perplexity_per_word`` = exp(nats / words) and ``loss``.
+    def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
+        """Return perplexities and losses.
 
-        The perplexity per word compares models with different tokenizers.
+        Returns:
+            ``perplexity`` = exp(nats / tokens); ``perplexity_per_word`` = exp(nats / words) and ``bits_per_byte`` =
+            nats / (bytes · ln 2), which compare models with different tokenizers; ``loss`` = nats / tokens.
         """
-        whole = words > 0
         loss = _ratio(held_out.nats.sum(), held_out.predictions.sum())
-        per_word = _ratio(held_out.nats[whole].sum(), words[whole].sum())
-        return {"perplexity": _exp(loss), "perplexity_per_word": _exp(per_word), "loss": loss}
+        nats = held_out.nats[sizes.whole].sum()
+        return {
+            "perplexity": _exp(loss),
+            "perplexity_per_word": _exp(_ratio(nats, sizes.words.sum())),
+            "bits_per_byte": _ratio(nats / math.log(2), sizes.bytes.sum()),
+            "loss": loss,
+        }
 
 
 class Classification(Task):
@@ -165,7 +200,7 @@ class Classification(Task):
             features=torch.from_numpy(np.stack(features)).unsqueeze(1).to(device) if features else None,
         )
 
-    def metrics(self, held_out: HeldOut, words: NDArray[np.int64]) -> dict[str, float]:
+    def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
         """Return ``error``, the share of sentences whose highest score is another class's, and ``loss``.
 
         Only sentences with a class count.

@@ -182,6 +182,15 @@ class LanguageModel:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
 
+    def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
+
+        Args:
+            batch: whole texts without a cache, else what follows the texts that the cache stands for.
+            cache: as the last call returned it; None if the model keeps none.
+        """
+        return self.architecture.continued_scores(self.module, batch, cache)
+
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Compute in float32 within the block, whatever the precision of training."""

@@ -68,17 +68,23 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
     """
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
+    predictions = np.array([model.task.predictions(example) for example in examples], dtype=np.int64)
+    ends = np.cumsum(predictions)
     measured = HeldOut(
         losses=np.zeros(len(examples)),
-        predictions=np.array([model.task.predictions(example) for example in examples], dtype=np.int64),
+        predictions=predictions,
         wrong=np.zeros(len(examples), dtype=np.int64),
+        target_nats=(target_nats := np.zeros(predictions.sum(), dtype=np.float32)),
     )
     with torch.no_grad(), model.exact():
         for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
             batch = model.batch([examples[i] for i in group])
             scores = model.logits(batch)
             missed = (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
-            measured.losses[group] = _mean_losses(scores, batch).double().cpu().numpy()
+            nats = _target_nats(scores, batch)
+            measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
+            for index, row in zip(group, nats.cpu().numpy(), strict=True):
+                target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
             measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
     return measured
 
@@ -93,7 +99,12 @@ def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str,
 
 
 def _mean_losses(scores: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return _target_nats(scores, batch).sum(dim=1) / batch.predictions
+
+
+def _target_nats(scores: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy of every target, (B, P); 0 after a sentence's end."""
     nats = functional.cross_entropy(
         scores.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
     )
-    return nats.view(batch.targets.shape).sum(dim=1) / batch.predictions
+    return nats.view(batch.targets.shape)

@@ -11,6 +11,8 @@ The vocabulary must be public (docs/privacy.md): the bundled tokenizer was train
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,11 +74,25 @@ def _named(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
+        with _no_warning():
+            return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
     except ModelError:
         raise
     except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
+
+
+@contextmanager
+def _no_warning() -> Iterator[None]:
+    """Silence transformers' warning of a folder whose config.json is of a model that it does not know."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def boundary_ids(tokenizer: Any) -> tuple[int, int]:

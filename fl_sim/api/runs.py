@@ -18,6 +18,7 @@ True 2 0.014
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +28,14 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.reporting import report
+from fl_sim.reporting.release_note import note_on_texts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure  # takes half a second to import
+
+    from fl_sim.clients.generation.continuations import Continuation
 
 PICTURES = (".png", ".pdf", ".svg")
 """What the name of a picture may end in."""
@@ -129,6 +133,32 @@ class Run:
     def report(self) -> str:
         """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen."""
         return report.summary(self.folder)
+
+    def generate(self, prompts: Sequence[str] = ("",), **options: Any) -> list[Continuation]:
+        """Continue prompts with the run's model, as ``fl-sim generate`` does; the texts are post-processing.
+
+        Args:
+            prompts: public texts; an empty one lets the model begin.
+            options: ``max_tokens``, ``temperature``, ``top_k`` and ``top_p`` of
+                :class:`~fl_sim.clients.generation.token_sampling.Sampling`; ``samples``, ``seed``, ``batch_size`` and
+                ``observer`` of :func:`fl_sim.clients.generation.continuations.generate`.
+
+        Raises:
+            ResultsError: the run has no model, has diverged, or its files were changed.
+            ModelError: the model predicts classes, an option is out of range, or a prompt fills the context.
+        """
+        from fl_sim.clients.generation import continuations
+        from fl_sim.clients.generation.token_sampling import Sampling
+        from fl_sim.experiments.released_model import released_model
+
+        drawn = {field.name for field in dataclasses.fields(Sampling)}
+        sampling = Sampling(**{name: value for name, value in options.items() if name in drawn})
+        others = {name: value for name, value in options.items() if name not in drawn}
+        return continuations.generate(released_model(self.folder), prompts, sampling, **others)
+
+    def note_on_texts(self) -> dict[str, Any]:
+        """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
+        return note_on_texts(self.folder)
 
     def plot(self, x: str | None = None, unit: str | None = None) -> Plot:
         """Draw the run, as :func:`plot_runs` does."""

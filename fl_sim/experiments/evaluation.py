@@ -13,7 +13,7 @@ release.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.features import Observer, ensure_features, feature_path
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
-from fl_sim.clients.tasks import Classification, HeldOut, NextWord
+from fl_sim.clients.tasks import Classification, HeldOut, NextWord, TextSizes
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.strategies.primitives import streams
 
@@ -55,12 +55,13 @@ class HeldOutSentences:
 
     Attributes:
         examples: the sentences as input of the model.
-        words: number of white-space separated words of each, plus one for its end, int64 (n,); 0 for a sentence that
-            was cut to the context.
+        sizes: of their texts.
+        ids: of the sentences in their split, int64 (n,).
     """
 
     examples: list[Example]
-    words: IntArray
+    sizes: TextSizes
+    ids: IntArray
 
     @classmethod
     def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
@@ -74,8 +75,7 @@ class HeldOutSentences:
         """
         examples = source.read(ids)
         whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
-        words = np.array([len(text.split()) + 1 for text in texts.take(pa.array(ids)).to_pylist()], dtype=np.int64)
-        return cls(examples, np.where(whole, words, 0))
+        return cls(examples, TextSizes.of(texts.take(pa.array(ids)).to_pylist(), whole), ids)
 
     def read_by(
         self, model: LanguageModel, folder: Path, observer: Observer = lambda done, total: None
@@ -93,21 +93,22 @@ class HeldOutSentences:
         encoded = EncodedSplit(np.concatenate([example.tokens for example in self.examples]), offsets)
         features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
         pairs = zip(self.examples, features, strict=True)
-        return HeldOutSentences([Example(e.tokens, e.target, e.number, row) for e, row in pairs], self.words)
+        return replace(self, examples=[Example(e.tokens, e.target, e.number, row) for e, row in pairs])
 
 
-def measure(model: LanguageModel, sentences: HeldOutSentences) -> dict[str, float]:
-    """Return the task's metrics of the model (`fl_sim.clients.tasks`) by name."""
+def measure(model: LanguageModel, sentences: HeldOutSentences) -> HeldOut:
+    """Return the losses and errors of the model on the sentences."""
     # One thread, as in the workers: more threads on the same cores slow each other down many times over.
     torch.set_num_threads(1)
-    return model.task.metrics(held_out(model, sentences.examples), sentences.words)
+    return held_out(model, sentences.examples)
 
 
 def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
     """Return the metrics of a reference that is estimated from the training text alone.
 
-    For next-word prediction: ``unigram_perplexity`` and ``unigram_perplexity_per_word`` of the add-one-smoothed
-    unigram model on the same tokens. For classification: ``majority_error`` of the most frequent class.
+    For next-word prediction: ``unigram_perplexity``, ``unigram_perplexity_per_word`` and ``unigram_bits_per_byte`` of
+    the add-one-smoothed unigram model on the same tokens. For classification: ``majority_error`` of the most frequent
+    class.
 
     Args:
         model: its task and vocabulary.
@@ -116,7 +117,7 @@ def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences
     """
     if isinstance(model.task, Classification):
         return {"majority_error": _majority_error(train, sentences.examples)}
-    metrics = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.words)
+    metrics = NextWord().metrics(_unigram(train.encoded, sentences.examples, model.vocabulary_size), sentences.sizes)
     return {f"unigram_{name}": value for name, value in metrics.items() if name != "loss"}
 
 

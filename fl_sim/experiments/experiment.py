@@ -28,6 +28,7 @@ from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import ensure_features, feature_path
 from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.tasks import HeldOut
 from fl_sim.clients.workspace import WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
@@ -38,6 +39,7 @@ from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
+from fl_sim.experiments.held_out_users.user_utility import summarise
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
@@ -116,6 +118,7 @@ class Experiment:
         cache = Path(config.corpus.feature_cache or self._encoded)
         self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
         self._vector = model.get_vector()
+        self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
         self._first_round = 1
         self._round_began = time.monotonic()
@@ -341,7 +344,8 @@ class Experiment:
         last = self._stopping or self._diverged or server_round == self._last_round
         row: dict[str, Any] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
-            row |= evaluate.measure(self._model, self._held_out)
+            self._measured = evaluate.measure(self._model, self._held_out)
+            row |= self._model.task.metrics(self._measured, self._held_out.sizes)
         row |= self._privacy_spent.after(server_round)
         if server_round > 0:
             row |= self._strategy.tally.metrics()
@@ -390,15 +394,25 @@ class Experiment:
         self.folder.finish(result, present)
         self._observers.on_end(self.folder.result or {})
 
-    def _utility(self) -> dict[str, float]:
-        """Return the task's figures at the start, at the end, and of a reference without a model."""
-        every = {name: self.folder.measured(name) for name in ("perplexity", "perplexity_per_word", "error")}
+    def _utility(self) -> dict[str, Any]:
+        """Return the task's figures at the start, at the end and by user, and those of a reference without a model."""
+        names = ("perplexity", "perplexity_per_word", "bits_per_byte", "error")
+        every = {name: self.folder.measured(name) for name in names}
         measured = {name: values for name, values in every.items() if values}
         final = {name: values[-1] for name, values in measured.items()}
         if "perplexity" in final:
             final["perplexity_per_token"] = final["perplexity"]
         initial = {f"initial_{name}": values[0] for name, values in measured.items()}
-        return final | initial | evaluate.reference(self._model, self._train, self._held_out)
+        reference = evaluate.reference(self._model, self._train, self._held_out)
+        return final | initial | reference | {"held_out": self._by_user()}
+
+    def _by_user(self) -> dict[str, Any] | None:
+        """Return what the last evaluation says by user; a run that was killed after it evaluates once more."""
+        if self._diverged:
+            return None
+        measured = self._measured or evaluate.measure(self._model, self._held_out)
+        split = held_out_split(self.config, self.corpus)
+        return summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
 
     def _why_stopped(self, rounds: int) -> str:
         if self._diverged:

@@ -11,7 +11,7 @@ import torch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.models.losses import held_out, sentence_losses
-from fl_sim.clients.tasks import Classification, HeldOut, NextWord, make_task
+from fl_sim.clients.tasks import Classification, HeldOut, NextWord, TextSizes, make_task
 from fl_sim.data_prep.store.encode import EncodedSplit
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, examples
@@ -23,33 +23,56 @@ def found(losses: list[float], predictions: list[int], wrong: list[int]) -> Held
     return HeldOut(np.array(losses), np.array(predictions), np.array(wrong))
 
 
+def sizes(words: list[int]) -> TextSizes:
+    """Sizes of texts of ten bytes a word."""
+    return TextSizes(np.array(words), 10 * np.array(words))
+
+
+def test_sizes_count_the_end_and_leave_out_cut_texts() -> None:
+    measured = TextSizes.of(["Ada läuft.", "cut off"], np.array([True, False]))
+    assert (measured.words.tolist(), measured.bytes.tolist()) == ([3, 0], [12, 0])
+    assert measured.whole.tolist() == [True, False]
+
+
+def test_the_nats_of_targets_add_up_to_those_of_their_sentence() -> None:
+    model = models_to_try.small_gpt2()
+    given = examples(9, 12, 1, 20)
+    measured = held_out(model, given, max_batch_tokens=30)
+    assert measured.target_nats is not None
+    parts = np.split(measured.target_nats, np.cumsum(measured.predictions)[:-1])
+    np.testing.assert_allclose([part.sum() for part in parts], measured.nats, rtol=1e-5)
+    alone = held_out(model, given[3:]).target_nats
+    np.testing.assert_allclose(parts[3], alone, rtol=1e-4)
+
+
 def test_perplexity_per_token_and_per_word() -> None:
     """Three sentences of 4, 6 and 2 tokens; the second was cut, so that nobody knows how many words were told."""
-    metrics = NextWord().metrics(found([2.0, 1.0, 3.0], [4, 6, 2], [0, 0, 0]), words=np.array([3, 0, 2]))
+    metrics = NextWord().metrics(found([2.0, 1.0, 3.0], [4, 6, 2], [0, 0, 0]), sizes([3, 0, 2]))
     assert metrics["loss"] == pytest.approx((8 + 6 + 6) / 12)
     assert metrics["perplexity"] == pytest.approx(math.exp(20 / 12))
     assert metrics["perplexity_per_word"] == pytest.approx(math.exp((8 + 6) / 5))
+    assert metrics["bits_per_byte"] == pytest.approx((8 + 6) / math.log(2) / 50)
 
 
 def test_per_word_figures_compare_tokenizers() -> None:
     """The same probability of the same text, cut into fewer or more tokens."""
-    words = np.array([5])
-    coarse = NextWord().metrics(found([4.0], [5], [0]), words)
-    fine = NextWord().metrics(found([2.0], [10], [0]), words)
+    coarse = NextWord().metrics(found([4.0], [5], [0]), sizes([5]))
+    fine = NextWord().metrics(found([2.0], [10], [0]), sizes([5]))
+    assert coarse["bits_per_byte"] == pytest.approx(fine["bits_per_byte"])
     assert coarse["perplexity_per_word"] == pytest.approx(fine["perplexity_per_word"])
     assert coarse["perplexity"] > fine["perplexity"]
 
 
 def test_an_error_is_a_share_of_the_sentences_with_a_class() -> None:
-    metrics = CLASSES.metrics(found([1.0, 0.0, 2.0], [1, 0, 1], [0, 0, 1]), words=np.zeros(3, dtype=np.int64))
+    metrics = CLASSES.metrics(found([1.0, 0.0, 2.0], [1, 0, 1], [0, 0, 1]), sizes([0, 0, 0]))
     assert metrics == {"error": 0.5, "loss": 1.5}
 
 
 def test_nothing_to_tell_is_no_figure_and_no_overflow() -> None:
-    nothing = np.zeros(1, dtype=np.int64)
+    nothing = sizes([0])
     assert math.isnan(NextWord().metrics(found([0.0], [0], [0]), nothing)["perplexity"])
     assert math.isnan(CLASSES.metrics(found([0.0], [0], [0]), nothing)["error"])
-    assert NextWord().metrics(found([1e6], [1], [0]), np.ones(1, dtype=np.int64))["perplexity"] == math.inf
+    assert NextWord().metrics(found([1e6], [1], [0]), sizes([1]))["perplexity"] == math.inf
 
 
 def test_a_classifier_counts_what_its_highest_score_misses() -> None:

@@ -76,6 +76,18 @@ class Architecture(ABC):
         """Return the scores of the next word, (B, T, V), of a module with its output layer."""
         return module(batch)
 
+    def continued_scores(self, module: nn.Module, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Return the scores of the next word, (B, T, V), and what the module keeps of the texts so far.
+
+        Generating text calls this once per token. By default nothing is kept, and every batch has the whole texts.
+
+        Args:
+            module: with its output layer.
+            batch: B texts without padding; what follows the texts of ``cache``, if there is one.
+            cache: as the last call returned it.
+        """
+        return self.scores(module, batch), None
+
     def states(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the last states, (B, T, h), of a module without output layer."""
         return module(batch)

@@ -60,6 +60,15 @@ class Transformer(Architecture):
         positions = {"position_ids": batch.positions} if "position_ids" in takes else {}
         return module(input_ids=batch.inputs, use_cache=False, **positions).logits
 
+    def continued_scores(self, module: Any, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Return the scores of the next word and the model's own cache of keys and values, if it has one."""
+        takes = _parameters_of(type(core_of(module)).forward)
+        if "past_key_values" not in takes:
+            return self.scores(module, batch), None
+        positions = {"position_ids": batch.positions} if "position_ids" in takes else {}
+        output = module(input_ids=batch.inputs, past_key_values=cache, use_cache=True, **positions)
+        return output.logits, output.past_key_values
+
     def states(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the last states, (B, T, h); an attention mask goes to models that read both ways alone."""
         import torch

@@ -1,0 +1,221 @@
+"""Continue prompts with a next-word model, many texts per batch.
+
+Every text has a random stream of its own, keyed by the seed, the number of its prompt and of its sample, so the numbers
+that a text is drawn from do not depend on the other texts of its batch. The scores of one text in batches of different
+sizes agree up to float32 rounding.
+
+>>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> texts = generate(model, ["Ada left"], Sampling(max_tokens=3), samples=2)
+>>> [(text.prompt, text.sample, text.tokens) for text in texts]
+[('Ada left', 0, 3), ('Ada left', 1, 3)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fl_sim.clients.batches import NO_TARGET, Batch, positions_of
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.generation.token_sampling import Sampling, draw
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.tasks import NextWord
+from fl_sim.strategies.primitives import streams
+
+End = Literal["end", "length", "context"]
+"""Why a text stopped: the model ended it, it has ``max_tokens`` new tokens, or the context is full."""
+
+BATCH = 16
+"""Texts that are continued together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A prompt and its continuation.
+
+    Attributes:
+        number: of the prompt, from 0.
+        sample: number of the continuation of this prompt, from 0.
+        prompt: as it was given.
+        text: the continuation.
+        tokens: how many tokens it has, without the end.
+        stopped: why it stopped.
+    """
+
+    number: int
+    sample: int
+    prompt: str
+    text: str
+    tokens: int
+    stopped: End
+
+    @property
+    def whole(self) -> str:
+        """Return the prompt with its continuation."""
+        return self.prompt + self.text
+
+
+@dataclass(eq=False)
+class _Text:
+    """A text in the making.
+
+    Attributes:
+        number, sample: as in `Continuation`.
+        given: the tokens of its prompt, after the one at the beginning of every sentence.
+        rng: its random stream.
+        new: the tokens of its continuation, without the end.
+        stopped: why it stopped; None while it goes on.
+    """
+
+    number: int
+    sample: int
+    given: list[int]
+    rng: np.random.Generator
+    new: list[int] = field(default_factory=list)
+    stopped: End | None = None
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[str],
+    sampling: Sampling,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+    batch_size: int = BATCH,
+    observer: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Continuation]:
+    """Return the continuations of every prompt, in the order of prompts and samples.
+
+    Args:
+        model: a next-word model.
+        prompts: public texts; an empty one lets the model begin.
+        sampling: how to draw.
+        samples: continuations per prompt.
+        seed: of all random streams.
+        batch_size: texts that are continued together.
+        observer: called after every batch with the number of texts that are done, and that of all.
+
+    Raises:
+        ModelError: the model predicts classes, a number is out of range, or a prompt fills the context.
+    """
+    _check(model, samples, batch_size)
+    prepared = [_encoded(model, number, prompt) for number, prompt in enumerate(prompts)]
+    texts = [
+        _Text(number, sample, tokens, streams.generator(seed, "generate", number, sample))
+        for number, tokens in enumerate(prepared)
+        for sample in range(samples)
+    ]
+    excluded = _excluded(model)
+    done = 0
+    for batch in _equal_lengths(texts, batch_size):
+        _continue(model, batch, sampling, excluded)
+        done += len(batch)
+        observer(done, len(texts))
+    return [_decoded(model, prompts[text.number], text) for text in texts]
+
+
+def _equal_lengths(texts: Sequence[_Text], batch_size: int) -> Iterator[list[_Text]]:
+    """Yield batches of texts whose prompts have one length, so that no text needs padding."""
+    by_length: dict[int, list[_Text]] = {}
+    for text in texts:
+        by_length.setdefault(len(text.given), []).append(text)
+    for group in by_length.values():
+        for start in range(0, len(group), batch_size):
+            yield group[start : start + batch_size]
+
+
+def _check(model: LanguageModel, samples: int, batch_size: int) -> None:
+    if not isinstance(model.task, NextWord):
+        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
+    for name, value in {"samples": samples, "batch_size": batch_size}.items():
+        if value < 1:
+            raise ModelError(f"{name} is {value}; allowed: an integer of at least 1")
+
+
+def _encoded(model: LanguageModel, number: int, prompt: str) -> list[int]:
+    """Return the tokens of a prompt after the one at its beginning; a special token spelt out in it is plain text."""
+    ids = model.tokenizer([prompt], add_special_tokens=False, split_special_tokens=True)["input_ids"][0]
+    tokens = [model.bos_id, *ids]
+    if len(tokens) > model.max_tokens:
+        raise ModelError(
+            f"prompt {number + 1} has {len(ids)} tokens; allowed: at most {model.max_tokens - 1}, the model's context"
+        )
+    return tokens
+
+
+def _excluded(model: LanguageModel) -> NDArray[np.bool_]:
+    """Return the tokens that may not come, bool (V,): special ones but the end, and ids without a token."""
+    excluded = np.arange(model.vocabulary_size) >= len(model.tokenizer)
+    excluded[[i for i in model.tokenizer.all_special_ids if i < model.vocabulary_size]] = True
+    excluded[model.eos_id] = False
+    return excluded
+
+
+def _continue(model: LanguageModel, texts: list[_Text], sampling: Sampling, excluded: NDArray[np.bool_]) -> None:
+    """Continue texts of one length until each has stopped."""
+    rows = np.array([text.given for text in texts], dtype=np.int64)
+    cache: Any = None
+    while any(text.stopped is None for text in texts):
+        scores, cache = _next_scores(model, rows, cache)
+        following = np.full(len(texts), model.eos_id)  # of texts that have stopped: it keeps the batch rectangular
+        for index, text in enumerate(texts):
+            if text.stopped is None:
+                following[index] = draw(np.where(excluded, -np.inf, scores[index]), sampling, text.rng)
+                _append(model, text, int(following[index]), sampling)
+        rows = np.concatenate([rows, following[:, None]], axis=1)
+
+
+def _append(model: LanguageModel, text: _Text, token: int, sampling: Sampling) -> None:
+    """Add the next token to a text, or notice that it ends."""
+    if token == model.eos_id:
+        text.stopped = "end"
+        return
+    text.new.append(token)
+    if len(text.new) >= sampling.max_tokens:
+        text.stopped = "length"
+    elif len(text.given) + len(text.new) > model.max_tokens:
+        text.stopped = "context"
+
+
+def _next_scores(model: LanguageModel, rows: NDArray[np.int64], cache: Any) -> tuple[NDArray[np.float32], Any]:
+    """Return the scores of the token after each row, float32 (B, V), and the cache for the next call.
+
+    Args:
+        model: the model.
+        rows: the tokens of B texts of one length, int64 (B, T).
+        cache: of the tokens but the last, as the model keeps it; None without one.
+    """
+    inputs = rows if cache is None else rows[:, -1:]
+    with torch.no_grad(), model.exact():
+        scores, cache = model.continued_logits(_batch(model, inputs, rows.shape[1]), cache)
+    return scores[:, -1].float().cpu().numpy(), cache
+
+
+def _batch(model: LanguageModel, inputs: NDArray[np.int64], length: int) -> Batch:
+    """Return the last tokens of texts of ``length`` tokens as a batch without targets."""
+    rows, columns = inputs.shape
+    positions = positions_of(inputs) + (length - columns)
+    return Batch(
+        inputs=torch.from_numpy(inputs.copy()).to(model.device),
+        targets=torch.full((rows, columns), NO_TARGET, device=model.device),
+        positions=torch.from_numpy(positions).to(model.device),
+        predictions=torch.ones(rows, device=model.device),
+        lengths=torch.full((rows,), columns, device=model.device),
+    )
+
+
+def _decoded(model: LanguageModel, prompt: str, text: _Text) -> Continuation:
+    """Return a finished text; a tokenizer may write the first word of a text without the space before it."""
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    before = model.tokenizer.decode(text.given, **options)
+    whole = model.tokenizer.decode([*text.given, *text.new], **options)
+    new = whole[len(before) :] if whole.startswith(before) else model.tokenizer.decode(text.new, **options)
+    return Continuation(text.number, text.sample, prompt, new, len(text.new), text.stopped or "length")

@@ -1,0 +1,146 @@
+"""fl-sim generate: texts of a run's model, what is said of their guarantee, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fl_sim
+from fl_sim.cli.main import main
+from fl_sim.clients.generation import continuations
+from fl_sim.clients.generation.continuations import Continuation
+from fl_sim.clients.models.losses import held_out
+from fl_sim.experiments.released_model import released_model
+from fl_sim.formats import format_epsilon
+from fl_sim.storage.run_folder import RunFolder
+from tests.e2e import small_runs
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of uedp on AWD-LSTM with an average of iterates, one with adapters, and one without noise."""
+    folder = tmp_path_factory.mktemp("runs")
+    corpus = small_runs.small_corpus(folder / "corpus")
+    changes: dict[str, dict[str, Any]] = {
+        "uedp": small_runs.QUICK_TO_LOAD | {"averaging__kind": "exponential"},
+        "lora": {"model__lora_rank": 2, "rounds": 1},
+        "noiseless": small_runs.QUICK_TO_LOAD | {"privacy__strategy": "noiseless", "rounds": 1},
+    }
+    for name, change in changes.items():
+        fl_sim.run(small_runs.configuration(corpus, folder / name, **change))
+    return {name: folder / name for name in changes}
+
+
+def report(run: Path, *words: str, capsys: Capture) -> dict[str, Any]:
+    assert main(["generate", str(run), "--json", "--quiet", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Capture) -> None:
+    facts = report(runs["uedp"], "--prompt", "Ada saw", "--prompt", "Rain", "--samples", "3", capsys=capsys)
+    assert [(text["prompt"], text["sample"]) for text in facts["texts"]] == [
+        (prompt, sample) for prompt in ("Ada saw", "Rain") for sample in range(3)
+    ]
+    epsilon = fl_sim.open_run(runs["uedp"]).epsilon
+    privacy = facts["privacy"]
+    assert privacy["guarantee"] is True
+    assert privacy["epsilon"] == {name: epsilon[name] for name in ("epsilon_any", "epsilon_user")}
+    assert f"ε {format_epsilon(epsilon['epsilon_any'])} for any user with any entity" in privacy["note"]
+    assert "post-processing" in privacy["note"]
+
+
+def test_texts_of_a_noiseless_run_are_not_protected(runs: dict[str, Path], capsys: Capture) -> None:
+    assert main(["generate", str(runs["noiseless"]), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "no guarantee" in said
+    assert "Do not release these texts" in said
+    assert "post-processing" not in said
+    assert report(runs["noiseless"], capsys=capsys)["privacy"]["epsilon"] == {}
+
+
+@pytest.mark.parametrize("name", ["uedp", "lora"])
+def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[str, Path]) -> None:
+    run = RunFolder.open(runs[name])
+    corpus = fl_sim.open_corpus(runs[name].parent / "corpus")
+    model = released_model(run)
+    measured = held_out(model, model.encode(corpus.texts("validation").to_pylist()))
+    loss = measured.nats.sum() / measured.predictions.sum()
+    assert loss == pytest.approx(run.metrics()["loss"].iloc[-1], rel=1e-6)
+    assert loss != pytest.approx(run.metrics()["loss"].iloc[0], rel=1e-6)
+
+
+def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Ada saw\n\nRain fell on\n", encoding="utf-8")
+    file = tmp_path / "texts.jsonl"
+    words = ["--prompts", str(prompts), "--samples", "12", "--max-tokens", "8", "--out", str(file)]
+    facts = report(runs["uedp"], *words, capsys=capsys)
+    assert (facts["written"], facts["texts"]) == (24, [])
+    assert file.stat().st_mode & 0o077 == 0
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    out = tmp_path / "corpus"
+    columns = ["--text-column", "text", "--user-column", "user", "--test-fraction", "0.3", "--no-split-sentences"]
+    assert main(["prepare", "jsonl", "--source", str(file), "--out", str(out), *columns]) == 0
+    corpus = fl_sim.open_corpus(out)
+    texts = [text for split in corpus.splits for text in corpus.texts(split).to_pylist()]
+    users = {user for split in corpus.splits for user in corpus.users(split)["user"]}
+    assert users == {f"sample {n}" for n in range(12)}
+    written = [re.sub(r"[\x00-\x1f\x7f]", " ", row["text"]) for row in rows]  # as the reader cleans any text
+    assert sorted(texts) == sorted(" ".join(text.split()) for text in written)
+
+
+def test_control_characters_are_escaped(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    text = Continuation(0, 0, "Ada", "\x1b[2J\nleft\u202e", 3, "length")
+    monkeypatch.setattr(continuations, "generate", lambda *words, **options: [text])
+    assert main(["generate", str(runs["uedp"]), "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("1: Ada\\u001b[2J\\nleft\\u202e\n")
+    assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text
+
+
+def refusal(words: list[str], capsys: Capture) -> str:
+    assert main(["generate", "--quiet", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--prompt", "Ada " * 40], "prompt 1 has"),
+        (["--top-p", "0"], "top_p is 0; allowed: "),
+        (["--samples", "0"], "samples is 0; allowed: "),
+        (["--seed", "-1"], "seed is -1; allowed: "),
+        (["--prompts", "no/such/file"], "no/such/file"),
+        (["--out", "no/such/folder/texts.jsonl"], "--out is no/such/folder/texts.jsonl; allowed: "),
+    ],
+)
+def test_bad_input(flags: list[str], words: str, runs: dict[str, Path], capsys: Capture) -> None:
+    assert words in refusal([str(runs["uedp"]), *flags], capsys)
+
+
+def test_runs_without_a_model_of_theirs(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["uedp"], copy)
+    weights = copy / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "is not the file that the run wrote" in refusal([str(copy)], capsys)
+    (copy / "result.json").unlink()
+    assert "has no model yet; allowed: " in refusal([str(copy)], capsys)
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\n", encoding="utf-8")
+    assert "has no prompt" in refusal([str(runs["uedp"]), "--prompts", str(blank)], capsys)

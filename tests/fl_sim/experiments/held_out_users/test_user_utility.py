@@ -1,0 +1,123 @@
+"""What an evaluation says by user, against sums that are computed another way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_sim
+from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.tasks import TextSizes
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.experiments.evaluation import HeldOutSentences
+from fl_sim.experiments.held_out_users.user_utility import summarise
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES
+
+COUNTS = (1, 2, 3, 5, 9)
+LONG = "Ada met Emmy " + "and went on " * 30  # longer than the context
+IDS = np.arange(sum(COUNTS) - 1)  # a sample without the last sentence
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> fl_sim.Corpus:
+    """Users of 1 to 9 held-out sentences; every third has no mention, one is cut."""
+    named = (Mention(0, 3, "PER"),)
+    rows = [Sentence("train", user, "Ada left.", named, "business") for user in "ab"]
+    for user, count in enumerate(COUNTS):
+        for number in range(count):
+            text = LONG if (user, number) == (4, 0) else f"Ada saw {user} böats on day {number}."
+            mentions = () if number % 3 == 2 else (Mention(0, 3, "PER"),)
+            target = CLASSES.classes[number % 3] if number != 1 else None
+            rows.append(Sentence("validation", f"user {user}", text, mentions, target))
+    folder = tmp_path_factory.mktemp("data") / "corpus"
+    write_corpus(rows, folder, name="by user")
+    return fl_sim.open_corpus(folder)
+
+
+def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, list[str], HeldOutSentences]:
+    texts = corpus.texts("validation").to_pylist()[: len(IDS)]
+    targets = corpus.targets("validation").tolist()[: len(IDS)] if model.task.needs_targets else None
+    examples = model.encode(texts, targets)
+    whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples])
+    sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
+    measured = held_out(model, examples)
+    facts = summarise(model, corpus, "validation", sentences, measured, seed=3)
+    assert facts is not None
+    assert facts == summarise(model, corpus, "validation", sentences, measured, seed=3)
+    return facts, measured, texts, sentences
+
+
+def test_next_word_by_user(corpus: fl_sim.Corpus) -> None:
+    model = models_to_try.small_gpt2()
+    facts, measured, texts, sentences = evaluated(model, corpus)
+    assert (facts["users"], facts["sentences"], facts["cut"]) == (5, len(IDS), 1)
+    owners = corpus.ownership("validation").user_of_sentence[IDS]
+    whole = sentences.sizes.whole
+    metrics = model.task.metrics(measured, sentences.sizes)
+    for name, metric in {"perplexity_per_token": "perplexity"}.items() | {
+        name: name for name in ("bits_per_byte", "perplexity_per_word")
+    }.items():
+        figure = facts["figures"][name]
+        assert figure["value"] == pytest.approx(metrics[metric])
+        assert figure["low"] < figure["value"] < figure["high"]
+    by_user = [
+        measured.nats[(owners == u) & whole].sum()
+        / math.log(2)
+        / sum(len(t.encode()) + 1 for t, o, w in zip(texts, owners, whole, strict=True) if o == u and w)
+        for u in range(5)
+    ]
+    assert facts["deciles"]["values"] == pytest.approx(np.quantile(by_user, np.arange(1, 10) / 10).tolist())
+    assert [(c["lowest"], c["highest"], c["users"]) for c in facts["by_sentences"]] == [
+        (1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1),
+    ]  # fmt: skip
+    assert facts["by_sentences"][0]["bits_per_byte"]["value"] == pytest.approx(by_user[0])
+
+
+def test_entity_tokens_and_others_add_up(corpus: fl_sim.Corpus) -> None:
+    model = models_to_try.small_gpt2()
+    facts, measured, _, _ = evaluated(model, corpus)
+    entity, other = facts["by_mention"]["entity_tokens"], facts["by_mention"]["other_tokens"]
+    assert entity["share"] + other["share"] == pytest.approx(1)
+    tokens = measured.predictions.sum()
+    nats = sum(part["share"] * tokens * math.log(part["perplexity_per_token"]["value"]) for part in (entity, other))
+    assert nats == pytest.approx(measured.nats.sum(), rel=1e-5)
+    length = len(model.tokenizer("Ada", add_special_tokens=False)["input_ids"])
+    named = sum(number % 3 != 2 for count in COUNTS for number in range(count))
+    assert entity["share"] == pytest.approx(named * length / tokens)
+
+
+def test_a_classifier_by_user_and_by_mention(corpus: fl_sim.Corpus) -> None:
+    model = models_to_try.small_gpt2(CLASSES)
+    facts, measured, _, _ = evaluated(model, corpus)
+    assert facts["figures"]["error"]["value"] == measured.wrong.sum() / measured.predictions.sum()
+    assert facts["deciles"]["metric"] == "error"
+    parts = facts["by_mention"]
+    errors = sum(parts[name]["share"] * parts[name]["error"]["value"] for name in ("with_mention", "without_mention"))
+    assert errors == pytest.approx(facts["figures"]["error"]["value"])
+
+
+def test_nothing_is_said_of_a_loss_that_is_not_finite(corpus: fl_sim.Corpus) -> None:
+    model = models_to_try.small_gpt2()
+    _, measured, _, sentences = evaluated(model, corpus)
+    measured.losses[0] = math.nan
+    assert summarise(model, corpus, "validation", sentences, measured, seed=0) is None
+    none = HeldOutSentences([], TextSizes.of([], np.empty(0, dtype=bool)), IDS[:0])
+    assert summarise(model, corpus, "validation", none, held_out(model, []), seed=0) is None
+
+
+def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
+    """A run that was killed before its result evaluates once more, with the same result."""
+    from tests.e2e import small_runs
+
+    corpus = small_runs.small_corpus(tmp_path / "corpus")
+    run = fl_sim.run(small_runs.configuration(corpus, tmp_path / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
+    said = (run.result or {})["held_out"]
+    assert said["users"] == 6
+    run.folder.result_file.unlink()
+    assert (fl_sim.resume(run.path).result or {})["held_out"] == said
