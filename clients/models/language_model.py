@@ -252,7 +252,7 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
     device = _device(spec.device)
     task = task or NextWord()
     source = source_of(spec.name)
-    vocabulary = Vocabulary(source.tokenizer_name(spec))
+    vocabulary = Vocabulary(source.tokenizer_name(spec), spec.begin_token, spec.end_token)
     with plugin_errors(spec.name, source), torch.random.fork_rng(devices=[]):
         # The CPU's generator alone: weights are drawn there, whatever the device.
         torch.default_generator.manual_seed(seed)

@@ -13,6 +13,7 @@ SMALL_GPT2 = "small-gpt2"
 SMALL_GPT2_PUBLIC = "small-gpt2-public"
 AWD_LSTM = "awd-lstm"
 MINILM = "minilm"
+SMOLLM2 = "smollm2"
 
 TaskName = Literal["next-word", "classification"]
 """What a model predicts (`fl_sim.clients.tasks`)."""

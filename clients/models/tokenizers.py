@@ -29,15 +29,21 @@ class Vocabulary:
 
     Args:
         name: of the tokenizer, as for :func:`load_tokenizer`.
+        begin: the token before every sentence; ``None`` for the tokenizer's own.
+        end: the token after every sentence; ``None`` for the tokenizer's own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, begin: str | None = None, end: str | None = None) -> None:
         self.name = name
+        self._ends = (begin, end)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer; ModelError if it cannot be loaded."""
-        return load_tokenizer(self.name)
+        tokenizer = load_tokenizer(self.name)
+        if self._ends != (None, None):
+            _set_boundaries(tokenizer, self.name, self._ends)
+        return tokenizer
 
     @property
     def size(self) -> int:
@@ -105,6 +111,18 @@ def boundary_ids(tokenizer: Any) -> tuple[int, int]:
     if bos is None and eos is None:
         raise ModelError("the tokenizer has neither a bos nor an eos token; allowed: one with at least one")
     return (eos if bos is None else bos), (bos if eos is None else eos)
+
+
+def _set_boundaries(tokenizer: Any, name: str, ends: tuple[str | None, str | None]) -> None:
+    """Give the tokenizer other boundary tokens, those that are not ``None``; raise ModelError for an unknown one."""
+    vocabulary = tokenizer.get_vocab()
+    for key, token in zip(("begin_token", "end_token"), ends, strict=True):
+        if token is not None and token not in vocabulary:
+            raise ModelError(f"model.{key} is {token!r}; allowed: a token of the tokenizer {name!r}")
+    own = tokenizer.convert_ids_to_tokens(list(boundary_ids(tokenizer)))
+    tokenizer.bos_token, tokenizer.eos_token = (
+        before if token is None else token for token, before in zip(ends, own, strict=True)
+    )
 
 
 def _boundaries(tokenizer: Any) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.free_memory import free_memory
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE
 from fl_sim.clients.models.hub import check_folder, first_line
 from fl_sim.clients.models.model_names import SMALL_GPT2
@@ -88,6 +89,16 @@ def check_count(name: str, parameters: int) -> None:
         raise ModelError(
             f"model {name!r} has {parameters:,} parameters, {needed / 1e9:,.1f} GB; allowed: at most the memory of "
             f"this machine, {memory / 1e9:,.1f} GB"
+        )
+
+
+def check_free_memory(name: str, parameters: int) -> None:
+    """Raise ModelError if so many parameters, as float32, take more than the memory that is free now."""
+    needed, free = parameters * _BYTES_PER_PARAMETER, free_memory()
+    if needed > free:
+        raise ModelError(
+            f"model {name!r} has {parameters:,} parameters, {needed / 1e9:,.2f} GB, and {free / 1e9:,.2f} GB of memory "
+            "are free; allowed: a smaller model, or fewer processes (engine.nodes, engine.num_cpus)"
         )
 
 

