@@ -127,7 +127,7 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.heads, "n_positions": args.tokens}
     config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
-    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, tokenizer_name="none", precision=args.precision)
+    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, precision=args.precision, lora_layers=None)
     return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
 
 

@@ -32,6 +32,7 @@ class Batch:
         predictions: float32 (B,), the number of targets of each sentence, at least 1.
         lengths: int64 (B,), the number of inputs of each sentence without padding.
         features: float32 (B, 1, h), each sentence's state in a frozen encoder.
+        states: float32 (B, T, h), what enters the first layer that trains; ``None`` if the model starts from tokens.
         masks: the dropout masks of these sentences, as the model draws them; ``None`` without dropout.
     """
 
@@ -41,6 +42,7 @@ class Batch:
     predictions: torch.Tensor
     lengths: torch.Tensor
     features: torch.Tensor | None = None
+    states: torch.Tensor | None = None
     masks: Any = None
 
     @property
@@ -55,6 +57,23 @@ def padded(sentences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
     for row, sentence in zip(tokens, sentences, strict=True):
         row[: len(sentence)] = sentence
     return tokens
+
+
+def padded_states(examples: Sequence[Example], inputs: int) -> torch.Tensor | None:
+    """Return the states of examples as rows, float32 (B, inputs, h), zero after a sentence's end; None if none has any.
+
+    Raises:
+        ModelError: some examples have states and some have not.
+    """
+    states = [example.states for example in examples if example.states is not None]
+    if not states:
+        return None
+    if len(states) < len(examples):
+        raise ModelError("some sentences of a batch have states and some have not; allowed: all or none")
+    rows = np.zeros((len(states), inputs, states[0].shape[1]), dtype=np.float32)
+    for row, of_sentence in zip(rows, states, strict=True):
+        row[: len(of_sentence)] = of_sentence[:inputs]
+    return torch.from_numpy(rows)
 
 
 def positions_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,15 +30,21 @@ class Example:
         target: the sentence's class, ``NO_CLASS`` if it has none.
         number: the sentence's id in its split, which keys its dropout masks.
         features: float32 (h,), the sentence's state in a frozen encoder.
+        states: float16 (inputs, h), what enters the first layer that trains, if all below it is frozen.
     """
 
     tokens: NDArray[np.integer]
     target: int = NO_CLASS
     number: int = 0
     features: NDArray[np.float32] | None = None
+    states: NDArray[np.float16] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+StateReader = Callable[[NDArray[np.int64]], Sequence[NDArray[np.float16]]]
+"""Return the states of sentences, given their ids (`fl_sim.clients.layer_states`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +55,13 @@ class Examples:
         encoded: the tokens of every sentence.
         targets: int32 (S,), the class of every sentence; ``None`` if the task has no classes.
         features: float32 (S, h), every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
+        states: reads what enters a model's first trainable layer; ``None`` if the model starts from tokens.
     """
 
     encoded: EncodedSplit
     targets: NDArray[np.int32] | None = None
     features: NDArray[np.float32] | None = None
+    states: StateReader | None = None
 
     def __len__(self) -> int:
         return len(self.encoded.offsets) - 1
@@ -63,7 +71,8 @@ class Examples:
         numbers = np.fromiter(ids, dtype=np.int64)
         targets = np.full(len(numbers), NO_CLASS) if self.targets is None else self.targets[numbers]
         features = [None] * len(numbers) if self.features is None else list(np.asarray(self.features[numbers]))
+        states = [None] * len(numbers) if self.states is None else self.states(numbers)
         return [
-            Example(self.encoded.sentence(number), target, number, feature)
-            for number, target, feature in zip(numbers.tolist(), targets.tolist(), features, strict=True)
+            Example(self.encoded.sentence(number), target, number, feature, state)
+            for number, target, feature, state in zip(numbers.tolist(), targets.tolist(), features, states, strict=True)
         ]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import NO_TARGET, Batch, padded, positions_of
+from fl_sim.clients.batches import NO_TARGET, Batch, padded, padded_states, positions_of
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models.model_names import TaskName
@@ -140,6 +140,7 @@ class NextWord(Task):
             positions=torch.from_numpy(positions_of(tokens[:, 1:])).to(device),
             predictions=torch.from_numpy((lengths - 1).astype(np.float32)).to(device),
             lengths=torch.from_numpy(lengths - 1).to(device),
+            states=_on(padded_states(examples, tokens.shape[1] - 1), device),
         )
 
     def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
@@ -198,6 +199,7 @@ class Classification(Task):
             predictions=torch.ones(len(examples), device=device),
             lengths=torch.from_numpy(lengths).to(device),
             features=torch.from_numpy(np.stack(features)).unsqueeze(1).to(device) if features else None,
+            states=_on(padded_states(examples, tokens.shape[1]), device),
         )
 
     def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
@@ -216,6 +218,10 @@ def make_task(name: TaskName, classes: Sequence[str]) -> Task:
         ModelError: classification has fewer than two classes.
     """
     return NextWord() if name == "next-word" else Classification(classes)
+
+
+def _on(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(device)
 
 
 def _ratio(total: float, count: float) -> float:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import open_features
+from fl_sim.clients.layer_states import SentenceStates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
@@ -32,6 +33,8 @@ class WorkspaceSpec(BaseModel):
         split: the split whose users train.
         encoded: the folder with that split's tokens, readable by every worker.
         features: the file with every sentence's state in a frozen encoder; ``None`` if the model reads tokens.
+        states: the file with what enters the model's first trainable layer, for sentences that were read; ``None`` if
+            the model starts from tokens.
         weights: the file with every sentence's weight; ``None`` if all weights are 1.
         weights_digest: SHA-256 of that file, whose weights keep the bounds that ε rests on.
         public_entities: the ids of entities that are declared public, which are sampled in every round.
@@ -47,6 +50,7 @@ class WorkspaceSpec(BaseModel):
     split: str
     encoded: str
     features: str | None
+    states: str | None = None
     weights: str | None = None
     weights_digest: str = ""
     public_entities: tuple[int, ...] = ()
@@ -68,14 +72,16 @@ class Workspace:
         task = make_task(spec.task, corpus.classes)
         self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
         self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
+        self.model: LanguageModel = load_model(spec.model, spec.seed, task)
+        encoded = open_encoded(Path(spec.encoded))
         self.examples = Examples(
-            encoded=open_encoded(Path(spec.encoded)),
+            encoded=encoded,
             targets=corpus.targets(spec.split) if task.needs_targets else None,
             features=None if spec.features is None else open_features(Path(spec.features)),
+            states=None if spec.states is None else SentenceStates(self.model, encoded, Path(spec.states)),
         )
         if len(self.examples) != self.ownership.num_sentences:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
-        self.model: LanguageModel = load_model(spec.model, spec.seed, task)
 
 
 def _open_weights(path: Path, digest: str) -> NDArray[np.float64]:

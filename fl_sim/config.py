@@ -93,8 +93,9 @@ class CorpusConfig(_Section):
     )
     feature_cache: Text | None = Field(
         None,
-        description="a folder that keeps a frozen encoder's features of all sentences for other runs; they are as "
-        "private as the text; default: the run's folder, removed at the end",
+        description="a folder that keeps a frozen encoder's features, or the states of frozen lower layers "
+        "(model.lora_layers), for other runs; they are as private as the text; default: the run's folder, removed at "
+        "the end",
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class LanguageModel:
         max_tokens: the longest input, in tokens.
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
+        lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class LanguageModel:
         self.max_tokens = min(spec.max_tokens, self.architecture.context(self._body))
         self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
         self.parameters = TrainableParameters(module)
+        self.lower = self.architecture.lower_layers(self._body, spec)
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
@@ -177,7 +179,7 @@ class LanguageModel:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed), self._start_of(batch):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
@@ -190,6 +192,12 @@ class LanguageModel:
             cache: as the last call returned it; None if the model keeps none.
         """
         return self.architecture.continued_scores(self.module, batch, cache)
+
+    def _start_of(self, batch: Batch) -> AbstractContextManager[None]:
+        """Return the context in which the module starts from the states of the batch, if it has any."""
+        if batch.states is None or self.lower is None:
+            return nullcontext()
+        return self.lower.replaced_by(batch.states)
 
     @contextmanager
     def exact(self) -> Iterator[None]:

@@ -47,6 +47,8 @@ class ModelSpec(BaseModel):
         lora_alpha: scale of the adapters; ``None`` means 2·rank.
         lora_targets: names of the layers to adapt; empty means peft's choice for the architecture, or all
             linear layers where it has none.
+        lora_layers: adapters in so many of a transformer's uppermost layers alone; ``None`` means in all. What enters
+            them is computed once per sentence and kept while the run goes on (``corpus.feature_cache``).
         dropout: awd-lstm's dropout in training, as a share of the five rates below; 0 is none, 1 the paper's.
         drop_embedding: rate at which a sentence's word types are dropped from the embedding.
         drop_input: rate at which coordinates of the word vectors are dropped, the same at every word of a sentence.
@@ -77,6 +79,7 @@ class ModelSpec(BaseModel):
     lora_rank: int = Field(default=0, ge=0, le=4096)
     lora_alpha: int | None = Field(default=None, gt=0)
     lora_targets: tuple[str, ...] = ()
+    lora_layers: int | None = Field(default=None, ge=1, le=10**6)
     dropout: float = Field(default=0.0, ge=0, le=1)
     drop_embedding: float = Field(default=0.1, ge=0, lt=1)
     drop_input: float = Field(default=0.4, ge=0, lt=1)
@@ -109,5 +112,9 @@ class ModelSpec(BaseModel):
             raise ValueError(
                 f"model.lora_rank is {self.lora_rank} and model.tune is {self.tune!r}; allowed: one of them, because "
                 "adapters are a way of tuning"
+            )
+        if self.lora_layers is not None and not self.lora_rank:
+            raise ValueError(
+                f"model.lora_layers is {self.lora_layers} and model.lora_rank is 0; allowed: with a rank above 0"
             )
         return self

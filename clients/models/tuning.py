@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -79,7 +80,7 @@ def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None,
         output_layer: whether the model predicts the next word.
 
     Raises:
-        ModelError: peft finds no such layer.
+        ModelError: peft finds no such layer, or the model has fewer layers than ``spec.lora_layers``.
     """
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
@@ -88,13 +89,48 @@ def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None,
         task_type="CAUSAL_LM" if output_layer else "FEATURE_EXTRACTION",
         r=spec.lora_rank,
         lora_alpha=spec.lora_alpha or 2 * spec.lora_rank,
-        target_modules=targets,
+        target_modules=targets if spec.lora_layers is None else _in_upper_layers(module, spec, targets),
         lora_dropout=0.0,
         fan_in_fan_out=any(isinstance(m, Conv1D) for m in module.modules()),
     )
     try:
-        return get_peft_model(module, config)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks in transformers' old way
+            return get_peft_model(module, config)
     except ValueError as error:
         raise ModelError(
             f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} ({first_line(error)})"
         ) from error
+
+
+def blocks_of(module: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Return the name and the list of a transformer's blocks; raise ModelError if it has no such list."""
+    lists = [
+        (name, part)
+        for name, part in module.named_modules()
+        if isinstance(part, nn.ModuleList) and len({type(block) for block in part}) == 1
+    ]
+    if not lists:
+        raise ModelError("model.lora_layers is given; allowed: for models whose layers are a list of equal blocks")
+    return max(lists, key=lambda pair: len(pair[1]))
+
+
+def _in_upper_layers(module: Any, spec: ModelSpec, targets: list[str] | str | None) -> list[str]:
+    """Return the full names of the layers to adapt in the uppermost ``spec.lora_layers`` blocks."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+    from transformers.pytorch_utils import Conv1D
+
+    place, blocks = blocks_of(module)
+    most = spec.lora_layers or len(blocks)
+    if most > len(blocks):
+        raise ModelError(f"model.lora_layers is {most}; allowed for {spec.name!r}: 1 to {len(blocks)}")
+    wanted = KNOWN[module.config.model_type] if targets is None else targets
+    names = [
+        f"{place}.{number}.{name}"
+        for number in range(len(blocks) - most, len(blocks))
+        for name, part in blocks[number].named_modules()
+        if isinstance(part, nn.Linear | Conv1D)
+        and (isinstance(wanted, str) or any(f".{name}".endswith(f".{target}") for target in wanted))
+    ]
+    if not names:
+        raise ModelError(f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} (no such layer)")
+    return names

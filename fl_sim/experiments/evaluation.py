@@ -23,6 +23,7 @@ import torch
 
 from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.features import Observer, ensure_features, feature_path
+from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import Classification, HeldOut, NextWord, TextSizes
@@ -80,17 +81,22 @@ class HeldOutSentences:
     def read_by(
         self, model: LanguageModel, folder: Path, observer: Observer = lambda done, total: None
     ) -> HeldOutSentences:
-        """Return the sentences with the features of the frozen body of ``model``; unchanged if the body trains.
+        """Return the sentences with features or states of what is frozen in ``model``; unchanged if nothing is kept.
 
         Args:
             model: of the run.
-            folder: of the file of features, which is written if it is missing.
+            folder: of the file of features or states, which is written if it is missing.
             observer: called with the progress.
         """
-        if not model.reads_features or not self.examples:
+        if not self.examples or not (model.reads_features or model.lower):
             return self
         offsets = np.cumsum([0, *(len(example) for example in self.examples)], dtype=np.int64)
         encoded = EncodedSplit(np.concatenate([example.tokens for example in self.examples]), offsets)
+        if model.lower is not None:
+            states = SentenceStates(model, encoded, state_path(model, encoded, folder))
+            rows = states(np.arange(len(self.examples)), observer)
+            kept = [replace(example, states=row) for example, row in zip(self.examples, rows, strict=True)]
+            return HeldOutSentences(kept, self.words)
         features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
         pairs = zip(self.examples, features, strict=True)
         return replace(self, examples=[Example(e.tokens, e.target, e.number, row) for e, row in pairs])

@@ -26,6 +26,7 @@ from flwr.serverapp import Grid
 
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import ensure_features, feature_path
+from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
@@ -79,7 +80,7 @@ class Experiment:
     """A prepared run. Build it with :meth:`create` or :meth:`resume`, then :meth:`execute` it on a grid.
 
     While it runs, ``encoded/`` in its folder holds the tokens of the corpus, for the workers to share, and the
-    features of a frozen encoder. They are as private as the text, so they are removed at the end.
+    features or states of what is frozen in the model. They are as private as the text, so they are removed at the end.
     """
 
     def __init__(
@@ -115,8 +116,9 @@ class Experiment:
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._train = self._encode(config.corpus.train_split, "train")
         self._held_out = self._held_out_sentences(held_out_split(config, corpus))
-        cache = Path(config.corpus.feature_cache or self._encoded)
+        self._cache = cache = Path(config.corpus.feature_cache or self._encoded)
         self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
+        self._states = None if model.lower is None else state_path(model, self._train.encoded, cache)
         self._vector = model.get_vector()
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
@@ -251,7 +253,9 @@ class Experiment:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             if self._features is not None:
                 ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
-                self._held_out = self._held_out.read_by(self._model, self._features.parent, self._observers.on_reading)
+            if self._states is not None:
+                SentenceStates(self._model, self._train.encoded, self._states).close()  # makes the file, if it fits
+            self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
             self._round_began = time.monotonic()
             self.in_rounds = True
             if not self._diverged:  # a run killed after its model diverged has only its result left to write
@@ -463,6 +467,7 @@ class Experiment:
             split=config.corpus.train_split,
             encoded=str(self._encoded / "train"),
             features=None if self._features is None else str(self._features),
+            states=None if self._states is None else str(self._states),
             weights=weights,
             weights_digest="" if weights is None else sha256_of(Path(weights)),
             public_entities=self.planned.bounds.names.public,

@@ -51,7 +51,8 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "model", _DROPOUT, "model.dropout is 0"
     if config.task == "next-word":
         yield "model", ("pooling", "normalize"), "task is next-word"
-    if config.task == "next-word" or config.model.tune != "head":
+    keeps_features = config.task == "classification" and config.model.tune == "head"
+    if not keeps_features and config.model.lora_layers is None:
         yield "corpus", ("feature_cache",), "the model reads the sentences in every round"
     if config.model.lora_rank == 0:
         yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"

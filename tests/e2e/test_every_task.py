@@ -137,6 +137,20 @@ def test_features_are_cached_on_request_and_change_nothing(corpus: Path, bert: P
     assert small_runs.measured(first) == small_runs.measured(again) == small_runs.measured(fresh)
 
 
+def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    upper = {"model.name": "small-gpt2", "model.hidden": 16, "model.lora_rank": 2, "model.lora_layers": 1}
+    settings = {"corpus.path": corpus, "rounds": 2, "privacy.q_s": 0.3, "seed": 3} | upper
+    first = run(tmp_path / "first", settings | {"corpus.feature_cache": cache})
+    assert [path.suffix for path in cache.iterdir()] == [".bin", ".bin"]  # of the training and the held-out sentences
+    assert {path.stat().st_mode & 0o777 for path in cache.iterdir()} == {0o600}
+    again = run(tmp_path / "again", settings | {"corpus.feature_cache": cache})
+    fresh = run(tmp_path / "fresh", settings)
+    assert small_runs.measured(first) == small_runs.measured(again) == small_runs.measured(fresh)
+    assert not (fresh.path / "encoded").exists()
+    assert "has no effect" not in " ".join((first.result or {})["warnings"])
+
+
 def test_a_classifier_that_was_killed_ends_the_same(corpus: Path, bert: Path, tmp_path: Path) -> None:
     """Its features were lost and are computed again."""
     settings = classification(corpus, bert, rounds=3, model__tune="head", engine__name="inline")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fl_sim.clients.batches import Batch
     from fl_sim.clients.examples import Example
     from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.models.architectures.lower_layers import LowerLayers
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
 
@@ -130,6 +131,10 @@ class Architecture(ABC):
     def with_adapters(self, module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
         """Freeze the module and add low-rank adapters; raise ModelError if the architecture takes none."""
         raise ModelError(f"model.lora_rank is {spec.lora_rank}; allowed for {spec.name!r}: 0, it is no transformer")
+
+    def lower_layers(self, module: nn.Module, spec: ModelSpec) -> LowerLayers | None:
+        """Return the frozen layers below the adapters if ``model.lora_layers`` is given, and None else."""
+        return None
 
     def save(self, module: nn.Module, folder: Path, spec: ModelSpec) -> None:
         """Write the module's sizes and weights (safetensors).

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fl_sim.clients.batches import Batch
     from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.models.architectures.lower_layers import LowerLayers
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
 
@@ -125,6 +126,33 @@ class Transformer(Architecture):
 
         tuning.check_peft(spec)
         return tuning.with_adapters(module, spec, self.lora_targets(module, spec), output_layer=output_layer)
+
+    def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:
+        if spec.lora_layers is None:
+            return None
+        from fl_sim.clients.models import tuning
+        from fl_sim.clients.models.architectures.lower_layers import LowerLayers
+
+        core = core_of(module)
+        blocks = tuning.blocks_of(core)[1]
+        first = len(blocks) - spec.lora_layers
+        return None if first == 0 else LowerLayers(blocks, first, self._body_of(core), core.config.vocab_size)
+
+    def _body_of(self, core: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function that runs the model without its output layer on sentences without padding."""
+        import torch
+
+        body = core.base_model
+        takes = _parameters_of(type(body).forward)
+        options = {"use_cache": False} if "use_cache" in takes else {}
+
+        def run(inputs: torch.Tensor) -> torch.Tensor:
+            given: dict[str, Any] = dict(options)
+            if "position_ids" in takes and not self._counts_positions(core):
+                given["position_ids"] = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+            return body(input_ids=inputs, **given).last_hidden_state
+
+        return run
 
     def save(self, module: Any, folder: Path, spec: ModelSpec) -> None:
         """Write the module as transformers does; with LoRA the adapter alone."""

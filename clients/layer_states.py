@@ -1,0 +1,266 @@
+"""Keep what the frozen lower layers of a model make of every sentence, so that a round runs the upper layers alone.
+
+Only sentences that are sampled are ever computed, once: all processes of a run share one file, and runs share it too
+if they name the same folder. Its name is a checksum over everything that determines the states (weights, tokens,
+versions). Every sentence's rows have a checksum of their own, written after them, so rows that are absent, half written
+or damaged are computed again. The file is as private as the text.
+
+A sentence's states depend on that sentence alone. Sentences of equal length are computed together, without padding,
+where float16 keeps the same bits as for one alone; that is tried first, and otherwise each is computed alone
+(docs/privacy.md, section 2).
+
+>>> _equal_lengths([5, 2, 5, 1, 1], at_once=10)
+[[0, 2], [1], [3], [4]]
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import mmap
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fl_sim.clients.batches import batch_tokens
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.gradients.clipped_sums import full_precision
+from fl_sim.clients.models.architectures.lower_layers import LowerLayers
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.private_files import owner_only
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[int, int], None]
+
+_SUM = np.dtype(np.uint32)
+_STATE = np.dtype(np.float16)
+_LARGEST = float(np.finfo(_STATE).max)
+_TRIED = ((40, 12), (3, 5), (7, 2))  # numbers and lengths of the sentences that are computed together and alone
+_SLICE = 4096
+
+
+def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
+    """Return the path of the file of states.
+
+    Args:
+        model: a model with frozen lower layers (``LanguageModel.lower``).
+        encoded: the tokens of the sentences.
+        folder: the folder of the file.
+
+    Raises:
+        ModelError: no layer is frozen below the first that trains.
+    """
+    return folder / f"states-{_key(model, encoded)[:32]}.bin"
+
+
+class SentenceStates:
+    """Read the states of sentences from a file, and compute and write those that are absent.
+
+    The file holds a checksum per sentence, uint32 (S,), and a row per token, float16 (tokens, h). It begins as a hole,
+    so only rows that were written take room.
+
+    Args:
+        model: a model with frozen lower layers.
+        encoded: the tokens of the S sentences.
+        path: that of :func:`state_path`; the file is made if it is absent.
+
+    Raises:
+        ModelError: no layer is frozen, the file is not of these sentences, or it may not fit on the disk.
+    """
+
+    def __init__(self, model: LanguageModel, encoded: EncodedSplit, path: Path) -> None:
+        self._file = -1
+        self._model, self._encoded, self._path = model, encoded, path
+        self._lower = _lower_of(model)
+        self._width = model.architecture.embedding(_body(model)).weight.shape[1]
+        sentences, tokens = len(encoded.offsets) - 1, int(encoded.offsets[-1])
+        self._start = sentences * _SUM.itemsize
+        size = self._start + tokens * self._width * _STATE.itemsize
+        if not path.exists():
+            _make(path, size, sentences)
+        self._file = _opened(path, size)
+        buffer = mmap.mmap(self._file, size, prot=mmap.PROT_READ) if size else b""
+        self._sums = np.frombuffer(buffer, _SUM, sentences)
+        self._rows = np.frombuffer(buffer, _STATE, tokens * self._width, self._start).reshape(tokens, self._width)
+        self._together = False
+        self._checked = False
+
+    def __call__(self, numbers: NDArray[np.int64], observer: Observer = lambda done, total: None) -> list[NDArray[Any]]:
+        """Return the states of sentences, float16 (inputs, h) each.
+
+        Args:
+            numbers: ids of sentences, int64 (n,).
+            observer: called with (sentences computed, all that are absent).
+        """
+        states: dict[int, NDArray[Any]] = {}
+        absent = []
+        for number in dict.fromkeys(numbers.tolist()):
+            rows = self._kept(number)
+            if rows is None:
+                absent.append(number)
+            else:
+                states[number] = rows
+        for number, rows in self._computed(absent, observer):
+            states[number] = rows
+        return [states[number] for number in numbers.tolist()]
+
+    def close(self) -> None:
+        """Close the file; arrays that were returned stay valid."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """Return the first and the last row of a sentence, as many as the model reads of it."""
+        start, end = self._encoded.offsets[number : number + 2].tolist()
+        return start, end if self._model.task.classes else max(start, end - 1)
+
+    def _kept(self, number: int) -> NDArray[Any] | None:
+        start, end = self._range(number)
+        rows = self._rows[start:end]
+        return rows if self._sums[number] == _sum(rows) else None
+
+    def _computed(self, absent: Sequence[int], observer: Observer) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the states of sentences that the file lacks, and write them."""
+        lengths = [end - start for start, end in map(self._range, absent)]
+        done = lengths.count(0)
+        yield from ((n, np.empty((0, self._width), _STATE)) for n, k in zip(absent, lengths, strict=True) if k == 0)
+        for group in _equal_lengths(lengths, self._at_once() if absent else 1):
+            starts = [self._range(absent[index])[0] for index in group]
+            tokens = np.stack([self._encoded.tokens[s : s + lengths[group[0]]] for s in starts])
+            for index, rows in zip(group, _states(self._model, self._lower, tokens), strict=True):
+                self._write(absent[index], rows)
+                yield absent[index], rows
+            done += len(group)
+            observer(done, len(absent))
+
+    def _at_once(self) -> int:
+        """Return the largest number of tokens that are computed together; 1 if sentences are computed alone."""
+        if not self._checked:
+            self._together, self._checked = _same_bits(self._model, self._lower), True
+        return batch_tokens(None, self._model.device) if self._together else 1
+
+    def _write(self, number: int, rows: NDArray[Any]) -> None:
+        """Write rows, then their checksum; without room on the disk they are computed again when they are needed."""
+        try:
+            os.pwrite(self._file, rows.tobytes(), self._start + self._range(number)[0] * self._width * _STATE.itemsize)
+            os.pwrite(self._file, np.array(_sum(rows), _SUM).tobytes(), number * _SUM.itemsize)
+        except OSError as error:
+            log.warning("%s: states are not kept (%s)", self._path, error.strerror)
+
+
+def _sum(rows: NDArray[Any]) -> int:
+    """Return a checksum of a sentence's rows, never 0, which stands for a sentence that was not computed."""
+    return zlib.crc32(np.ascontiguousarray(rows).tobytes()) or 1
+
+
+def _states(model: LanguageModel, lower: LowerLayers, tokens: NDArray[np.integer]) -> NDArray[Any]:
+    """Return the states of sentences of equal length, float16 (B, T, h), for tokens (B, T)."""
+    inputs = torch.from_numpy(tokens.astype(np.int64)).to(model.device)
+    with model.exact(), full_precision():
+        states = lower.states(inputs)
+    return states.clamp(-_LARGEST, _LARGEST).cpu().numpy().astype(_STATE)
+
+
+def _same_bits(model: LanguageModel, lower: LowerLayers) -> bool:
+    """Return whether a sentence has the same states, bit for bit, among others of its length as alone."""
+    draws = np.random.default_rng(0)
+    for sentences, length in _TRIED:
+        tokens = draws.integers(0, model.vocabulary_size, (sentences, min(length, model.max_tokens)))
+        together = _states(model, lower, tokens)
+        for row in (0, sentences // 2, sentences - 1):
+            if not np.array_equal(together[row], _states(model, lower, tokens[row : row + 1])[0]):
+                return False
+    return True
+
+
+def _equal_lengths(lengths: Sequence[int], at_once: int) -> list[list[int]]:
+    """Return the indices of sentences in groups of equal length, at most ``at_once`` tokens; one token goes alone."""
+    groups: list[list[int]] = []
+    for index in sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i]):
+        length = lengths[index]
+        fits = groups and lengths[groups[-1][0]] == length > 1 and (len(groups[-1]) + 1) * length <= at_once
+        if fits:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _make(path: Path, size: int, sentences: int) -> None:
+    """Make the file as a hole, whole or not at all, also while another run makes the same one."""
+    with owner_only():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        if free < size:
+            raise ModelError(
+                f"{path.parent}: {free / 1e9:.2f} GB are free; allowed: at least {size / 1e9:.2f} GB for the states of "
+                f"{sentences:,} sentences, another folder (corpus.feature_cache), or model.lora_layers unset"
+            )
+        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            with scratch.open("wb") as file:
+                file.truncate(size)
+            try:
+                os.link(scratch, path)
+            except FileExistsError:
+                pass
+            except OSError as error:  # a file system without links
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
+                    raise
+                scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def _opened(path: Path, size: int) -> int:
+    """Open the file for reading and writing; raise ModelError if it is not of this size."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ModelError(f"{path}: not a file of states: {error.strerror}") from error
+    if (found := os.fstat(file).st_size) != size:
+        os.close(file)
+        raise ModelError(f"{path}: not a file of states: {found:,} bytes; allowed: {size:,}, or remove it")
+    return file
+
+
+def _lower_of(model: LanguageModel) -> LowerLayers:
+    if model.lower is None:
+        raise ModelError(f"model {model.spec.name!r} has no frozen lower layers; allowed: with model.lora_layers")
+    return model.lower
+
+
+def _body(model: LanguageModel) -> Any:
+    return model.module if model.classifier is None else model.classifier.body
+
+
+def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
+    """Return a checksum over everything that the states depend on."""
+    lower = _lower_of(model)
+    digest = hashlib.sha256()
+    versions = [f"{package} {metadata.version(package)}" for package in ("torch", "transformers")]
+    config = str(getattr(_body(model), "config", ""))
+    for word in (*versions, str(lower.first), str(bool(model.task.classes)), config):
+        digest.update(f"{word}\n".encode())
+    for name, value in lower.frozen_weights(_body(model)):
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    for array in (encoded.offsets, encoded.tokens):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
