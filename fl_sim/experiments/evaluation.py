@@ -96,7 +96,7 @@ class HeldOutSentences:
             states = SentenceStates(model, encoded, state_path(model, encoded, folder))
             rows = states(np.arange(len(self.examples)), observer)
             kept = [replace(example, states=row) for example, row in zip(self.examples, rows, strict=True)]
-            return HeldOutSentences(kept, self.words)
+            return replace(self, examples=kept)
         features = ensure_features(model, encoded, feature_path(model, encoded, folder), observer)
         pairs = zip(self.examples, features, strict=True)
         return replace(self, examples=[Example(e.tokens, e.target, e.number, row) for e, row in pairs])
