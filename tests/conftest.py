@@ -48,6 +48,7 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(optionalhook=True)  # also without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return one worker more than there are processors: one often waits for Ray, for a disk or for a signal."""
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
