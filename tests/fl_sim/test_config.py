@@ -122,7 +122,7 @@ def test_mistakes_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_the_configurations_that_ship(file: Path) -> None:
     config = RunConfig.load(file)
     assert idle_settings(config) == []
-    assert file.name == "main.toml" or file.stem.replace("_deidentified", "").startswith(
+    assert file.name in ("main.toml", "irc.toml") or file.stem.replace("_deidentified", "").startswith(
         f"conll2003_{config.privacy.strategy}"
     )
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.strategies.accounting import accountant, composition
 from fl_sim.strategies.registry import STRATEGIES, load_strategy
+from tests.conftest import REPOSITORY
 from tests.fl_sim.ownerships import ownership, village
 
 PUBLIC_SUMS = {"strategy": "published", "entity_weights": 21.0, "extended_weights": 44.0}
@@ -26,6 +28,16 @@ def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
 
 
 # Defaults
+
+
+def test_the_job_on_real_messages_is_within_eight_for_any_user_with_any_entity() -> None:
+    config = RunConfig.load(REPOSITORY / "conf" / "irc.toml")
+    job = plan_run(config, Corpus.open("irc").ownership("train"))
+    assert (config.privacy.target_epsilon, config.privacy.settings_from_corpus) == (None, False)
+    assert 7.9 < job.guarantees.after(config.rounds)["epsilon_any"] <= 8
+    assert job.plan.delta == 1e-5 < 1 / job.plan.mechanism.population
+    sentences = job.bounds.kept.entity_contributions().sentences
+    assert sentences.max() == job.bounds.guarantee.entity_bound == 10
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES.built_in))
