@@ -18,11 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fl_sim.data_prep.bundle import SHIPPED_CORPORA
 from fl_sim.data_prep.records import CorpusError
 
 
 def require_free(out: Path) -> None:
-    """Check that ``out`` is absent or an empty folder, else raise :class:`CorpusError`."""
+    """Check that ``out`` is absent or an empty folder, else raise :class:`CorpusError`.
+
+    The name of a corpus that ships is refused, because ``--corpus`` with that name would open the other one.
+    """
+    if str(out) in SHIPPED_CORPORA:
+        raise CorpusError(f"{out}: the name of a corpus that ships; choose another output folder")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise CorpusError(f"{out}: exists and is not a folder; choose another output folder")
     if out.is_dir() and any(out.iterdir()):

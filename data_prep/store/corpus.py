@@ -68,7 +68,7 @@ class Corpus:
         """Open a prepared corpus, after checking presence and size of every file.
 
         Args:
-            path: the folder, or ``"bundled"`` or ``"irc"`` for a corpus that ships.
+            path: the folder; the texts ``"bundled"`` and ``"irc"`` mean corpora that ship.
             verify: whether to check every checksum, too, and all that is stored about users and entities against the
                 incidence, because ε depends on it.
             fingerprint: opens the corpus as it was when it had this fingerprint, without later parts.
@@ -77,7 +77,7 @@ class Corpus:
             CorpusError: the folder is absent, no corpus, incomplete or damaged.
             ChangedCorpusError: no state of the corpus had that fingerprint.
         """
-        folder = shipped_path(str(path)) if str(path) in SHIPPED_CORPORA else Path(path)
+        folder = shipped_path(path) if isinstance(path, str) and path in SHIPPED_CORPORA else Path(path)
         parts = _parts(folder)
         if fingerprint is not None:
             fingerprints = [part.manifest.fingerprint for part in parts]

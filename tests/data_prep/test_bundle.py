@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from fl_sim import data_prep
+from fl_sim.config import RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA, bundle, shipped_path
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.run_inputs import with_absolute_paths
+from tests.tiny import tiny_corpus
 
 
 class Installed:
@@ -65,6 +69,25 @@ def test_in_the_checkout_of_an_editable_install(name: str, copied: Path, monkeyp
     distribution = Installed(copied / "site-packages", origin=copied / "my checkout")
     monkeypatch.setattr(metadata, "distribution", lambda _: distribution)
     assert shipped_path(name) == folder
+
+
+def test_a_name_is_a_text_and_a_path_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Corpus.open("irc").path == shipped_path("irc")
+    for folder in ("./irc", Path("irc")):
+        with pytest.raises(CorpusError, match="irc: no such folder"):
+            Corpus.open(folder)
+    config = RunConfig.from_mapping({"corpus.path": "irc"})
+    assert with_absolute_paths(config).corpus.path == "irc"
+    assert with_absolute_paths(config.changed({"corpus.path": "./irc"})).corpus.path == str(tmp_path / "irc")
+
+
+def test_no_corpus_is_made_under_the_name_of_one_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CorpusError, match="irc: the name of a corpus that ships; choose another output folder"):
+        tiny_corpus(Path("irc"))
+    assert list(tmp_path.iterdir()) == []
+    assert tiny_corpus(tmp_path / "irc").is_dir()
 
 
 def test_nowhere(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
