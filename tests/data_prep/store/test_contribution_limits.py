@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import CorpusError
@@ -57,6 +57,8 @@ def exceeds(taken: list[tuple[int, set[int]]], limits: ContributionLimits) -> bo
 
 
 @given(CORPORA, LIMITS, st.integers(0, 99))
+@example([[{0}], [{0}]], ContributionLimits(users_per_entity=1), 0)
+@example([[{0}, {0}, {0, 1}, {0, 2}, {0, 3}]], ContributionLimits(sentences_per_entity=1), 0)
 def test_no_entity_and_no_user_exceeds_a_limit(
     users: list[list[set[int]]], limits: ContributionLimits, seed: int
 ) -> None:
