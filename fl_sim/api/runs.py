@@ -19,7 +19,7 @@ True 2 0.014
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +133,37 @@ class Run:
     def report(self) -> str:
         """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen."""
         return report.summary(self.folder)
+
+    def compare_personal(
+        self, observer: Callable[[int, int], None] = lambda done, total: None, **options: Any
+    ) -> dict[str, Any]:
+        """Train models on single held-out users and measure them beside the run's, as ``fl-sim utility --personal``.
+
+        Args:
+            observer: called with the number of trained models, and that of all.
+            options: the fields of
+                :class:`~fl_sim.experiments.held_out_users.personal_models.PersonalSettings`.
+
+        Returns:
+            The content of personal.json, which is written into the run's folder.
+
+        Raises:
+            ResultsError: the run has no model, its files or its corpus have changed, or no user has two sentences.
+            ConfigError: an option is out of range.
+            ModelError: a model cannot be loaded.
+        """
+        from fl_sim.experiments.held_out_users import personal_models
+
+        settings = personal_models.PersonalSettings(**options)
+        figures = personal_models.compare_personal(self.folder, settings, observer)
+        self.folder.write_personal(figures)
+        return figures
+
+    def plot_users(self) -> Plot:
+        """Draw the run's utility by user, as ``fl-sim utility --plot`` does."""
+        from fl_sim.reporting.held_out_plots import held_out_figure
+
+        return Plot(held_out_figure(self.folder))
 
     def generate(self, prompts: Sequence[str] = ("",), **options: Any) -> list[Continuation]:
         """Continue prompts with the run's model, as ``fl-sim generate`` does; the texts are post-processing.

@@ -8,7 +8,9 @@ fl_sim.storage.run_folder.ResultsError: runs/first: has no model yet; allowed: a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import LanguageModel
@@ -23,11 +25,12 @@ from fl_sim.storage.computation import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 
-def released_model(run: RunFolder) -> LanguageModel:
+def released_model(run: RunFolder, changes: Mapping[str, Any] | None = None) -> LanguageModel:
     """Return the model in a run's folder, as the run evaluated it last.
 
     Args:
         run: a run that ended, or was interrupted between two rounds.
+        changes: other values for ``[model]``, such as new adapters on a run's model without any.
 
     Raises:
         ResultsError: the run has no model yet, has diverged, or its files are not the ones that it wrote.
@@ -44,7 +47,7 @@ def released_model(run: RunFolder) -> LanguageModel:
         model = initial_model(run, config)
         _read_adapter(model, run.model_dir)
         return model
-    saved = {"name": str(run.model_dir.absolute()), "tokenizer": None}
+    saved = {"name": str(run.model_dir.absolute()), "tokenizer": None, **(changes or {})}
     with_saved = config.model_copy(update={"model": config.model.model_copy(update=saved)})
     return build_model(with_saved, make_task(config.task, _classes(run.model_dir)))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number, printable, printable_lines
 from fl_sim.plugins import PluginError
+from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
@@ -130,7 +131,10 @@ def report(run: RunFolder) -> dict[str, Any]:
             "reference": reference,
             "reference_words": utility.reference_words,
             "perplexity_per_word": result.get("perplexity_per_word"),
+            "bits_per_byte": result.get("bits_per_byte"),
         },
+        "held_out": result.get("held_out"),
+        "personal": run.personal,
         "perplexity": None if classifies else {**figures, "unigram": reference},
         "not_covered": [*_basis(result), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
         "failed_nodes": result.get("failed_nodes"),
@@ -155,7 +159,8 @@ def _rejected(result: Mapping[str, Any]) -> str | None:
 def summary(run: RunFolder) -> str:
     """Return the report as text that fits one screen and ends with a newline."""
     facts = report(run)
-    blocks = [_head(facts, mechanism_of(run)), _privacy(facts), _utility(facts, utility_of(run)), _warnings(facts)]
+    utility = [*_utility(facts, utility_of(run)), *_by_user(facts)]
+    blocks = [_head(facts, mechanism_of(run)), _privacy(facts), utility, _warnings(facts)]
     return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
 
 
@@ -428,6 +433,12 @@ def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
     if "reference" in values:
         parts.append(f"{utility.show(values['reference'])} by {utility.reference_words}")
     return [f"Utility: {utility.words} {'; '.join(parts)}"]
+
+
+def _by_user(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the run recorded of its held-out users, as notes."""
+    notes = [*held_out_lines(facts["held_out"]), *personal_lines(facts["personal"])[:1]]
+    return [line for note in notes for line in _wrap_note(note)]
 
 
 def _warnings(facts: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@
     metrics.parquet    the same rows as metrics.jsonl, written at the end
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
+    personal.json      figures of models trained on one user's text (fl_sim.experiments.held_out_users)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage)
     ancestors/         those of a trained model that the run started from
@@ -18,7 +19,8 @@ Files are replaced atomically (temporary file, sync, rename); metrics.jsonl and 
 synced line per round.
 
 A metrics row has ``round`` (0 is the initial model), ``releases`` (so far),
-the task's held-out figures (``perplexity`` per token, ``perplexity_per_word`` and ``loss`` in nats per token, or
+the task's held-out figures (``perplexity`` per token, ``perplexity_per_word``, ``bits_per_byte`` and ``loss`` in nats
+per token, or
 ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of these releases as ``epsilon_user`` (at the corpus's largest
 n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the median, p95 or max of contribution bounds,
 ``epsilon_user_entity_<quantile>`` and ``epsilon_user_entity_robust_<quantile>``; and statistics of the round:
@@ -38,8 +40,9 @@ those ``composed``, the number ``left_out``, and whether its owner stated that i
 (contribution bounds: median, p95 and max, each with the fields
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
 ``failed_nodes`` (replies that count as zero, by kind), the held-out figures at the end and
-(``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, and ``warnings`` (a list
-of texts). Readers accept missing keys.
+(``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, ``held_out`` (the last
+evaluation by user, fl_sim.experiments.held_out_users.user_utility), and ``warnings`` (a list of texts). Readers accept
+missing keys.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
 as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.
@@ -68,6 +71,7 @@ from typing import Any, TypeGuard
 import pandas as pd
 
 from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
+from fl_sim.private_files import owner_only
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
@@ -162,6 +166,22 @@ class RunFolder:
     @property
     def summary_file(self) -> Path:
         return self.path / "summary.txt"
+
+    @property
+    def personal_file(self) -> Path:
+        return self.path / "personal.json"
+
+    @property
+    def personal(self) -> dict[str, Any] | None:
+        """Return what ``fl-sim utility --personal`` measured; None if nothing of the run's present model."""
+        measured = _read_json(self.personal_file) if self.personal_file.exists() else {}
+        known = (self.result or {}).get("model_files")
+        return measured if measured and measured.get("model_files") == known else None
+
+    def write_personal(self, measured: Mapping[str, Any]) -> None:
+        """Write what ``fl-sim utility --personal`` measured, for the owner alone."""
+        with owner_only():
+            _write_json(self.personal_file, measured)
 
     @property
     def model_dir(self) -> Path:
