@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,14 @@ from rich.progress import (
 
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_DIVERGED
+from fl_sim.experiments.forecast import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.stop_signals import exit_status
 from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
+
+_SECONDS_BETWEEN_LINES = 10.0
 
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
@@ -49,7 +53,7 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         resumed).
     """
     with ProgressBar(quiet) as bar:
-        run = start([bar])
+        run = start([] if quiet else [bar])
     result = run.result or {}
     if as_json:
         print(json.dumps(encode({"folder": str(run.path), **result})))
@@ -66,7 +70,9 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
 
 
 class ProgressBar(Observer):
-    """Print a run's notes and a bar of its rounds on stderr; use it in a ``with`` statement.
+    """Print a run's notes and forecast, and a bar of its rounds, on stderr; use it in a ``with`` statement.
+
+    Where stderr is no terminal, rounds are lines: the first, the last, and those at least ten seconds apart.
 
     Args:
         quiet: show nothing.
@@ -74,8 +80,11 @@ class ProgressBar(Observer):
 
     def __init__(self, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
+        self._in_lines = not self._console.is_terminal
         self._progress = _progress(self._console)
         self._task = TaskID(0)
+        self._rounds = 0
+        self._last_line = -_SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -87,17 +96,39 @@ class ProgressBar(Observer):
     def on_start(self, start: RunStart) -> None:
         """Print the notes and show the bar."""
         for warning in start.warnings:
-            self._console.print(f"note: {warning}", markup=False, highlight=False, style="yellow")
+            self._note(warning)
+        self._rounds = start.rounds
         self._task = self._progress.add_task("starting", total=start.rounds, completed=start.last_round or 0)
         self._progress.start()
 
     def on_reading(self, done: int, total: int) -> None:
         """Show the number of sentences that a frozen encoder has read."""
-        self._progress.update(self._task, description=f"reading, {done:,} of {total:,} sentences")
+        words = f"reading, {done:,} of {total:,} sentences"
+        self._progress.update(self._task, description=words)
+        self._line(words, due=done == total)
+
+    def on_forecast(self, forecast: Forecast) -> None:
+        """Print what the run will cost."""
+        self._console.print(forecast.in_words(), markup=False, highlight=False)
+        for note in forecast.notes:
+            self._note(note)
 
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Move the bar to the round and show its figures."""
         self._progress.update(self._task, completed=row["round"], description=_describe(row))
+        seconds = f", {row['seconds']:.1f} s" if "seconds" in row else ""
+        words = f"round {row['round']} of {self._rounds}: {_describe(row)}{seconds}"
+        self._line(words, due=row["round"] in (1, self._rounds))
+
+    def _note(self, words: str) -> None:
+        self._console.print(f"note: {words}", markup=False, highlight=False, style="yellow")
+
+    def _line(self, words: str, due: bool) -> None:
+        """Print progress as a line where there is no terminal, if it is due or the last line is some time ago."""
+        now = time.monotonic()
+        if self._in_lines and (due or now - self._last_line >= _SECONDS_BETWEEN_LINES):
+            self._last_line = now
+            self._console.print(words, markup=False, highlight=False)
 
 
 def _progress(console: Console) -> Progress:
@@ -108,7 +139,7 @@ def _progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=console.quiet,
+        disable=console.quiet or not console.is_terminal,
     )
 
 

@@ -40,6 +40,7 @@ from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
+from fl_sim.experiments.forecast import forecast
 from fl_sim.experiments.held_out_users.user_utility import summarise
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
@@ -256,6 +257,7 @@ class Experiment:
             if self._states is not None:
                 SentenceStates(self._model, self._train.encoded, self._states).close()  # makes the file, if it fits
             self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
+            self._announce_cost()
             self._round_began = time.monotonic()
             self.in_rounds = True
             if not self._diverged:  # a run killed after its model diverged has only its result left to write
@@ -285,6 +287,15 @@ class Experiment:
         """Announce the start of the run to its observers, and the round after which it is resumed."""
         rounds, warnings = self.planned.rounds, self.planned.warnings
         self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
+
+    def _announce_cost(self) -> None:
+        """Measure what the rounds that are left cost, if an observer asks for it."""
+        left = replace(self.planned, rounds=self._last_round - self._first_round + 1)
+        if not self._diverged and left.rounds > 0 and self._observers.ask_for("on_forecast"):
+            ownership = self.corpus.ownership(self.config.corpus.train_split)
+            sample = self._held_out.examples
+            cost = forecast(self.config, left, ownership, self._model, sample, self.folder.path)
+            self._observers.on_forecast(cost)
 
     def _leave(self) -> None:
         shutil.rmtree(self._encoded, ignore_errors=True)

@@ -56,7 +56,8 @@ class RunObserver(Protocol):
     """The interface of an observer.
 
     ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
-    first round; both are numbers of sentences.
+    first round; both are numbers of sentences. ``on_forecast(forecast)``, if an observer has it, is called before the
+    first round with a :class:`fl_sim.experiments.forecast.Forecast`, for which a small batch is measured.
     """
 
     def on_start(self, start: RunStart) -> None:
@@ -144,6 +145,14 @@ class Observers:
     def on_reading(self, done: int, total: int) -> None:
         """Announce how many sentences a frozen encoder has read."""
         self._each("on_reading", lambda: (done, total))
+
+    def ask_for(self, method: str) -> bool:
+        """Return whether an observer has a method that is optional."""
+        return any(callable(getattr(observer, method, None)) for observer in self._observers)
+
+    def on_forecast(self, forecast: Any) -> None:
+        """Announce what the run will cost."""
+        self._each("on_forecast", lambda: (forecast,))
 
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Hand out the row of a round, to each observer a copy as it is read back from metrics.jsonl."""
