@@ -37,6 +37,7 @@ _LONG = 3600.0
 _TRIED = 16  # sentences of the measured batch
 _TRIAL_SECONDS = 0.2
 _CLIPPING = 1.3  # time of clipped gradients of a batch, as a multiple of its plain gradient
+_LOCAL = 2.2  # the same of local steps, in which users share no batch
 _EVALUATION = 0.35  # the same of losses alone
 _LIBRARIES = 600 * 2**20  # bytes of a process before its model
 _BYTES_OF_PARAMETER = 4
@@ -93,7 +94,9 @@ def forecast(
     per_sentence = seconds_per_sentence(model, sample)
     trainable, whole = model.num_parameters, sum(p.numel() for p in model.module.parameters())
     workers = _workers(config.engine)
-    seconds = sentences * per_sentence * _CLIPPING / workers + trainable * _SERVER_SECONDS
+    rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
+    factor = _LOCAL if isinstance(rule, LocalSteps) else _CLIPPING
+    seconds = sentences * per_sentence * factor / workers + trainable * _SERVER_SECONDS
     seconds += len(sample) * per_sentence * _EVALUATION / config.evaluation.every
     scores = 3 * _BYTES_OF_PARAMETER * _BATCH_TOKENS * model.vocabulary_size
     process = whole * _BYTES_OF_PARAMETER + scores
@@ -117,16 +120,19 @@ def expected_sentences(planned: Planned, ownership: Ownership) -> float:
 
 
 def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:
-    """Return the seconds that a plain gradient takes for each sentence of one small batch; 0 without a sentence.
+    """Return the seconds that a plain gradient takes for a sentence of mean length; 0 without a sentence.
+
+    One small batch is measured, of sentences of about median length, which need little padding, as those of a round do.
 
     Args:
         model: of the run; it is not changed.
         sample: sentences as it reads them.
     """
-    asked = [example for example in sample if model.task.size(example)]
-    chosen = [asked[i] for i in np.linspace(0, len(asked) - 1, min(_TRIED, len(asked))).astype(int)]
-    if not chosen:
+    asked = sorted((example for example in sample if model.task.size(example)), key=model.task.size)
+    if not asked:
         return 0.0
+    first = max(0, (len(asked) - _TRIED) // 2)
+    chosen = asked[first : first + _TRIED]
     torch.set_num_threads(1)  # as in the workers
     fastest, spent = math.inf, 0.0
     while spent < _TRIAL_SECONDS:  # the first pass of a small model is mostly what is set up on first use
@@ -134,7 +140,8 @@ def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:
         loss_gradients(model, model.batch(chosen))
         taken = time.perf_counter() - began
         fastest, spent = min(fastest, taken), spent + taken
-    return fastest / len(chosen)
+    inputs = sum(map(model.task.size, asked)) / len(sample)
+    return fastest * inputs / sum(map(model.task.size, chosen))
 
 
 def duration(seconds: float) -> str:
