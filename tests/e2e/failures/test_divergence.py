@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fl_sim.cli.main import main
 from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.tasks import Classification
+from fl_sim.clients.tasks import Classification, HeldOut
 from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
 from fl_sim.search.batch import DONE
@@ -102,16 +103,17 @@ def test_a_last_held_out_loss_that_is_not_finite_is_no_reason_to_stop_but_said(
     measure = evaluation.measure
     calls = []
 
-    def not_finite_at_last(*arguments: Any) -> dict[str, float]:
+    def not_finite_at_last(*arguments: Any) -> HeldOut:
         calls.append(1)
         figures = measure(*arguments)
-        return dict.fromkeys(figures, math.nan) if len(calls) in (2, 4) else figures
+        return replace(figures, losses=math.nan * figures.losses) if len(calls) in (2, 4) else figures
 
     monkeypatch.setattr(evaluation, "measure", not_finite_at_last)
     run = simulation.run(configuration(corpus, tmp_path / "run", rounds=3, **QUICK_TO_LOAD))
     assert [math.isfinite(value) for value in run.measured("loss")] == [True, False, True, False]
     assert (run.result or {})["stopped"] == DIVERGED
     assert (run.result or {})["rounds"] == 3
+    assert (run.result or {})["held_out"] is None
 
 
 def test_a_sweep_lists_what_diverged_and_ranks_it_last(corpus: Path, tmp_path: Path, no_plots: None) -> None:
