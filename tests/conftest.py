@@ -15,8 +15,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# A slow machine is not a failure; benchmarks/ measures speed. The same examples in every run, so that what a test notices
-# does not depend on chance; benchmarks/fuzz.py looks for others.
+# A slow machine is not a failure; benchmarks/ measures speed. The same examples in every run, so that no chance decides
+# what a test notices; benchmarks/fuzz.py looks for others.
 settings.register_profile("fl_sim", deadline=None, derandomize=True)
 settings.load_profile("fl_sim")
 
