@@ -47,7 +47,8 @@ Observer = Callable[[int, int], None]
 _SUM = np.dtype(np.uint32)
 _STATE = np.dtype(np.float16)
 _LARGEST = float(np.finfo(_STATE).max)
-_TRIED = ((40, 12), (3, 5), (7, 2))  # numbers and lengths of the sentences that are computed together and alone
+_SHORT = 4  # inputs: products of fewer rows often have code of their own, so shorter sentences are computed alone
+_TRIED = ((25, 4), (3, 5), (20, 12))  # numbers and lengths of the sentences that are computed together and alone
 _SLICE = 4096
 
 
@@ -190,11 +191,11 @@ def _same_bits(model: LanguageModel, lower: LowerLayers) -> bool:
 
 
 def _equal_lengths(lengths: Sequence[int], at_once: int) -> list[list[int]]:
-    """Return the indices of sentences in groups of equal length, at most ``at_once`` tokens; one token goes alone."""
+    """Return the indices of sentences in groups of equal length, at most ``at_once`` tokens; short ones go alone."""
     groups: list[list[int]] = []
     for index in sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i]):
         length = lengths[index]
-        fits = groups and lengths[groups[-1][0]] == length > 1 and (len(groups[-1]) + 1) * length <= at_once
+        fits = groups and lengths[groups[-1][0]] == length >= _SHORT and (len(groups[-1]) + 1) * length <= at_once
         if fits:
             groups[-1].append(index)
         else:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,7 @@ from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered, Record
 from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 
@@ -152,14 +153,20 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
         NotCovered: if a loss is not finite, or a module was not called exactly once.
     """
     modules = [module for layer in layers for module in layer.modules]
-    with _frozen(model), torch.enable_grad(), Tape(modules) as tape:
-        logits = model.logits(batch)
+    head = frozen_head(model)
+    left_out = nullcontext() if head is None else head.left_out()
+    with _frozen(model), torch.enable_grad(), Tape(modules) as tape, left_out:
+        scores = model.logits(batch)
         outputs = tape.outputs()
-    losses, scores = loss_and_score_gradient(logits.detach(), batch)
+    if head is None:
+        losses, of_scores = loss_and_score_gradient(scores.detach(), batch)
+    else:
+        scored = head.score(scores.detach(), batch, with_gradient=True)
+        losses, of_scores = scored.nats.sum(dim=1) / batch.predictions, scored.gradient
     if not bool(losses.isfinite().all()):
         raise NotCovered("a loss is not finite")
     with torch.no_grad():
-        gradients = torch.autograd.grad(logits, outputs, grad_outputs=scores)
+        gradients = torch.autograd.grad(scores, outputs, grad_outputs=of_scores)
     return Pass(losses, layers, tape.records(gradients, len(losses)))
 
 

@@ -29,11 +29,11 @@ def has_finite_scores(model: LanguageModel) -> bool:
     if not all(bool(parameter.isfinite().all()) for parameter in model.module.parameters()):
         return False
     with torch.no_grad(), model.exact():
-        return bool(model.logits(model.batch([_fixed_sentence(model)])).isfinite().all())
+        return bool(model.logits(model.batch([fixed_sentence(model)])).isfinite().all())
 
 
-def _fixed_sentence(model: LanguageModel) -> Example:
-    """Return tokens spread evenly over the vocabulary, or features of ones if the model reads features."""
+def fixed_sentence(model: LanguageModel) -> Example:
+    """Return a public example: tokens spread evenly over the vocabulary, or features of ones if it reads features."""
     length = min(_TOKENS, model.task.longest(model.max_tokens))
     tokens = np.linspace(0, model.vocabulary_size - 1, length).astype(np.int32)
     features = None

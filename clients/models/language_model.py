@@ -118,6 +118,11 @@ class LanguageModel:
         return self.architecture.has_dropout(self._body)
 
     @property
+    def mixed(self) -> bool:
+        """Whether matrix products are in bfloat16 now."""
+        return self._mixed
+
+    @property
     def reads_features(self) -> bool:
         """Whether the body is frozen, so that it has to read a sentence only once (`fl_sim.clients.features`)."""
         return self.classifier is not None and not any(p.requires_grad for p in self.classifier.body.parameters())

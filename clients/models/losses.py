@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
 from fl_sim.clients.examples import Example
+from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 
@@ -77,16 +78,29 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
         target_nats=(target_nats := np.zeros(predictions.sum(), dtype=np.float32)),
     )
     with torch.no_grad(), model.exact():
+        head = frozen_head(model)
         for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
             batch = model.batch([examples[i] for i in group])
-            scores = model.logits(batch)
-            missed = (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
-            nats = _target_nats(scores, batch)
+            nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
             measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
             for index, row in zip(group, nats.cpu().numpy(), strict=True):
                 target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
             measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
     return measured
+
+
+def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cross-entropy of every target, (B, P), 0 after a sentence's end, and which are wrong, bool (B, P)."""
+    scores = model.logits(batch)
+    return _target_nats(scores, batch), (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
+
+
+def _by_head(model: LanguageModel, batch: Batch, head: FrozenHead) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same without storing the scores."""
+    with head.left_out():
+        states = model.logits(batch)
+    scored = head.score(states, batch, with_gradient=False)
+    return scored.nats, scored.wrong
 
 
 def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
