@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
+from fl_sim.clients.gradients.ghost_pass import GradientPath, gradient_path
 from fl_sim.clients.gradients.user_sums import UserSums, user_sums
 from fl_sim.clients.local_steps import is_one_step, local_updates, single_steps
 from fl_sim.clients.models.language_model import LanguageModel
@@ -194,6 +195,15 @@ def check_client_rule(rule: ClientRule) -> None:
         )
     if add_client_updates.dispatch(type(rule)) is add_client_updates.dispatch(object):
         raise MessageError(f"client rule is a {type(rule).__name__}; allowed: one registered with add_client_updates")
+
+
+def gradient_path_of(model: LanguageModel, rule: ClientRule) -> GradientPath | None:
+    """Return how a rule's gradients of single sentences or users are computed; None if it needs none of them."""
+    if isinstance(rule, LocalSteps):
+        needed = rule.optimizer == "sgd" and rule.epochs == 1
+    else:
+        needed = not (math.isinf(rule.sentence_clip) and math.isinf(rule.user_clip))
+    return gradient_path(model) if needed else None
 
 
 @add_client_updates.register

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -202,20 +202,42 @@ def _frozen(model: LanguageModel) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-_LAYERS: WeakKeyDictionary[LanguageModel, list[Layer] | None] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class GradientPath:
+    """Say how the gradients of a model's sentences are computed.
+
+    Attributes:
+        name: ``fast``, many sentences in one pass, or ``slow``, one sentence at a time.
+        reason: why it is slow; empty if it is fast.
+    """
+
+    name: Literal["fast", "slow"]
+    reason: str = ""
+
+
+_CHECKED: WeakKeyDictionary[LanguageModel, tuple[list[Layer] | None, GradientPath]] = WeakKeyDictionary()
 
 
 def covered_layers(model: LanguageModel) -> list[Layer] | None:
     """Return the layers of a model for the fast path, checked once against autograd; None if it must not be used."""
-    if model not in _LAYERS:
+    return _checked(model)[0]
+
+
+def gradient_path(model: LanguageModel) -> GradientPath:
+    """Return which path a model takes, and why; decided once, as :func:`covered_layers` is."""
+    return _checked(model)[1]
+
+
+def _checked(model: LanguageModel) -> tuple[list[Layer] | None, GradientPath]:
+    if model not in _CHECKED:
         try:
             layers = cover(model)
             _self_check(model, layers)
-            _LAYERS[model] = layers
+            _CHECKED[model] = layers, GradientPath("fast")
         except NotCovered as reason:
             log.warning("per-sentence gradients of %s go one sentence at a time: %s", model.spec.name, reason)
-            _LAYERS[model] = None
-    return _LAYERS[model]
+            _CHECKED[model] = None, GradientPath("slow", str(reason))
+    return _CHECKED[model]
 
 
 def cover(model: LanguageModel) -> list[Layer]:

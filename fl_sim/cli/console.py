@@ -85,6 +85,7 @@ class ProgressBar(Observer):
         self._task = TaskID(0)
         self._rounds = 0
         self._last_line = -_SECONDS_BETWEEN_LINES
+        self._path = ""
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -98,6 +99,7 @@ class ProgressBar(Observer):
         for warning in start.warnings:
             self._note(warning)
         self._rounds = start.rounds
+        self._path = f", {start.gradient_path} path" if start.gradient_path else ""
         self._task = self._progress.add_task("starting", total=start.rounds, completed=start.last_round or 0)
         self._progress.start()
 
@@ -115,9 +117,10 @@ class ProgressBar(Observer):
 
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Move the bar to the round and show its figures."""
-        self._progress.update(self._task, completed=row["round"], description=_describe(row))
+        described = f"{_describe(row)}{self._path}"
+        self._progress.update(self._task, completed=row["round"], description=described)
         seconds = f", {row['seconds']:.1f} s" if "seconds" in row else ""
-        words = f"round {row['round']} of {self._rounds}: {_describe(row)}{seconds}"
+        words = f"round {row['round']} of {self._rounds}: {described}{seconds}"
         self._line(words, due=row["round"] in (1, self._rounds))
 
     def _note(self, words: str) -> None:

@@ -41,6 +41,7 @@ from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.forecast import forecast
+from fl_sim.experiments.gradient_cost import GradientCost
 from fl_sim.experiments.held_out_users.user_utility import summarise
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
@@ -120,6 +121,8 @@ class Experiment:
         self._cache = cache = Path(config.corpus.feature_cache or self._encoded)
         self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
         self._states = None if model.lower is None else state_path(model, self._train.encoded, cache)
+        self._gradients = self._cost_of_gradients()
+        self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
         self._vector = model.get_vector()
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
@@ -286,7 +289,8 @@ class Experiment:
     def _announce(self, last_round: int | None) -> None:
         """Announce the start of the run to its observers, and the round after which it is resumed."""
         rounds, warnings = self.planned.rounds, self.planned.warnings
-        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings))
+        path = None if self._gradients.path is None else self._gradients.path.name
+        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
 
     def _announce_cost(self) -> None:
         """Measure what the rounds that are left cost, if an observer asks for it."""
@@ -394,6 +398,7 @@ class Experiment:
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
+            **self._gradients.record(),
             "failed_nodes": rejected_replies(self.folder.metrics()),
             **self._utility(),
             **self._privacy_spent.total(),
@@ -460,6 +465,10 @@ class Experiment:
             eos_id=model.eos_id,
         )
         return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
+
+    def _cost_of_gradients(self) -> GradientCost:
+        ownership, lengths = self.corpus.ownership(self.config.corpus.train_split), self._train.encoded.lengths
+        return GradientCost.of(self._model, self.planned, ownership, float(lengths.mean()))
 
     def _save_weights(self) -> str | None:
         """Write the weights of the sentences for the workers; None if all are 1."""

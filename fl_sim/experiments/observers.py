@@ -43,6 +43,7 @@ class RunStart:
         rounds: number of rounds to release; fewer than ``config.rounds`` if a budget ends the run.
         last_round: the round after which the run is resumed; None for a new run.
         warnings: for the owner, each a sentence.
+        gradient_path: ``fast`` or ``slow``, how gradients of single sentences are computed; None if none are needed.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class RunStart:
     rounds: int
     last_round: int | None
     warnings: tuple[str, ...]
+    gradient_path: str | None = None
 
 
 class RunObserver(Protocol):

@@ -122,6 +122,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "stopped": result.get("stopped"),
         "settings": {name: run.setting(name) for name in _SETTINGS},
         "corpus": result.get("corpus"),
+        "gradients": result.get("gradients"),
         "coverage": (result.get("corpus") or {}).get("coverage"),
         "not_looked_for": (result.get("corpus") or {}).get("not_looked_for"),
         "task": "classification" if classifies else "next-word",
@@ -234,7 +235,16 @@ def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
         *_field("Protects", facts["protects"] or "unknown"),
         *_field("Strategy", f"{facts['strategy']}: {_settings(facts, mechanism)}"),
         *_field("Corpus", f"{printable(corpus.get('name', 'unnamed'))}: {owners}" if corpus else "not recorded"),
+        *_gradients(facts["gradients"]),
     ]
+
+
+def _gradients(gradients: Mapping[str, Any] | None) -> list[str]:
+    """Return the line on how gradients of single sentences were computed; none if none were, or it is not recorded."""
+    if not gradients:
+        return []
+    slow = f"slow path, one sentence at a time: {printable(gradients.get('reason', 'unknown'))}"
+    return _field("Gradients", "fast path, many sentences in one pass" if gradients["path"] == "fast" else slow)
 
 
 def _settings(facts: Mapping[str, Any], mechanism: Mechanism | None) -> str:

