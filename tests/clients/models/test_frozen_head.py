@@ -43,6 +43,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_gives_what_all_scores_give(build: models_to_try.Build, monkeypatch: pytest.MonkeyPatch) -> None:
     model = models_to_try.shifted(build())
     assert head_of(model) is not None
+    assert ghost_pass.covered_layers(model) is not None  # else the head would not be used
     found, seen = clipped_gradient_sum(model, GIVEN, 0.05), held_out(model, GIVEN)
     for module in (ghost_pass, losses):
         monkeypatch.setattr(module, "frozen_head", lambda model: None)
