@@ -329,8 +329,12 @@ class RunFolder:
 
 
 def check_free(path: Path) -> None:
-    """Check that ``path`` is free for a new run; raise ResultsError if it is a folder with content."""
-    if path.is_dir() and any(path.iterdir()):
+    """Check that ``path`` is free for a new run; raise ResultsError for a folder with content, or what cannot be one."""
+    try:
+        used = path.is_dir() and any(path.iterdir())
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be written ({error.strerror or error})") from error
+    if used:
         raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
 
 

@@ -196,11 +196,11 @@ def test_offsets_count_characters(name: str, taggers: dict[str, Tagger], pipelin
         *(pytest.param(unit, marks=pytest.mark.slow) for unit in ("1 ", "1:", "1-", "(1", "(415) 555-2671 ")),
     ],
 )
-def test_fifty_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
-    text = (unit * 50_000)[:49_970] + " and write to a@b.co.uk now"
+def test_thirty_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
+    text = (unit * 30_000)[:29_970] + " and write to a@b.co.uk now"
     started = time.process_time()
     assert "a@b.co.uk" in [surface for surface, _ in found(text, taggers["patterns"])]
-    assert time.process_time() - started < 15, "half a minute and more without the cuts, seconds with them"
+    assert time.process_time() - started < 7, "ten seconds and more without the cuts, seconds with them"
 
 
 def test_hosts_without_end_take_seconds(taggers: dict[str, Tagger]) -> None:

@@ -16,12 +16,10 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs a C compiler, and Linux")
 def test_faults_lose_nothing_and_are_said_in_one_line() -> None:
-    words = [sys.executable, "benchmarks/inject_faults.py", "--what", "run", "prepare", "clock", "--every", "250"]
+    words = [sys.executable, "benchmarks/inject_faults.py", "--what", "run", "prepare", "--every", "250"]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
-    clock, preparation, seeded, secure, prepared = done.stdout.splitlines()
-    assert clock == "run, a clock that jumps: ended as the one without"
-    assert preparation == "prepare, a clock that jumps: ended as the one without"
+    seeded, secure, prepared = done.stdout.splitlines()
     for line, least in ((seeded, 2), (secure, 2), (prepared, 2)):
         operations, faults = (int(number) for number in re.findall(r"(\d+) (?:operations|faults)", line))
         assert operations > 100

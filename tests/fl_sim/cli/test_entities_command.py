@@ -223,7 +223,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
 def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
     """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
     settings = {"privacy.mention_graph": "private", "privacy.population": 40, "privacy.user_sentences": 12}
-    config, incidence = RunConfig.from_mapping(settings), long_tailed(entities=6, sentences=400)
+    config, incidence = RunConfig.from_mapping(settings), long_tailed(entities=4, sentences=400)
     bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
     training = replace(BOTH, user_sentences=12)
     unaware = entity_epsilons(bounds.kept, training)

@@ -78,6 +78,18 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that takes little time."""
     monkeypatch.setattr(planner, "SHARES", (1.0,))
     monkeypatch.setattr(planner, "CAPS", tuple(range(1, 10)))
+    monkeypatch.setattr(planner, "propose", proposed_once)
+
+
+_PROPOSALS: dict[tuple[object, ...], Proposal] = {}
+
+
+def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal) -> Proposal:
+    """Propose for each goal once: several tests plan for the same corpus."""
+    key = (bounds.ownership.entity_ids.tobytes(), bounds.weights.tobytes(), tuple(units), goal)
+    if key not in _PROPOSALS:
+        _PROPOSALS[key] = propose(bounds, units, goal)
+    return _PROPOSALS[key]
 
 
 @pytest.mark.parametrize("cap", [1, 2, 2.5, 7, 100])

@@ -22,7 +22,7 @@ def audited(name: str, mutation: str | None = None, canaries: int = 144, rounds:
         return audit_case(name, canaries=canaries, rounds=rounds)
 
 
-SMALL = ["uedp", "nothing-sampled", "local-steps"]
+SMALL = ["uedp", "nothing-sampled", "local-steps", "adaptive", "lora"]
 
 
 @pytest.mark.parametrize("name", SMALL)
