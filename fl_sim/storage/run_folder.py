@@ -329,7 +329,7 @@ class RunFolder:
 
 
 def check_free(path: Path) -> None:
-    """Check that ``path`` is free for a new run; raise ResultsError for a folder with content, or what cannot be one."""
+    """Check that ``path`` is free for a new run; raise ResultsError if it has content, or cannot be a folder."""
     try:
         used = path.is_dir() and any(path.iterdir())
     except OSError as error:
