@@ -24,7 +24,7 @@ LIAR = 1
 SILENT_SECONDS = 12.0
 
 _earlier: dict[int, RecordDict] = {}
-"""The reply of the first round of every node; Ray's workers keep it, as a liar would."""
+"""The reply of the first round of every node that this process has served in it."""
 
 honest_sums: dict[int, np.ndarray] = {}
 """The sum of the honest replies of each round, where all nodes are in this process; float64 (d,)."""
@@ -49,7 +49,13 @@ def _count(**changes: int) -> Callable[[Message, Message], Message]:
 
 
 def _of_the_first_round(request: Message, reply: Message) -> Message:
-    return Message(_earlier[reply.metadata.src_node_id], reply_to=request)
+    """Replay the first reply; where another worker of Ray's gave it, this one under the first round's name."""
+    content = _earlier.get(reply.metadata.src_node_id)
+    if content is None:
+        first = replace(TrainRequest.from_message(request), server_round=1)
+        reply.content["config"] = ConfigRecord({"answers": first.identity})
+        return reply
+    return Message(content, reply_to=request)
 
 
 def _for_other_users(request: Message, reply: Message) -> Message:
@@ -117,7 +123,8 @@ def train(message: Message, context: Context) -> Message:
     reply = honest.train(message, context)
     vector = reply.content.array_records["arrays"]["vector"].numpy().astype(np.float64)
     honest_sums[server_round] = honest_sums.get(server_round, 0.0) + vector
-    _earlier.setdefault(reply.metadata.src_node_id, reply.content)
+    if server_round == 1:  # a later one may be a lie by the time that it is replayed
+        _earlier[reply.metadata.src_node_id] = reply.content
     name = lie_of(server_round)
     is_the_liar = any(first <= USER_OF_THE_LIAR < stop for first, stop in request.users.tolist())
     return LIES[name][1](message, reply) if is_the_liar and name is not None else reply
