@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -118,3 +120,16 @@ def first_line(error: Exception) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[1]}"
     return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' warnings and reports in the block; errors still pass."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

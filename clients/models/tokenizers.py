@@ -11,14 +11,12 @@ The vocabulary must be public (docs/privacy.md): the bundled tokenizer was train
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.hub import describe_failure, locate
+from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "assets" / "tokenizer"
@@ -80,25 +78,12 @@ def _named(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _no_warning():
+        with quiet_transformers():  # it warns of a config.json of a model that it does not know
             return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
     except ModelError:
         raise
     except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
         raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
-
-
-@contextmanager
-def _no_warning() -> Iterator[None]:
-    """Silence transformers' warning of a folder whose config.json is of a model that it does not know."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def boundary_ids(tokenizer: Any) -> tuple[int, int]:

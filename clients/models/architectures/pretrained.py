@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ from torch import nn
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.declared_size import check_layers
 from fl_sim.clients.models.architectures.model_size import check_size
-from fl_sim.clients.models.hub import describe_failure, locate
+from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 
 if TYPE_CHECKING:
@@ -147,7 +145,7 @@ def _config_of(name: str, max_layers: int) -> Any:
 
 def _load(name: str, loader: Any, config: Any) -> nn.Module:
     try:
-        with _no_report():
+        with quiet_transformers():  # it reports missing and unneeded weights; missing ones are an error below
             if name != SMALL_GPT2_PUBLIC:
                 check_size(name, lambda: loader.from_config(config))
             module, report = loader.from_pretrained(
@@ -163,19 +161,6 @@ def _load(name: str, loader: Any, config: Any) -> nn.Module:
     if missing:
         raise ModelError(f"model {name!r} lacks {len(missing)} weights, the first is {missing[0]!r}")
     return module
-
-
-@contextmanager
-def _no_report() -> Iterator[None]:
-    """Silence transformers' report of missing or unneeded weights; missing ones are an error here."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _cannot_load(name: str, error: Exception) -> ModelError:
