@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +13,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 from fl_sim.data_prep.user_entities import NOBODY, entities_of_users
 from tests.conftest import REPOSITORY
+from tests.script_modules import imported_script
 
-SCRIPT = REPOSITORY / "scripts" / "pack_irc.py"
 SOURCE = "irc.jsonl.xz"
 LARGEST_PACKAGE = 6_000_000
 
@@ -28,13 +26,7 @@ def irc() -> Corpus:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pack_irc", SCRIPT)
-    if spec is None or spec.loader is None:
-        pytest.fail(f"cannot import {SCRIPT}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pack_irc"] = module
-    spec.loader.exec_module(module)
-    return module
+    return imported_script("pack_irc")
 
 
 def test_all_users_are_there_in_one_split_each(irc: Corpus, script: ModuleType) -> None:

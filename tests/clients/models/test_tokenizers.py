@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import lzma
-import sys
 import unicodedata
 from pathlib import Path
 from types import ModuleType
@@ -16,20 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_sim.clients.models.tokenizers import BUNDLED, BUNDLED_FOLDER, boundary_ids, load_tokenizer
+from tests.script_modules import imported_script
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "train_tokenizer.py"
 TOKENIZER: Any = load_tokenizer(BUNDLED)
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_tokenizer", SCRIPT)
-    if spec is None or spec.loader is None:
-        pytest.fail(f"cannot import {SCRIPT}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_tokenizer"] = module
-    spec.loader.exec_module(module)
-    return module
+    return imported_script("train_tokenizer")
 
 
 def test_the_bundled_tokenizer_is_the_one_on_its_card() -> None:
