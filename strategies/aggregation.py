@@ -154,6 +154,8 @@ class RoundParts:
             empty for the round's own. If it raises, the round releases nothing.
         secure_noise: whether to draw the noise from the operating system instead of the federation's seed. A repeated
             round is then another release (docs/privacy.md, sections 9 and 10).
+        noise_key: a digest of what the releases are computed from. Seeded noise is a function of seed, key and round,
+            so two runs with one seed that differ in anything else have independent noise.
     """
 
     plan: PrivacyPlan
@@ -163,6 +165,7 @@ class RoundParts:
     should_stop: Callable[[], bool] = lambda: False
     before_release: Callable[[int, str], str] = lambda server_round, total: ""
     secure_noise: bool = False
+    noise_key: str = ""
 
 
 class BoundedSumStrategy(Strategy):
@@ -349,7 +352,7 @@ class BoundedSumStrategy(Strategy):
         """Add Gaussian noise to a sum (docs/privacy.md, section 10).
 
         Args:
-            server_round: the round, which keys the seeded noise.
+            server_round: the round, which keys the seeded noise together with seed and ``noise_key``.
             total: the sum, float64 (d,).
             std: σ of each coordinate.
             purpose: the name of the random stream.
@@ -360,7 +363,7 @@ class BoundedSumStrategy(Strategy):
         if self._parts.secure_noise and std > 0:
             noise = secure_gaussian_noise(len(total), std)
             return round_to_grid(total + noise, std), noise
-        stream = f"{purpose} {self._stream}" if self._stream else purpose
+        stream = " ".join(part for part in (purpose, self._parts.noise_key, self._stream) if part)
         noise = gaussian_noise(self.federation.seed, server_round, len(total), std, stream)
         return total + noise, noise
 

@@ -77,7 +77,7 @@ class ReleaseRecord:
     Attributes:
         mechanism: what the round did.
         version: of the mechanisms, :data:`MECHANISM`; the key ``mechanism`` of an entry.
-        noise: ``seeded`` (a pure function of seed and round) or ``secure`` (fresh from the operating system).
+        noise: ``seeded`` (a function of seed, computation and round) or ``secure`` (fresh from the operating system).
         stream: a fingerprint of the seed of seeded noise, which does not reveal it; empty for secure noise.
         guarantee: the public bounds on users and entities under which the round was computed.
 
@@ -547,7 +547,7 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
             other = seeds.setdefault(stream, ledger)
             if other.run != ledger.run:
                 where = other.folder / LEDGER_FILE
-                raise LedgerError(f"{file}: has its noise from the same seed as {where}, so no ε holds for both")
+                raise LedgerError(f"{file}: has its samples from the same seed as {where}, so no ε holds for both")
         for number, total in ledger.first_sums().items():
             if sums.setdefault((ledger.run, number), total) != total:
                 raise LedgerError(

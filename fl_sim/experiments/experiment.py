@@ -63,7 +63,7 @@ from fl_sim.storage.anchor import NONE as NO_ANCHOR
 from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.computation import FILE as COMPUTATION_FILE
-from fl_sim.storage.computation import Computation, digest_of
+from fl_sim.storage.computation import Computation, digest_of, noise_key
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
@@ -124,6 +124,7 @@ class Experiment:
         self._gradients = self._cost_of_gradients()
         self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
         self._vector = model.get_vector()
+        self._computed_from = self._parts_of_releases()
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
         self._first_round = 1
@@ -243,9 +244,8 @@ class Experiment:
         when_planned(config.engine)
         model = build_model(config, task_of(config, corpus))
         experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored)
-        parts = experiment._computed_from()  # of the initial model, so before that of the checkpoint is set
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
-        experiment._check_binding(ledger, parts)
+        experiment._check_binding(ledger)
         experiment._last_round = experiment._privacy_spent.go_on_after(experiment._first_round - 1)
         experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
         return experiment
@@ -305,8 +305,8 @@ class Experiment:
         shutil.rmtree(self._encoded, ignore_errors=True)
         self._claim.release()
 
-    def _computed_from(self) -> dict[str, Any]:
-        """Return what the releases of the run are computed from."""
+    def _parts_of_releases(self) -> dict[str, Any]:
+        """Return what the releases of the run are computed from; call it before a checkpoint replaces the model."""
         parts = run_record.computed_from(self.config, self.planned, self.corpus)
         encoded = self._train.encoded
         tokens, model = digest_of([encoded.tokens, encoded.offsets]), digest_of(self._model.weights())
@@ -314,16 +314,16 @@ class Experiment:
 
     def _bind(self, ledger: Ledger) -> None:
         """Write down what the releases are computed from, and bind the ledger to it."""
-        computation = Computation(self._computed_from())
+        computation = Computation(self._computed_from)
         computation.write(self.folder.path)
         ledger.bind(computation.digest)
 
-    def _check_binding(self, ledger: Ledger, parts: Mapping[str, Any]) -> None:
-        """Check that releases computed from ``parts`` belong to the ledger; raise ResultsError if they do not."""
+    def _check_binding(self, ledger: Ledger) -> None:
+        """Check that the releases of this run belong to the ledger; raise ResultsError if they do not."""
         if not ledger.computation and not ledger.entries:  # the run was killed before it was bound
             self._bind(ledger)
         computation = Computation.read(self.folder.path)
-        computation.check(parts, self.folder.path)
+        computation.check(self._computed_from, self.folder.path)
         if computation.digest != ledger.computation:
             raise ResultsError(f"{self.folder.path / COMPUTATION_FILE}: is not what the run's ledger is bound to")
 
@@ -510,6 +510,7 @@ class Experiment:
                 should_stop=lambda: self._stopping or self._diverged,
                 before_release=self._privacy_spent.before_release,
                 secure_noise=config.privacy.secure_noise,
+                noise_key=noise_key(self._computed_from),
             )
         )
 

@@ -156,7 +156,7 @@ class Earlier:
         if any(entry.terms.stream == own for ledger in ledgers for entry in ledger.entries):
             raise ConfigError(
                 f"seed is {config.seed}, which a run that trained the initial model {config.model.name} also has, so "
-                "both would have the same noise; allowed: another seed, or privacy.secure_noise = true"
+                "both would have the same samples; allowed: another seed, or privacy.secure_noise = true"
             )
 
     def warnings(self) -> list[str]:

@@ -1,9 +1,9 @@
 """What the releases of a run are computed from (computation.json), to which the run's ledger is bound.
 
-Seeded noise is a function of seed and round. If a run were resumed with another learning rate, corpus or initial model,
-the same noise would meet other sums, whose difference has no noise. So all that a release depends on is written down
-before the first one: every setting but those of :data:`NOT_RELEASED`, and digests of corpus, tokens, selection,
-initial model and code. The ledger's head and its first line depend on a salted digest of the file, because a ledger
+If two runs with other learning rates, corpora or initial models had the same seeded noise, the difference of their
+releases would have none. So all that a release depends on is written down before the first one: every setting but those
+of :data:`NOT_RELEASED`, and digests of corpus, tokens, selection, initial model and code. A digest of it is part of the
+key of the seeded noise. The ledger's head and its first line depend on a salted digest of the file, because a ledger
 may be given away and a plain digest would tell a corpus from the one with a user less. Every resume computes the parts
 again.
 
@@ -37,7 +37,7 @@ from fl_sim.strategies.primitives.noise import gaussian_noise
 
 FILE = "computation.json"
 
-RELEASE_FORMAT = 1
+RELEASE_FORMAT = 2
 """Version of samples, sums and noise; raised when equal settings would give another release."""
 
 NOT_RELEASED = frozenset(
@@ -132,6 +132,14 @@ def _leaves(tree: Mapping[str, Any], section: str) -> Iterable[tuple[str, Any]]:
             yield from _leaves(value, f"{key}.")
         else:
             yield key, encode(value)
+
+
+def noise_key(parts: Mapping[str, Any]) -> str:
+    """Return the digest of what releases are computed from that is part of the key of their seeded noise.
+
+    It is not salted, so that the same run can be repeated, and must not leave the process.
+    """
+    return hashlib.sha256(_canonical(parts)).hexdigest()
 
 
 def noise_digest() -> str:

@@ -70,6 +70,7 @@ def run_rounds(
     rounds: int = 1,
     before_release: Callable[[int, str], str] = lambda server_round, total: "",
     secure_noise: bool = False,
+    noise_key: str = "",
     optimizer: ServerOptimizerConfig = PLAIN_SGD,
     averaging: AveragingConfig | None = None,
     observe: Callable[[BoundedSumStrategy], Any] = lambda strategy: None,
@@ -95,6 +96,7 @@ def run_rounds(
         IterateAverage(averaging, size, rounds),
         before_release=before_release,
         secure_noise=secure_noise,
+        noise_key=noise_key,
     )
     strategy = BoundedSumStrategy(parts)
     done, start = 0, np.zeros(size, dtype=np.float32)

@@ -89,6 +89,15 @@ def test_seeded_noise_is_that_of_the_stream_that_the_ledger_names() -> None:
     assert np.abs(np.corrcoef([first, other, third])[np.triu_indices(3, 1)]).max() < 5 / np.sqrt(500)
 
 
+def test_seeded_noise_of_another_computation_is_independent() -> None:
+    """Two runs with one seed and other settings must not share the noise that their sums' difference would cancel."""
+    rounds = [
+        run_rounds(plan(noise_multiplier=1.0), size=500, answer=zeros, noise_key=key)[0][0] for key in ("a", "b", "a")
+    ]
+    np.testing.assert_array_equal(rounds[0], rounds[2])
+    assert abs(np.corrcoef(rounds[:2])[0, 1]) < 5 / np.sqrt(500)
+
+
 def test_an_empty_cohort_still_releases_noise() -> None:
     models, strategy = run_rounds(plan(q_u=1e-9, noise_multiplier=1.0), size=100)
     assert strategy.tally.cohort_users == 0

@@ -176,7 +176,7 @@ def test_what_was_written_down_is_what_the_ledger_is_bound_to(corpus: Path, tmp_
     ("part", "change"),
     [
         ("initial model", (LanguageModel, "weights", lambda self: iter([np.ones(3)]))),
-        ("code", (run_record, "RELEASE_FORMAT", 2)),
+        ("code", (run_record, "RELEASE_FORMAT", 0)),
         ("code", (run_record, "noise_digest", lambda: "another sampler")),
     ],
 )
@@ -216,6 +216,20 @@ def test_the_ledger_alone_does_not_tell_the_corpus(corpus: Path, tmp_path: Path)
     assert heads[0].computation != heads[1].computation
     fingerprint = Record.read(RunFolder.open(tmp_path / "a")).fingerprint
     assert fingerprint not in (tmp_path / "a" / LEDGER_FILE).read_text() + (tmp_path / "a" / HEAD_FILE).read_text()
+
+
+def test_runs_with_one_seed_and_other_settings_have_independent_noise(
+    corpus: Path, tmp_path: Path, released: Sums
+) -> None:
+    """Equal sums of round 1 and other sums of round 2: the difference of the releases must have noise in both."""
+    rounds = []
+    for name, rate in (("slow", 0.002), ("fast", 3.0)):
+        released.clear()
+        simulation.run(configuration(corpus, tmp_path / name, rounds=2, server__learning_rate=rate))
+        rounds.append(list(released))
+    for (number, one, noisy_one), (_, other, noisy_other) in zip(*rounds, strict=True):
+        assert (number == 1) == bool((one == other).all())
+        assert abs(np.corrcoef(noisy_one - one, noisy_other - other)[0, 1]) < 0.1
 
 
 # --- a round with another sum ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.storage.computation import Computation
+from fl_sim.storage.computation import Computation, noise_key
 from fl_sim.storage.run_folder import ResultsError
 
 PARTS: dict[str, Any] = {"settings": {"seed": 0, "server.learning_rate": 0.1}, "corpus": "0a1b", "initial_model": "ff"}
@@ -19,6 +19,11 @@ def test_equal_parts_are_accepted(tmp_path: Path) -> None:
     again = Computation.read(tmp_path)
     assert again.digest == computation.digest != Computation(PARTS).digest  # each run has a salt of its own
     again.check(PARTS, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"corpus": "0a1c"}, {"initial_model": "fe"}, {"settings": {"seed": 0}}])
+def test_the_key_of_the_noise_holds_every_part(change: dict[str, Any]) -> None:
+    assert noise_key(PARTS) == noise_key(dict(reversed(PARTS.items()))) != noise_key(PARTS | change)
 
 
 @pytest.mark.parametrize(
