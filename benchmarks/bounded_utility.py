@@ -6,7 +6,7 @@
 runs, for every seed and at one target ε: ``uedp`` with the bounds of its defaults; ``uedp`` without them, with the
 noise that the corpus's most mentioned entity and largest user then need; ``user_level`` likewise, whose entities are
 groups of users; and ``user_level`` with at most five users of an entity. Settings apart from the bounds and the noise
-are those of the main job. Finished runs are not repeated. The table has mean and standard deviation over the seeds, and
+are the defaults. Finished runs are not repeated. The table has mean and standard deviation over the seeds, and
 the picture ε of every entity, by its mentions, with and without the bounds at equal noise.
 """
 

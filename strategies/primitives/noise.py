@@ -1,7 +1,7 @@
 """Draw the Gaussian noise of the mechanism, once per round on the server: seeded for simulation, or secure.
 
-Seeded noise is a pure function of seed, round and named stream, so that a run can be repeated; an adversary who knows the seed can
-subtract it. Secure noise comes from the operating system's cryptographic generator and cannot be repeated.
+Seeded noise is a pure function of seed, round and named stream, so that a run can be repeated; an adversary who knows
+the seed can subtract it. Secure noise comes from the operating system's cryptographic generator and cannot be repeated.
 
 Floating-point noise leaks through its low bits: a real Gaussian takes every value, a floating-point one does not, and
 the low bits of a released double can distinguish two sums (Mironov 2012; for Gaussians Jin et al. 2022). Secure noise

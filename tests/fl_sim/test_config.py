@@ -122,17 +122,17 @@ def test_mistakes_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_the_configurations_that_ship(file: Path) -> None:
     config = RunConfig.load(file)
     assert idle_settings(config) == []
-    assert file.name in ("main.toml", "irc.toml") or file.stem.replace("_deidentified", "").startswith(
+    assert file.name in ("bundled.toml", "irc.toml") or file.stem.replace("_deidentified", "").startswith(
         f"conll2003_{config.privacy.strategy}"
     )
 
 
-def test_main_toml_is_what_happens_without_any_configuration() -> None:
-    main, default = RunConfig.load(REPOSITORY / "conf" / "main.toml"), RunConfig()
+def test_bundled_toml_is_what_happens_without_any_configuration() -> None:
+    stated, default = RunConfig.load(REPOSITORY / "conf" / "bundled.toml"), RunConfig()
     numbers = load_strategy("uedp").numbers
-    assert numbers(dict(main.privacy)) == numbers(dict(default.privacy))
+    assert numbers(dict(stated.privacy)) == numbers(dict(default.privacy))
     left_out = dict.fromkeys(numbers(dict(default.privacy)))
-    assert main.model_copy(update={"privacy": main.privacy.model_copy(update=left_out)}) == default
+    assert stated.model_copy(update={"privacy": stated.privacy.model_copy(update=left_out)}) == default
 
 
 def test_the_documentation_is_up_to_date() -> None:

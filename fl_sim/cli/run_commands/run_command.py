@@ -37,7 +37,12 @@ SHORTHANDS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim run``."""
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file; default: the built-in main job")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="a TOML file; default: `uedp` on the bundled corpus",
+    )
     for flag, key, metavar in SHORTHANDS:
         parser.add_argument(flag, metavar=metavar, dest=key, help=_help_of(key))
     parser.add_argument(

@@ -340,10 +340,11 @@ def test_flower_accepts_every_key_of_a_run_but_those_it_decides_itself() -> None
     assert set(declared()) == keys_of(RunConfig) - decided_by_flower - no_scalars
 
 
-def test_the_file_of_the_main_job_is_a_run_config_of_flower() -> None:
-    main_job = flatten_dict(tomllib.loads((REPOSITORY / "conf" / "main.toml").read_text(encoding="utf-8")))
-    assert set(main_job) <= set(declared())
-    assert read_run_config(declared() | main_job, nodes=1).corpus.path == "bundled"
+@pytest.mark.parametrize("corpus", ["bundled", "irc"])
+def test_the_files_of_the_corpora_that_ship_are_run_configs_of_flower(corpus: str) -> None:
+    job = flatten_dict(tomllib.loads((REPOSITORY / "conf" / f"{corpus}.toml").read_text(encoding="utf-8")))
+    assert set(job) <= set(declared())
+    assert read_run_config(declared() | job, nodes=1).corpus.path == corpus
 
 
 def test_without_settings_flwr_runs_what_fl_sim_runs() -> None:
