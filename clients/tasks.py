@@ -144,18 +144,21 @@ class NextWord(Task):
         )
 
     def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
-        """Return perplexities and losses.
+        """Return perplexities, losses and the share of right guesses.
 
         Returns:
             ``perplexity`` = exp(nats / tokens); ``perplexity_per_word`` = exp(nats / words) and ``bits_per_byte`` =
-            nats / (bytes · ln 2), which compare models with different tokenizers; ``loss`` = nats / tokens.
+            nats / (bytes · ln 2), which compare models with different tokenizers; ``loss`` = nats / tokens;
+            ``accuracy``, the share of tokens that had the highest score.
         """
-        loss = _ratio(held_out.nats.sum(), held_out.predictions.sum())
+        targets = held_out.predictions.sum()
+        loss = _ratio(held_out.nats.sum(), targets)
         nats = held_out.nats[sizes.whole].sum()
         return {
             "perplexity": _exp(loss),
             "perplexity_per_word": _exp(_ratio(nats, sizes.words.sum())),
             "bits_per_byte": _ratio(nats / math.log(2), sizes.bytes.sum()),
+            "accuracy": _ratio(targets - held_out.wrong.sum(), targets),
             "loss": loss,
         }
 

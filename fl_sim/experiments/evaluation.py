@@ -112,9 +112,9 @@ def measure(model: LanguageModel, sentences: HeldOutSentences) -> HeldOut:
 def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
     """Return the metrics of a reference that is estimated from the training text alone.
 
-    For next-word prediction: ``unigram_perplexity``, ``unigram_perplexity_per_word`` and ``unigram_bits_per_byte`` of
-    the add-one-smoothed unigram model on the same tokens. For classification: ``majority_error`` of the most frequent
-    class.
+    For next-word prediction: ``unigram_perplexity``, ``unigram_perplexity_per_word``, ``unigram_bits_per_byte`` and
+    ``unigram_accuracy`` of the add-one-smoothed unigram model on the same tokens. For classification:
+    ``majority_error`` of the most frequent class.
 
     Args:
         model: its task and vocabulary.
@@ -133,7 +133,7 @@ def _unigram(train: EncodedSplit, examples: list[Example], vocabulary: int) -> H
     return HeldOut(
         losses=np.array([nats[e.tokens[1:]].mean() if len(e) > 1 else 0.0 for e in examples]),
         predictions=np.array([max(len(e) - 1, 0) for e in examples], dtype=np.int64),
-        wrong=np.zeros(len(examples), dtype=np.int64),
+        wrong=np.array([(e.tokens[1:] != nats.argmin()).sum() for e in examples], dtype=np.int64),
     )
 
 

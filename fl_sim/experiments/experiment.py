@@ -416,7 +416,7 @@ class Experiment:
 
     def _utility(self) -> dict[str, Any]:
         """Return the task's figures at the start, at the end and by user, and those of a reference without a model."""
-        names = ("perplexity", "perplexity_per_word", "bits_per_byte", "error")
+        names = ("perplexity", "perplexity_per_word", "bits_per_byte", "accuracy", "error")
         every = {name: self.folder.measured(name) for name in names}
         measured = {name: values for name, values in every.items() if values}
         final = {name: values[-1] for name, values in measured.items()}

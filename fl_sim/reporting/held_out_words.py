@@ -18,6 +18,7 @@ _NAMES = {
     "bits_per_byte": ("bits per byte", ",.2f"),
     "perplexity_per_word": ("perplexity per word", ",.1f"),
     "perplexity_per_token": ("perplexity per token", ",.1f"),
+    "accuracy": ("tokens guessed right", ".1%"),
     "error": ("error", ".1%"),
 }
 """The names of figures in texts, and their form."""

@@ -133,6 +133,8 @@ def report(run: RunFolder) -> dict[str, Any]:
             "reference_words": utility.reference_words,
             "perplexity_per_word": result.get("perplexity_per_word"),
             "bits_per_byte": result.get("bits_per_byte"),
+            "accuracy": result.get("accuracy"),
+            "initial_accuracy": result.get("initial_accuracy"),
         },
         "held_out": result.get("held_out"),
         "personal": run.personal,

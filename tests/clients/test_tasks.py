@@ -47,11 +47,12 @@ def test_the_nats_of_targets_add_up_to_those_of_their_sentence() -> None:
 
 def test_perplexity_per_token_and_per_word() -> None:
     """Three sentences of 4, 6 and 2 tokens; the second was cut, so that nobody knows how many words were told."""
-    metrics = NextWord().metrics(found([2.0, 1.0, 3.0], [4, 6, 2], [0, 0, 0]), sizes([3, 0, 2]))
+    metrics = NextWord().metrics(found([2.0, 1.0, 3.0], [4, 6, 2], [4, 5, 0]), sizes([3, 0, 2]))
     assert metrics["loss"] == pytest.approx((8 + 6 + 6) / 12)
     assert metrics["perplexity"] == pytest.approx(math.exp(20 / 12))
     assert metrics["perplexity_per_word"] == pytest.approx(math.exp((8 + 6) / 5))
     assert metrics["bits_per_byte"] == pytest.approx((8 + 6) / math.log(2) / 50)
+    assert metrics["accuracy"] == pytest.approx(3 / 12)
 
 
 def test_per_word_figures_compare_tokenizers() -> None:

@@ -59,13 +59,15 @@ def task_ratios(model: LanguageModel, measured: HeldOut, sizes: TextSizes) -> li
         measured: losses and errors of n sentences.
         sizes: of their texts.
     """
+    targets = measured.predictions.astype(float)
     if not isinstance(model.task, NextWord):
-        return [Ratio("error", measured.wrong.astype(float), measured.predictions.astype(float))]
+        return [Ratio("error", measured.wrong.astype(float), targets)]
     nats = np.where(sizes.whole, measured.nats, 0.0)
     return [
         Ratio("bits_per_byte", nats / math.log(2), sizes.bytes.astype(float)),
         Ratio("perplexity_per_word", nats, sizes.words.astype(float), _exp),
-        Ratio("perplexity_per_token", measured.nats, measured.predictions.astype(float), _exp),
+        Ratio("perplexity_per_token", measured.nats, targets, _exp),
+        Ratio("accuracy", targets - measured.wrong, targets),
     ]
 
 
