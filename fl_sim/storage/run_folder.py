@@ -20,8 +20,8 @@ synced line per round.
 
 A metrics row has ``round`` (0 is the initial model), ``releases`` (so far),
 the task's held-out figures (``perplexity`` per token, ``perplexity_per_word``, ``bits_per_byte``, ``accuracy`` of the
-most probable token and ``loss`` in nats per token, or ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of these
-releases as ``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
+most probable token and ``loss`` in nats per token, or ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of
+these releases as ``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
 entity at the median, p95 or max of contribution bounds,
 ``epsilon_user_entity_<quantile>`` and ``epsilon_user_entity_robust_<quantile>``; and statistics of the round:
 ``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,

@@ -122,8 +122,10 @@ def test_mistakes_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_the_configurations_that_ship(file: Path) -> None:
     config = RunConfig.load(file)
     assert idle_settings(config) == []
-    assert file.name in ("bundled.toml", "irc.toml") or file.stem.replace("_deidentified", "").startswith(
-        f"conll2003_{config.privacy.strategy}"
+    assert (
+        file.name in ("bundled.toml", "irc.toml")
+        or file.name.startswith("irc_")
+        or file.stem.replace("_deidentified", "").startswith(f"conll2003_{config.privacy.strategy}")
     )
 
 
