@@ -18,17 +18,16 @@
 Files are replaced atomically (temporary file, sync, rename); metrics.jsonl and ledger.jsonl are appended to, with one
 synced line per round.
 
-A metrics row has ``round`` (0 is the initial model), ``releases`` (so far),
-the task's held-out figures (``perplexity`` per token, ``perplexity_per_word``, ``bits_per_byte``, ``accuracy`` of the
-most probable token and ``loss`` in nats per token, or ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of
-these releases as ``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an
-entity at the median, p95 or max of contribution bounds,
-``epsilon_user_entity_<quantile>`` and ``epsilon_user_entity_robust_<quantile>``; and statistics of the round:
-``cohort_users``, ``cohort_sentences``, ``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``,
-``failed_nodes`` (replies that count as zero) and ``failed_KIND`` of each kind that occurred
-(``fl_sim.strategies.messages.REJECTIONS``), ``nonfinite``, ``seconds``; ``clip_norm`` if the clip adapts. Without noise
-every ε is inf. A run of ``published`` also has ``epsilon_as_published``: its paper's claim, always shown beside the
-proven ε.
+A metrics row has ``round`` (0 is the initial model), ``releases`` (so far), the task's held-out figures
+(``perplexity`` per token, ``perplexity_per_word``, ``bits_per_byte``, ``accuracy`` of the most probable token and
+``loss`` in nats per token, or ``error`` and ``loss``; fl_sim.experiments.evaluation), ε of these releases as
+``epsilon_user`` (at the corpus's largest n'), ``epsilon_user_unbounded`` (n' = ∞) and, for a user and an entity at the
+median, p95 or max of contribution bounds, ``epsilon_user_entity_<quantile>`` and
+``epsilon_user_entity_robust_<quantile>``; and statistics of the round: ``cohort_users``, ``cohort_sentences``,
+``clipped_fraction``, ``train_loss``, ``update_norm``, ``noise_norm``, ``failed_nodes`` (replies that count as zero)
+and ``failed_KIND`` of each kind that occurred (``fl_sim.strategies.messages.REJECTIONS``), ``nonfinite``, ``seconds``;
+``clip_norm`` if the clip adapts. Without noise every ε is inf. A run of ``published`` also has
+``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
 that interrupted the run), ``plan`` (the fields of
