@@ -32,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     corpus = small_runs.small_corpus(folder / "corpus")
     changes: dict[str, dict[str, Any]] = {
         "uedp": small_runs.QUICK_TO_LOAD | {"averaging__kind": "exponential"},
-        "lora": {"model__lora_rank": 2, "rounds": 1},
+        "lora": {"model__lora_rank": 2, "rounds": 1, "server__learning_rate": 0.1},
         "noiseless": small_runs.QUICK_TO_LOAD | {"privacy__strategy": "noiseless", "rounds": 1},
     }
     for name, change in changes.items():
