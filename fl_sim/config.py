@@ -143,6 +143,14 @@ class PrivacyConfig(_Section):
         le=1e6,
         description="z; the noise on the sum has standard deviation z·ŵ·c (published: that of docs/strategies.md)",
     )
+    noise_cohort: int | None = Field(
+        None,
+        ge=1,
+        le=_MOST_PEOPLE,
+        description="uedp, user_level: C, the expected users a round of a larger public population, at least q_u·N: "
+        "the noise shrinks to q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added, "
+        "and ε at z is a forecast, which guarantees nothing (docs/tuning.md)",
+    )
     clip_quantile: float | None = Field(
         None,
         gt=0,
@@ -270,6 +278,23 @@ class PrivacyConfig(_Section):
             raise ValueError(
                 f"privacy.noise_multiplier is {self.noise_multiplier:g} and privacy.target_epsilon is "
                 f"{self.target_epsilon:g}; allowed: one of them, not both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _forecasts_alone(self) -> PrivacyConfig:
+        """Refuse what would mistake the ε of a larger population for that of the run."""
+        if self.noise_cohort is None:
+            return self
+        if self.secure_noise:
+            raise ValueError(
+                f"privacy.noise_cohort is {self.noise_cohort} and privacy.secure_noise is true; allowed: one of them, "
+                "because a run with a larger population's noise is not for release"
+            )
+        if self.epsilon_budget is not None:
+            raise ValueError(
+                f"privacy.noise_cohort is {self.noise_cohort} and privacy.epsilon_budget is {self.epsilon_budget:g}; "
+                "allowed: one of them, because the run spends more than the larger population would"
             )
         return self
 

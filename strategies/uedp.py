@@ -49,7 +49,7 @@ class UserEntityDP(Mechanism):
         "user_cap": 2.0,
         "noise_multiplier": 4.0,
     }
-    keys = ("clipping", "clip_quantile", "clip_learning_rate", "clip_count_noise")
+    keys = ("clipping", "noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise")
     default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"

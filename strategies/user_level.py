@@ -53,7 +53,7 @@ class UserLevelDP(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 1.0,
     }
-    keys = ("clip_quantile", "clip_learning_rate", "clip_count_noise", "sampling", "epoch_rounds")
+    keys = ("noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise", "sampling", "epoch_rounds")
     fixed_at_one = ("q_e", "q_s", "user_cap")
     protects = "one user: all of the user's sentences (entities only through the users who mention them)"
     headline = "epsilon_user"

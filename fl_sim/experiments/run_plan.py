@@ -20,6 +20,7 @@ from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.enforced_bounds import DeclaredNames, EnforcedBounds
 from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected, unit_names
+from fl_sim.experiments.larger_population import Forecast, LargerPopulation
 from fl_sim.experiments.lineage import Earlier
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.formats import format_epsilon
@@ -43,6 +44,7 @@ class Planned:
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
         earlier: the releases on which the initial model rests.
+        forecast: ε of a training on a larger population, whose noise-to-signal ratio this run has; None without one.
     """
 
     plan: PrivacyPlan
@@ -52,6 +54,7 @@ class Planned:
     rounds: int
     warnings: tuple[str, ...]
     earlier: Earlier = NOTHING_EARLIER
+    forecast: Forecast | None = None
 
 
 def plan_run(
@@ -82,14 +85,16 @@ def plan_run(
     protected = Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
     plan = _untuned_plan(config, ownership)
     _check_bounds(config.privacy, plan, bounds.guarantee)
-    if config.privacy.target_epsilon is not None:
-        if noise_multiplier is None:
-            noise_multiplier = _noise_for_target(plan, config.privacy, protected, earlier)
-        plan = plan.with_noise(noise_multiplier)
+    larger = _larger_population(config.privacy, plan, earlier)
+    if noise_multiplier is None or config.privacy.target_epsilon is None:
+        noise_multiplier = _noise_of_run(plan, config.privacy, protected, earlier, larger)
+    plan = plan.with_noise(noise_multiplier)
     guarantees = Guarantees.of(plan, protected, earlier)
     rounds = _rounds_within_budget(config.privacy, plan, protected, guarantees)
-    warnings = (*earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
-    return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier)
+    forecast = larger.forecast(plan, protected, rounds) if larger else None
+    rescaled = (forecast.in_words(),) if forecast else ()
+    warnings = (*rescaled, *earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
+    return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier, forecast)
 
 
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
@@ -157,6 +162,28 @@ def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarante
             f"privacy.entity_users is {guarantee.entity_users} without privacy.entity_bound; allowed: both, because "
             f"{privacy.strategy} bounds sentences"
         )
+
+
+def _larger_population(privacy: PrivacyConfig, plan: PrivacyPlan, earlier: Earlier) -> LargerPopulation | None:
+    """Return the larger population to whose rounds the noise is rescaled; None without one."""
+    if privacy.noise_cohort is None:
+        return None
+    if earlier.composed:
+        raise ConfigError(
+            f"privacy.noise_cohort is {privacy.noise_cohort} with an initial model that a private run trained; "
+            "allowed: a public initial model, because a forecast has no earlier releases"
+        )
+    return LargerPopulation.of(plan, privacy.noise_cohort)
+
+
+def _noise_of_run(
+    plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier, larger: LargerPopulation | None
+) -> float:
+    """Return the noise multiplier that a run adds: as configured or for its target, rescaled to a larger population."""
+    noise_multiplier = plan.mechanism.noise_multiplier
+    if privacy.target_epsilon is not None:
+        noise_multiplier = _noise_for_target(larger.plan if larger else plan, privacy, protected, earlier)
+    return larger.noise_of_run(noise_multiplier) if larger else noise_multiplier
 
 
 def _noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:

@@ -113,6 +113,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "public_entities": result.get("public_entities"),
         "mentions_of_public_names": result.get("mentions_of_public_names"),
         "settings_from_corpus": result.get("settings_from_corpus"),
+        "forecast": result.get("forecast"),
         "attacker": result.get("attacker"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
