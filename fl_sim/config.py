@@ -40,6 +40,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
 from fl_sim.input_files import read_bytes
 from fl_sim.plugins import PluginError
+from fl_sim.settings_origin import Origin
 from fl_sim.strategies.accounting.accountant import Clipping
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
 from fl_sim.strategies.accounting.paper_model import NoiseScale
@@ -422,6 +423,12 @@ class RunConfig(_Section):
         description="observers, called with the row of every round: names of entry points or import paths such as "
         "`my_module:MyObserver`; also one text, separated by commas (docs/extending/add_an_observer.md)",
     )
+    origin: dict[str, Any] = Field(
+        {},
+        description="the public text that settings were tuned on, for the record: no release depends on it, but a run "
+        "on that text is refused (docs/tuning.md)",
+        json_schema_extra={"allowed": "the table that `fl-sim tune` writes"},
+    )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
     privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)  # not at import: the default reads entry points
@@ -431,11 +438,22 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
 
+    @model_validator(mode="after")
+    def _origin_is_whole(self) -> RunConfig:
+        if self.origin:
+            config_keys.check_table(Origin, self.origin, "origin", "fl-sim tune")
+        return self
+
+    @property
+    def tuned_on(self) -> Origin | None:
+        """The public text that settings were tuned on; None if the configuration names none."""
+        return Origin.model_validate(self.origin) if self.origin else None
+
     @model_serializer(mode="wrap")
-    def _without_empty_observers(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty observers, so that records stay the same for runs without observers."""
+    def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out empty observers and origins, so that records stay the same for runs without them."""
         values: dict[str, Any] = dump(self)
-        return values if self.observers else {name: value for name, value in values.items() if name != "observers"}
+        return {name: value for name, value in values.items() if value or name not in ("observers", "origin")}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:

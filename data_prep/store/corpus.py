@@ -114,6 +114,10 @@ class Corpus:
         """SHA-256 over the data files: equal fingerprints mean the same corpus."""
         return self.manifest.fingerprint
 
+    def had_fingerprint(self, fingerprint: str) -> bool:
+        """Return whether the corpus has this fingerprint, or had it before sentences were appended."""
+        return any(part.manifest.fingerprint == fingerprint for part in self.parts)
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of an ε of a training on this corpus must know about it, a sentence each."""

@@ -39,6 +39,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "report": (_RUN, "print a run's privacy and utility on one screen"),
         "plot": (_RUN, "plot runs: ε against rounds, utility against ε"),
         "sweep": (_RUN, "run a grid or random search of settings, and print a table"),
+        "tune": (_RUN, "find settings on public text for a private run of stated size"),
         "utility": (_RUN, "show for whom a run's model works, beside personal models"),
         "generate": (_RUN, "continue prompts with the model of a run"),
         "pretrain": (_RUN, "train an initial model on public text"),

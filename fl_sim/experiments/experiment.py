@@ -48,6 +48,7 @@ from fl_sim.experiments.observers import Observers, RunObserver, RunStart, check
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
     build_model,
+    check_origin,
     check_rule_of,
     declared_names,
     held_out_split,
@@ -197,6 +198,7 @@ class Experiment:
         cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
     ) -> Experiment:
         corpus = open_corpus(config)
+        check_origin(config, corpus)
         earlier = earlier_of(config, corpus.fingerprint)
         ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
         planned = plan_run(config, ownership, names=names, earlier=earlier)
@@ -410,6 +412,7 @@ class Experiment:
             **self.planned.protected.record(),
             **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
             "settings_from_corpus": self.config.privacy.settings_from_corpus,
+            **({"origin": self.config.origin} if self.config.origin else {}),
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)

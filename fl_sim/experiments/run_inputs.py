@@ -23,6 +23,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.enforced_bounds import DeclaredNames
+from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.messages import MessageError
@@ -59,6 +60,27 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     if train == held_out:
         raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
     return corpus
+
+
+def check_origin(config: RunConfig, corpus: Corpus) -> None:
+    """Check that settings that were tuned on public text were not tuned on the run's own corpus.
+
+    Raises:
+        ConfigError: the corpus is the one that they were tuned on, or has several of its sentences, and the
+            configuration does not state that its settings are from this corpus.
+    """
+    origin = config.tuned_on
+    if origin is None or config.privacy.settings_from_corpus:
+        return
+    allowed = "allowed: settings tuned on other, public text, or privacy.settings_from_corpus = true"
+    if corpus.had_fingerprint(origin.fingerprint):
+        raise ConfigError(f"origin.corpus is {origin.corpus}, which is the corpus of this run; {allowed}")
+    shared = found_in(origin.sampled_sentences, map(str, corpus.texts(config.corpus.train_split)))
+    if shared > MOST_SHARED:
+        raise ConfigError(
+            f"origin.corpus is {origin.corpus}, and {shared} of the {len(origin.sampled_sentences)} sentences sampled "
+            f"from it are in the training split of this run; {allowed}"
+        )
 
 
 def declared_names(config: RunConfig, corpus: Corpus) -> DeclaredNames:

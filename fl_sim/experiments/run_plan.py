@@ -83,7 +83,7 @@ def plan_run(
     _check_corpus(config, ownership)
     bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames(), order_seed)
     protected = Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
-    plan = _untuned_plan(config, ownership)
+    plan = untuned_plan(config, ownership)
     _check_bounds(config.privacy, plan, bounds.guarantee)
     larger = _larger_population(config.privacy, plan, earlier)
     if noise_multiplier is None or config.privacy.target_epsilon is None:
@@ -116,7 +116,7 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
 
 
-def _untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
+def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
     """Return the plan with the configured noise multiplier, or the strategy's default."""
     privacy = config.privacy
     settings = Settings(
@@ -182,11 +182,11 @@ def _noise_of_run(
     """Return the noise multiplier that a run adds: as configured or for its target, rescaled to a larger population."""
     noise_multiplier = plan.mechanism.noise_multiplier
     if privacy.target_epsilon is not None:
-        noise_multiplier = _noise_for_target(larger.plan if larger else plan, privacy, protected, earlier)
+        noise_multiplier = noise_for_target(larger.plan if larger else plan, privacy, protected, earlier)
     return larger.noise_of_run(noise_multiplier) if larger else noise_multiplier
 
 
-def _noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:
+def noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:
     units = _target_units("target_epsilon", privacy, plan, protected)
     named = unit_names({protected.target_name(privacy.target_unit, plan.mechanism): units})
     target = cast(float, privacy.target_epsilon)

@@ -15,9 +15,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number, printable, printable_lines
 from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
+from fl_sim.settings_origin import Origin
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
@@ -114,6 +117,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "mentions_of_public_names": result.get("mentions_of_public_names"),
         "settings_from_corpus": result.get("settings_from_corpus"),
         "forecast": result.get("forecast"),
+        "origin": _origin(run),
         "attacker": result.get("attacker"),
         "user_sentences": result.get("user_sentences"),
         "reach": result.get("reach"),
@@ -237,6 +241,7 @@ def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
         *_field("Run", f"{printable(facts['run'])}: {done} of {planned} rounds, {ended}"),
         *_field("Protects", facts["protects"] or "unknown"),
         *_field("Strategy", f"{facts['strategy']}: {_settings(facts, mechanism)}"),
+        *(_field("Settings", printable(facts["origin"])) if facts["origin"] else []),
         *_field("Corpus", f"{printable(corpus.get('name', 'unnamed'))}: {owners}" if corpus else "not recorded"),
         *_gradients(facts["gradients"]),
     ]
@@ -248,6 +253,18 @@ def _gradients(gradients: Mapping[str, Any] | None) -> list[str]:
         return []
     slow = f"slow path, one sentence at a time: {printable(gradients.get('reason', 'unknown'))}"
     return _field("Gradients", "fast path, many sentences in one pass" if gradients["path"] == "fast" else slow)
+
+
+def _origin(run: RunFolder) -> str | None:
+    """Return where the settings of a run come from, in words; None if its configuration does not say."""
+    configured = run.config.get("run") or {}
+    recorded = configured.get("origin")
+    if not recorded:
+        return None
+    try:
+        return Origin.model_validate(recorded).in_words(configured)
+    except ValidationError:  # of another version
+        return f"tuned on public text, {recorded.get('corpus')}"
 
 
 def _settings(facts: Mapping[str, Any], mechanism: Mechanism | None) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -15,10 +16,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fl_sim.config import RunConfig
+from fl_sim.input_files import read_bytes
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
 
 DONE, FAILED = "done", "failed"
 
@@ -36,6 +39,37 @@ class Ending:
     name: str
     status: str
     reason: str = ""
+
+
+def claim_folder(out: Path, name: str, described: Mapping[str, Any], noun: str) -> None:
+    """Create the folder of many runs, or check that it is the folder of the same.
+
+    Args:
+        out: the folder.
+        name: of the file in it that describes them.
+        described: what they are, JSON-ready.
+        noun: what they are called in an error.
+
+    Raises:
+        ResultsError: the folder is that of others, or of something else.
+    """
+    described, file = encode(described), out / name
+    if out.exists() and not out.is_dir():
+        raise ResultsError(f"{out}: is a file; a {noun} needs a folder")
+    if file.exists():
+        try:
+            other = json.loads(read_bytes(file))
+        except (ValueError, RecursionError) as error:
+            raise ResultsError(f"{file}: is corrupt (no JSON)") from error
+        if other != described:
+            raise ResultsError(
+                f"{out}: holds another {noun}; choose another folder, or resume the {noun} that it holds"
+            )
+        return
+    if out.exists() and any(out.iterdir()):
+        raise ResultsError(f"{out}: exists and is not empty; choose another folder")
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(described, indent=2).encode() + b"\n")
 
 
 def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Ending]:

@@ -29,7 +29,7 @@ from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon, markdown_cell, round_up
 from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only
-from fl_sim.search.batch import DONE, FAILED, run_batch
+from fl_sim.search.batch import DONE, FAILED, claim_folder, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, decode, encode, replace_file
 
@@ -69,7 +69,7 @@ def run_sweep(
     Raises:
         ResultsError: ``out`` is not a folder of this sweep.
     """
-    _claim(sweep, out)
+    claim_folder(out, "sweep.json", sweep.model_dump(mode="json"), "sweep")
     outcomes: list[Outcome] = []
     for outcome in _outcomes(sweep, out, jobs):
         outcomes.append(outcome)
@@ -77,26 +77,6 @@ def run_sweep(
     outcomes.sort(key=lambda outcome: (outcome.point.number, sweep.seeds.index(outcome.point.seed)))
     write_table(sweep, out, outcomes)
     return outcomes
-
-
-def _claim(sweep: Sweep, out: Path) -> None:
-    """Create the sweep's folder, or check that it is this sweep's."""
-    described = encode(sweep.model_dump(mode="json"))
-    file = out / "sweep.json"
-    if out.exists() and not out.is_dir():
-        raise ResultsError(f"{out}: is a file; a sweep needs a folder")
-    if file.exists():
-        try:
-            other = json.loads(read_bytes(file))
-        except (ValueError, RecursionError) as error:
-            raise ResultsError(f"{file}: is corrupt (no JSON)") from error
-        if other != described:
-            raise ResultsError(f"{out}: holds another sweep; choose another folder, or resume the sweep that it holds")
-        return
-    if out.exists() and any(out.iterdir()):
-        raise ResultsError(f"{out}: exists and is not empty; choose another folder")
-    (out / "runs").mkdir(parents=True, exist_ok=True)
-    replace_file(file, json.dumps(described, indent=2).encode() + b"\n")
 
 
 def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:

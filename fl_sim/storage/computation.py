@@ -43,6 +43,7 @@ RELEASE_FORMAT = 2
 NOT_RELEASED = frozenset(
     {
         "out", "anchor", "observers", "checkpoint_every", "evaluation", "engine",  # presentation and placement
+        "origin",  # a remark
         "corpus.path", "corpus.held_out_split", "corpus.feature_cache",  # the fingerprint stands for the corpus
         "model.name", "model.tokenizer", "model.device",  # the weights and the tokens do
         "privacy.public_names", "privacy.public_weights",  # the selection does

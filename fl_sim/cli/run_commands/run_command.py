@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.config import RunConfig
+
+Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
 # Short flags of configuration keys: (flag, key, metavar). A flag has the help of its key.
 SHORTHANDS = (
@@ -43,14 +46,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="a TOML file; default: `uedp` on the bundled corpus",
     )
-    for flag, key, metavar in SHORTHANDS:
+    add_shorthands(parser, SHORTHANDS)
+    parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
+
+
+def add_shorthands(parser: Container, shorthands: Sequence[tuple[str, str, str]]) -> None:
+    """Add the flags of configuration keys, and ``--set`` for all others."""
+    for flag, key, metavar in shorthands:
         parser.add_argument(flag, metavar=metavar, dest=key, help=_help_of(key))
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, such as model.hidden=256"
     )
-    parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
+
+
+def overrides_of(args: argparse.Namespace, shorthands: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    """Return the settings that the flags of :func:`add_shorthands` give, by key.
+
+    Raises:
+        ConfigError: a word has another form, or a key has two values.
+    """
+    from fl_sim.config import add_setting, parse_assignments
+
+    overrides = parse_assignments(args.set)
+    for _, key, _ in shorthands:
+        text = getattr(args, key)
+        if text is not None:
+            add_setting(overrides, key, text)
+    return overrides
 
 
 def _help_of(name: str) -> str:
@@ -64,13 +88,9 @@ def _help_of(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the configured simulation; return the exit code 0, 3 if it diverged, or 130 if it was interrupted."""
-    from fl_sim.config import RunConfig, add_setting, parse_assignments
+    from fl_sim.config import RunConfig, add_setting
 
-    overrides = parse_assignments(args.set)
-    for _, key, _ in SHORTHANDS:
-        text = getattr(args, key)
-        if text is not None:
-            add_setting(overrides, key, text)
+    overrides = overrides_of(args, SHORTHANDS)
     if args.secure_noise:
         add_setting(overrides, "privacy.secure_noise", "true")
     config = RunConfig.load(args.config, overrides)

@@ -1,0 +1,287 @@
+"""Tuning on public text: trials at the private run's size and noise, a file with its origin, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.run_inputs import check_origin
+from fl_sim.experiments.run_plan import plan_run
+from fl_sim.search import tuning
+from fl_sim.search.batch import DONE, FAILED, Ending
+from fl_sim.search.private_run import PrivateRun, PublicText
+from fl_sim.search.tuning import Search, candidates, rungs, tune
+from fl_sim.settings_origin import Origin
+from fl_sim.storage.computation import released_settings
+from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
+from tests import tiny
+
+Capture = pytest.CaptureFixture[str]
+
+STATED = {"rounds": 2, "privacy.noise_multiplier": 4.0, "privacy.q_s": 0.1, "privacy.population": 6000, **tiny.MODEL}
+USER_LEVEL = STATED | {"privacy.strategy": "user_level", "privacy.q_s": 1.0, "privacy.target_unit": "user"}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_corpus(tmp_path_factory.mktemp("public") / "corpus", users=12, each=8)
+
+
+def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
+    return PrivateRun.of(RunConfig.from_mapping(STATED | settings), sentences)
+
+
+# A trial
+
+
+@pytest.mark.parametrize(
+    ("settings", "tried", "sentences"),
+    [
+        ({}, {}, None),
+        ({}, {"privacy.user_cap": 1.0, "privacy.clip_norm": 0.3}, 500.0),
+        ({"privacy.population": 13}, {"privacy.user_cap": 3.0}, 4.0),
+        (USER_LEVEL, {}, None),
+        (USER_LEVEL | {"privacy.population": 12, "privacy.q_u": 0.5}, {}, 24.0),
+    ],
+)
+def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
+    corpus: Path, settings: dict[str, Any], tried: dict[str, Any], sentences: float | None
+) -> None:
+    run = private(sentences, **settings)
+    public = PublicText.open(str(corpus), run)
+    trial = public.trial(run, tried, 30.0, 0, "trial")
+    planned = plan_run(trial, public.corpus.ownership("train"))
+    own, there = planned.plan.mechanism, run.mechanism(tried)
+
+    def signal(mechanism: Any) -> float:
+        return public.crowd.signal(mechanism.q_u, mechanism.q_e, mechanism.q_s, mechanism.user_cap)
+
+    rate = there.q_u * there.q_s * public.crowd.sampled_sentences(there.q_e)
+    expected = signal(there) * (run.population / 12 if sentences is None else sentences / rate)
+    ratio = there.noise_std(there.clip_norm) / expected
+    assert own.noise_std(own.clip_norm) / signal(own) == pytest.approx(ratio, rel=0.1 if expected < 10 else 1e-2)
+    assert (own.clip_norm, own.user_cap, own.q_e) == (there.clip_norm, there.user_cap, there.q_e)
+    assert public.sentences_of(run, trial) <= 30.0
+    assert planned.forecast is not None
+    assert planned.guarantees.after(1)["epsilon_user"] >= planned.forecast.epsilons["epsilon_user"] * 0.5
+
+
+def test_all_settings_spend_the_same_epsilon() -> None:
+    run = private()
+    for settings in ({}, {"privacy.user_cap": 1.0}, {"rounds": 8}):
+        config = run.with_settings(settings)
+        assert config.privacy.target_epsilon == run.target
+    assert run.noise({}) == pytest.approx(4.0, rel=0.01)
+    assert run.noise({"rounds": 8}) > 1.5 * run.noise({})
+
+
+def test_nothing_depends_on_the_private_corpus(corpus: Path, tmp_path: Path) -> None:
+    other = tiny.tiny_corpus(tmp_path / "private", users=20)
+    trials = []
+    for path in (other, tmp_path / "not here"):
+        run = private(**{"corpus.path": str(path)})
+        public = PublicText.open(str(corpus), run)
+        trials.append([public.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=4))])
+    assert trials[0] == trials[1]
+
+
+def test_candidates_follow_the_seed_and_begin_with_what_is_given() -> None:
+    run = private()
+    first, again, other = (list(candidates(run, Search(trials=12, seed=seed))) for seed in (0, 0, 1))
+    assert first == again != other
+    assert first[0] == {}
+    assert len(first) == 12
+    for settings in first[1:]:
+        assert settings["rounds"] in (1, 2, 4)
+        assert 0.25 <= settings["privacy.clip_norm"] <= 2
+        run.with_settings(settings)
+    assert {settings.get("server.optimizer") for settings in first} == {None, "sgd"}
+
+
+# A search
+
+
+class Trials:
+    """Take the place of runs: score a configuration, and stop when told."""
+
+    def __init__(self) -> None:
+        self.ran: list[RunConfig] = []
+        self.status = DONE
+
+    def __call__(self, configs: Mapping[str, RunConfig], jobs: int) -> Iterator[Ending]:
+        for name, config in configs.items():
+            self.ran.append(config)
+            yield Ending(name, self.status, "SIGTERM" if self.status == INTERRUPTED else "")
+
+    @staticmethod
+    def score(config: RunConfig) -> float:
+        return abs(math.log(config.server.learning_rate / 0.004)) + config.rounds / 100
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
+    fake = Trials()
+    monkeypatch.setattr(tuning, "run_batch", fake)
+    monkeypatch.setattr(tuning, "_score", fake.score)
+    return fake
+
+
+def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_path: Path, trials: Trials) -> None:
+    run = private(**{"corpus.path": "mine", "server.schedule": "linear"})
+    public = PublicText.open(str(corpus), run)
+    search = Search(trials=9, sentences=30)
+    file = tune(run, public, search, tmp_path / "out")
+    assert isinstance(file, Path)
+    config = RunConfig.load(file)
+    origin = config.tuned_on
+    assert origin is not None
+    assert [trial.rung for trial in origin.trials] == [1] * 9 + [2] * 3
+    assert [len(trials.ran), len(origin.trials)] == [12, 12]
+    scores = sorted(Trials.score(run.with_settings(settings)) for settings in candidates(run, search))
+    assert Trials.score(config) == scores[0] == min(trial.score for trial in origin.trials if trial.score is not None)
+    assert (config.privacy.target_epsilon, config.privacy.noise_multiplier) == (run.target, None)
+    assert (config.corpus.path, config.server.schedule, config.privacy.population) == ("mine", "linear", 6000)
+    assert (origin.users, origin.fingerprint, origin.seed) == (6000, public.corpus.fingerprint, 0)
+    assert origin.changed_since(config.model_dump()) == []
+    changed = config.changed({"server.learning_rate": 0.5})
+    assert origin.changed_since(changed.model_dump()) == ["server.learning_rate"]
+    assert "12 trials, seed 0" in origin.in_words(changed.model_dump())
+    assert released_settings(config) == released_settings(config.model_copy(update={"origin": {}}))
+
+
+def test_a_search_that_is_interrupted_says_so_and_writes_nothing(corpus: Path, tmp_path: Path, trials: Trials) -> None:
+    run = private()
+    public = PublicText.open(str(corpus), run)
+    trials.status = INTERRUPTED
+    ended = tune(run, public, Search(trials=3), tmp_path / "out")
+    assert not isinstance(ended, Path)
+    assert (ended.reason, len(trials.ran)) == ("SIGTERM", 1)
+    trials.status = DONE
+    assert isinstance(tune(run, public, Search(trials=3), tmp_path / "out"), Path)
+    with pytest.raises(ResultsError, match="holds another search"):
+        tune(run, public, Search(trials=3, seed=1), tmp_path / "out")
+    trials.status = FAILED
+    with pytest.raises(ConfigError, match="all 3 trials failed"):
+        tune(run, public, Search(trials=3, seed=1), tmp_path / "other")
+
+
+def test_the_rungs() -> None:
+    assert [(rung.trials, rung.sentences) for rung in rungs(1, 90)] == [(1, 90)]
+    assert [(rung.trials, rung.sentences) for rung in rungs(4, 90)] == [(4, 30.0), (2, 90)]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "privacy.population is not given"),
+        (["--users", "60", "--set", "privacy.noise_cohort=90"], "privacy.noise_cohort is 90; allowed: nothing"),
+        (["--users", "60", "--set", "privacy.epsilon_budget=3"], "privacy.epsilon_budget is 3; allowed: nothing"),
+        (["--users", "60", "--set", "privacy.strategy=published", "--set", "privacy.entity_weights=2",
+          "--set", "privacy.extended_weights=2"], "allowed: uedp, user_level or noiseless"),
+        (["--users", "60", "--trials", "0"], "--trials is 0; allowed"),
+        (["--users", "60", "--trial-sentences", "nan"], "--trial-sentences is nan; allowed"),
+        (["--users", "60", "--sentences", "-1"], "--sentences is -1; allowed"),
+        (["--users", "60", "--set", "privacy.entity_bound=unbounded"], "has no finite ε for any user with any entity"),
+        (["--users", "60", "--public", "no/corpus"], "no/corpus"),
+        (["--users", "sixty"], "privacy.population is 'sixty'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(corpus: Path, tmp_path: Path, flags: list[str], words: str, capsys: Capture) -> None:
+    public = [] if "--public" in flags else ["--public", str(corpus)]
+    assert main(["tune", *public, "--out", str(tmp_path / "out"), *flags]) == 2
+    line = capsys.readouterr().err
+    assert words in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_private_corpus_itself_is_refused(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = ["--out", str(tmp_path / "out"), "--users", "60", "--corpus", str(corpus)]
+    assert main(["tune", "--public", str(corpus), *out]) == 2
+    assert "the corpus of the run itself" in capsys.readouterr().err
+
+
+def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
+    sample = tuning.sentence_sample(map(str, corpus.texts("train")))
+    origin = {
+        "made_by": "fl-sim tune", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
+        "sampled_sentences": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
+        "settings": {"rounds": 2},
+    }  # fmt: skip
+    Origin.model_validate(origin)
+    return RunConfig.from_mapping({"corpus": {"path": str(path)}, "privacy": privacy, "origin": origin})
+
+
+def long_sentences(word: str) -> Iterator[Sentence]:
+    for number in range(200):
+        text = f"Number {number} of the many sentences about {word} in this corpus."
+        split = "train" if number < 190 else "validation"
+        yield Sentence(split, f"user {number % 10}", text, (Mention(7, 7 + len(str(number)), "MISC"),))
+
+
+def test_a_run_on_the_text_that_settings_were_tuned_on_is_refused(tmp_path: Path) -> None:
+    paths = {word: tmp_path / word for word in ("boats", "birds", "both")}
+    for word in ("boats", "birds"):
+        write_corpus(long_sentences(word), paths[word], name=word)
+    some = [*list(long_sentences("boats"))[:20], *long_sentences("birds")]
+    write_corpus(sorted(some, key=lambda sentence: (sentence.split, sentence.user)), paths["both"], name="both")
+    public = Corpus.open(paths["boats"])
+    check_origin(tuned_on(public, paths["birds"]), Corpus.open(paths["birds"]))
+    with pytest.raises(ConfigError, match="is public, which is the corpus of this run"):
+        check_origin(tuned_on(public, paths["boats"]), public)
+    with pytest.raises(ConfigError, match=r"\d of the 64 sentences sampled from it are in the training split"):
+        check_origin(tuned_on(public, paths["both"]), Corpus.open(paths["both"]))
+    check_origin(tuned_on(public, paths["boats"], settings_from_corpus=True), public)
+    append_corpus(public, [Sentence("train", "new", "One more.", ())], name="boats", joined_at=2)
+    with pytest.raises(ConfigError, match="which is the corpus of this run"):
+        check_origin(tuned_on(public, paths["boats"]), Corpus.open(paths["boats"]))
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        ({"corpus": "a"}, "origin.fingerprint is missing"),
+        ({"fingerprint": "x"}, "origin.fingerprint is 'x'"),
+        ({"corpu": "a"}, "origin.corpu is 'a'; allowed: origin.made_by"),
+    ],
+)
+def test_a_damaged_origin_is_one_line(origin: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        RunConfig.from_mapping({"origin": origin})
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
+def test_from_public_text_to_a_run_with_its_origin(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    out, mine = tmp_path / "out", tiny.tiny_corpus(tmp_path / "mine", users=9)
+    flags = ["--public", str(corpus), "--users", "600", "--trials", "2", "--trial-sentences", "20", "--out", str(out)]
+    given = [word for key, value in tiny.MODEL.items() for word in ("--set", f"{key}={value}")]
+    given += ["--rounds", "1", "--set", "privacy.q_s=0.5", "--corpus", str(mine), "--set", "privacy.entity_bound=3"]
+    assert main(["tune", *flags, *given]) == 0
+    assert f"Run it: fl-sim run {out / 'tuned.toml'}" in capsys.readouterr().out
+    began = (out / "runs" / "rung1-trial00" / "result.json").stat().st_mtime_ns
+    assert main(["tune", *flags, *given, "--json"]) == 0, "a finished search is not repeated"
+    assert (out / "runs" / "rung1-trial00" / "result.json").stat().st_mtime_ns == began
+    printed = json.loads(capsys.readouterr().out)
+    run = ["run", str(out / "tuned.toml"), "--engine", "inline", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(run) == 0
+    assert "tuned on public text, tiny (3 trials" in " ".join(capsys.readouterr().out.split())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["origin"]["trials"] == printed["trials"]
+    assert main([*run[:-1], str(tmp_path / "again"), "--corpus", str(corpus)]) == 2
+    assert "which is the corpus of this run" in capsys.readouterr().err
