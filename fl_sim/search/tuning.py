@@ -73,6 +73,7 @@ class Search:
         sentences: expected sentences a round of the last trials.
         seed: of the settings and the trials.
         jobs: trials at once.
+        round_factors: numbers of rounds that are tried, as multiples of the given one.
 
     Raises:
         ConfigError: a number is out of range.
@@ -82,6 +83,7 @@ class Search:
     sentences: float = 600.0
     seed: int = 0
     jobs: int = 1
+    round_factors: tuple[float, ...] = (0.5, 1.0, 2.0)
 
     def __post_init__(self) -> None:
         allowed = {"trials": (1, MOST_TRIALS), "seed": (0, 2**63 - 1), "jobs": (1, 1024)}
@@ -140,15 +142,15 @@ def tune(
 def candidates(run: PrivateRun, search: Search) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of all trials: the given ones, and draws around them.
 
-    Clip norm: from a quarter of the given one to twice it. Learning rate: from an eighth to eight times. Rounds: half,
+    Clip norm: from a quarter of the given one to twice it. Learning rate: from a quarter to four times. Rounds: half,
     equal or twice. SGD has a momentum of 0.9 and a learning rate at which noise alone moves the model as Adam would.
     """
     yield {}
     mechanism, given = run.mechanism({}), run.config
     for number in range(1, search.trials):
         rng = streams.generator(search.seed, "tuning", number)
-        drawn: dict[str, Any] = {"rounds": max(1, round(given.rounds * float(rng.choice([0.5, 1.0, 2.0]))))}
-        clip, cap, rate = rng.uniform(-2, 1), float(rng.choice(_CAPS)), rng.uniform(-3, 3)
+        drawn: dict[str, Any] = {"rounds": max(1, round(given.rounds * float(rng.choice(search.round_factors))))}
+        clip, cap, rate = rng.uniform(-2, 1), float(rng.choice(_CAPS)), rng.uniform(-2, 2)
         if run.target is not None:
             drawn["privacy.clip_norm"] = _short(mechanism.clip_norm * 2**clip)
             if "user_cap" not in mechanism.fixed_at_one:
@@ -281,6 +283,7 @@ def _described(run: PrivateRun, public: PublicText, search: Search) -> dict[str,
         "sentences": run.sentences,
         "public": public.corpus.fingerprint,
         "trials": search.trials,
+        "round_factors": list(search.round_factors),
         "trial_sentences": search.sentences,
         "seed": search.seed,
     }
