@@ -34,10 +34,12 @@ from fl_sim.strategies.client_rules import LocalSteps
 _LONG = 3600.0
 """Seconds from which on a run gets a proposal."""
 
+CLIPPING = 1.3
+"""Time of clipped gradients of a batch, as a multiple of its plain gradient."""
+
 _TRIED = 16  # sentences of the measured batch
 _TRIAL_SECONDS = 0.2
-_CLIPPING = 1.3  # time of clipped gradients of a batch, as a multiple of its plain gradient
-_LOCAL = 2.2  # the same of local steps, in which users share no batch
+_LOCAL = 2.2  # the same multiple of local steps, in which users share no batch
 _EVALUATION = 0.35  # the same of losses alone
 _LIBRARIES = 600 * 2**20  # bytes of a process before its model
 _BYTES_OF_PARAMETER = 4
@@ -93,9 +95,9 @@ def forecast(
     sentences = expected_sentences(planned, ownership)
     per_sentence = seconds_per_sentence(model, sample)
     trainable, whole = model.num_parameters, sum(p.numel() for p in model.module.parameters())
-    workers = _workers(config.engine)
+    workers = workers_of(config.engine)
     rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
-    factor = _LOCAL if isinstance(rule, LocalSteps) else _CLIPPING
+    factor = _LOCAL if isinstance(rule, LocalSteps) else CLIPPING
     seconds = sentences * per_sentence * factor / workers + trainable * _SERVER_SECONDS
     seconds += len(sample) * per_sentence * _EVALUATION / config.evaluation.every
     scores = 3 * _BYTES_OF_PARAMETER * _BATCH_TOKENS * model.vocabulary_size
@@ -164,7 +166,7 @@ def _mean_tokens(sample: list[Example]) -> float:
     return sum(map(len, sample)) / len(sample) if sample else 0.0
 
 
-def _workers(engine: EngineConfig) -> int:
+def workers_of(engine: EngineConfig) -> int:
     """Return how many nodes compute at the same time, as far as this machine tells."""
     if engine.name == "inline":
         return 1

@@ -31,7 +31,7 @@ from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.primitives import streams
 
-TUNED_FILE = "tuned.toml"
+TUNED_FILE, DESCRIPTION = "tuned.toml", "tuning.json"
 MOST_TRIALS = 1000
 
 _KEPT = 3  # one in so many trials goes on to the next rung
@@ -121,7 +121,7 @@ def tune(
         ConfigError: all trials of a rung failed; the message has the reason of one.
         ResultsError: ``out`` is the folder of something else.
     """
-    claim_folder(out, "tuning.json", _described(run, public, search), "search")
+    claim_folder(out, DESCRIPTION, _described(run, public, search), "search")
     settings = [dict(tried) for tried in candidates(run, search)]
     ended: list[Tried] = []
     for number, rung in enumerate(rungs(search.trials, search.sentences), start=1):
@@ -143,7 +143,8 @@ def candidates(run: PrivateRun, search: Search) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of all trials: the given ones, and draws around them.
 
     Clip norm: from a quarter of the given one to twice it. Learning rate: from a quarter to four times. Rounds: half,
-    equal or twice. SGD has a momentum of 0.9 and a learning rate at which noise alone moves the model as Adam would.
+    equal or twice. SGD has a momentum of 0.9 and a tenth of Adam's learning rate, divided by the standard deviation of
+    the noise on the average.
     """
     yield {}
     mechanism, given = run.mechanism({}), run.config
@@ -266,13 +267,13 @@ def _chosen(run: PrivateRun, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _server(run: PrivateRun, drawn: Mapping[str, Any], factor: float, *, use_sgd: bool) -> dict[str, Any]:
-    """Return optimizer and learning rate: the given step times ``factor``, or SGD's of equal length under noise."""
+    """Return optimizer and learning rate: the given one times ``factor``, for SGD in units of the noise."""
     server = run.config.server
     if server.optimizer == "sgd" or not use_sgd:
         return {"server.learning_rate": _short(server.learning_rate * factor)}
     mechanism = run.mechanism(drawn)
     noise = mechanism.noise_std(mechanism.clip_norm) / mechanism.denominator
-    rate = server.learning_rate * factor * math.sqrt(1 - _MOMENTUM**2) / noise
+    rate = server.learning_rate * factor * (1 - _MOMENTUM) / noise
     return {"server.optimizer": "sgd", "server.momentum": _MOMENTUM, "server.learning_rate": _short(rate)}
 
 

@@ -47,6 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a TOML file; default: `uedp` on the bundled corpus",
     )
     add_shorthands(parser, SHORTHANDS)
+    parser.add_argument(
+        "--auto",
+        action="store_true",
+        help="choose rates, noise, clip norm, rounds and server optimizer from what ships, for ε 8 or --target-epsilon "
+        "(docs/tuning.md)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="time that --auto has for search and training (default 5)"
+    )
     parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
@@ -98,12 +107,38 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.clients.libraries import load_libraries
 
     _check_inputs(config)
+    _check_auto(args, overrides)
     load_libraries()
 
     from fl_sim.api import runs
     from fl_sim.cli.console import follow
 
+    if args.auto:
+        from fl_sim.cli.automatic_settings import chosen
+
+        chosen_config = chosen(config, args.minutes, quiet=args.quiet)
+        if isinstance(chosen_config, int):
+            return chosen_config
+        config = chosen_config
     return follow(lambda bar: runs.run(config, observers=bar), as_json=args.json, quiet=args.quiet)
+
+
+def _check_auto(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
+    """Refuse settings that ``--auto`` chooses, and a time without it."""
+    from fl_sim.config import ConfigError
+
+    if not args.auto:
+        if args.minutes is not None:
+            raise ConfigError(f"--minutes is {args.minutes:g}; allowed: with --auto only")
+        return
+    if args.config is not None:
+        raise ConfigError(f"CONFIG is {args.config} with --auto; allowed: flags and --set, because it chooses the rest")
+
+    from fl_sim.search.automatic import CHOSEN
+
+    for key in overrides:
+        if key in CHOSEN:
+            raise ConfigError(f"{key} is given with --auto, which chooses it; allowed: one of them")
 
 
 def _check_inputs(config: RunConfig) -> None:

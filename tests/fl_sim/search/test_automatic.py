@@ -1,0 +1,155 @@
+"""Settings without looking: what ``--auto`` chooses depends on public text, stated numbers and N alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.experiments.enforced_bounds import EnforcedBounds
+from fl_sim.search import automatic, tuning
+from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
+from fl_sim.search.batch import DONE, Ending
+from fl_sim.search.planner import Goal, Proposal, Settings
+from fl_sim.search.tuning import as_toml
+from fl_sim.storage import environment
+from fl_sim.storage.run_folder import INTERRUPTED
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from tests import tiny
+
+Capture = pytest.CaptureFixture[str]
+Goals = list[Goal]
+
+
+@pytest.fixture
+def goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Goals:
+    """Plan, measure and search without doing it, on a tiny public text; return what was to be planned."""
+    public, asked = tiny.tiny_corpus(tmp_path / "public", users=10, each=8), Goals()
+
+    def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal) -> Proposal:
+        asked.append(goal)
+        event = RoundEvent("uedp", 2.0, q_u=1.0, q_e=1.0, q_s=min(1.0, goal.sentences_per_round / 80), user_cap=2.0)
+        return Proposal(Settings(event, goal.rounds, 1.0, 1.0), (), None, ())
+
+    monkeypatch.setattr(automatic, "propose", propose)
+    monkeypatch.setattr(automatic, "public_text", lambda corpus: str(public))
+    monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.01)
+    monkeypatch.setattr(tuning, "run_batch", lambda configs, jobs: (Ending(name, DONE) for name in configs))
+    monkeypatch.setattr(tuning, "_score", lambda config: abs(config.server.learning_rate - 0.003))
+    return asked
+
+
+def chosen(corpus: Path, trials: Path, **stated: Any) -> RunConfig:
+    settings = {"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL, **stated}
+    automatically = choose_settings(RunConfig.from_mapping(settings), 1.0, trials)
+    assert isinstance(automatically, Automatic)
+    assert all("\n" not in note for note in automatically.notes)
+    return automatically.config
+
+
+def test_nothing_but_the_number_of_users_is_read_off_the_corpus(goals: Goals, tmp_path: Path) -> None:
+    few, many = (tiny.tiny_corpus(tmp_path / str(each), users=20, each=each) for each in (2, 9))
+    first, second = (chosen(path, tmp_path / f"trials{path.name}") for path in (few, many))
+    assert first.model_copy(update={"corpus": second.corpus}) == second
+    assert goals[0] == goals[1]
+    assert goals[0].sentences_per_round == 2000 / 20 * 10 / 20, "two thirds of a minute, at 0.01 s, on half the users"
+    assert (first.privacy.population, first.privacy.target_epsilon, first.rounds) == (20, 8.0, 20)
+    assert first.privacy.user_cap is not None
+    assert first.tuned_on is not None
+    assert first.tuned_on.users == 20
+    more = chosen(few, tmp_path / "more", **{"privacy.population": 40, "privacy.target_epsilon": 2.0})
+    assert (goals[2].target_epsilon, goals[2].sentences_per_round) == (2.0, goals[0].sentences_per_round / 2)
+    assert more.privacy.population == 40
+
+
+def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
+    goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, finishing = tiny.tiny_corpus(tmp_path / "corpus", users=20), tuning.run_batch
+    config = RunConfig.from_mapping({"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL})
+    monkeypatch.setattr(tuning, "run_batch", lambda configs, jobs: iter([Ending(min(configs), INTERRUPTED, "SIGINT")]))
+    ended = choose_settings(config, 1.0, tmp_path / "trials")
+    assert isinstance(ended, tuning.Tried)
+    assert ended.interrupted
+    monkeypatch.setattr(tuning, "run_batch", finishing)
+    monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.001)
+    assert isinstance(choose_settings(config, 1.0, tmp_path / "trials"), Automatic)
+    assert len(goals) == 1
+
+
+def test_a_shipped_file_serves_runs_like_that_it_was_tuned_for(
+    goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
+    file = tmp_path / "tuned" / "like.toml"
+    searched = chosen(corpus, tmp_path / "trials")
+    file.parent.mkdir()
+    file.write_text(as_toml(searched.model_dump(mode="json", exclude_unset=True, exclude_none=True)), encoding="utf-8")
+    monkeypatch.setattr(automatic, "_TUNED", file.parent)
+    monkeypatch.setattr(automatic, "tune", lambda *_: pytest.fail("there is a file"))
+
+    def serves(**stated: Any) -> bool:
+        other = searched.changed({key.replace("__", "."): value for key, value in stated.items()})
+        return tuned_file(other, "tiny") is not None
+
+    assert serves()
+    assert serves(privacy__population=39, privacy__target_epsilon=4.0)
+    assert not serves(privacy__population=41)
+    assert not serves(privacy__target_epsilon=3.9)
+    assert not serves(privacy__delta=1e-6)
+    assert not serves(privacy__target_unit="user")
+    assert not serves(model__hidden=32)
+    assert tuned_file(searched, "bundled") is None
+    monkeypatch.setattr(automatic, "tuned_file", lambda config, public: searched)
+    again = chosen(corpus, tmp_path / "none")
+    assert (again.privacy.clip_norm, again.server, again.origin) == (
+        *(searched.privacy.clip_norm, searched.server),
+        searched.origin,
+    )
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(environment, "version", lambda name: "another")
+    assert not serves()
+
+
+@pytest.mark.parametrize(("value", "grid"), [(1.0, 1.0), (4.99, 2.0), (730.0, 500.0), (0.06, 0.05), (1e6, 1e6)])
+def test_the_grid(value: float, grid: float) -> None:
+    assert round_down_to_grid(value) == pytest.approx(grid)
+
+
+def test_settings_never_come_from_the_runs_own_corpus() -> None:
+    assert all(public_text(corpus) != corpus for corpus in ("bundled", "irc", "mine"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--auto", "--q-s", "0.1"], "privacy.q_s is given with --auto, which chooses it"),
+        (["--auto", "--rounds", "3"], "rounds is given with --auto"),
+        (["--auto", "conf/main.toml"], "with --auto; allowed: flags and --set"),
+        (["--minutes", "3"], "--minutes is 3; allowed: with --auto only"),
+        (["--auto", "--minutes", "-1"], "--minutes is -1; allowed"),
+        (["--auto", "--set", "privacy.mention_graph=private"], "privacy.population is not given"),
+        (["--auto", "--set", "privacy.settings_from_corpus=true"], "privacy.settings_from_corpus is true with --auto"),
+        (["--auto", "--set", "task=classification"], "because no text with classes ships"),
+        (["--auto", "--corpus", "no/corpus"], "no/corpus"),
+    ],
+)
+def test_bad_input_is_one_line(flags: list[str], words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert main(["run", *flags]) == 2
+    line = capsys.readouterr().err
+    assert words in line
+    assert line.count("\n") == 1
+
+
+def test_a_target_needs_a_bound(goals: Goals, tmp_path: Path) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "corpus")
+    ask: Callable[..., RunConfig] = chosen
+    with pytest.raises(ConfigError, match="no bound on entities is set"):
+        ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded"})
+    ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded", "privacy.target_unit": "user"})
