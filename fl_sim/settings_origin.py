@@ -88,10 +88,8 @@ class Origin(BaseModel):
 
     def in_words(self, config: Mapping[str, Any]) -> str:
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
-        words = (
-            f"tuned on public text, {self.corpus} ({len(self.trials)} trials, seed {self.seed}, {self.made_by}), for "
-            f"{self.users:,} users"
-        )
+        trials = f"{len(self.trials)} trial{'' if len(self.trials) == 1 else 's'}"
+        words = f"tuned on public text, {self.corpus} ({trials}, seed {self.seed}, {self.made_by}), for {self.users:,} users"
         changed = self.changed_since(config)
         return f"{words}; changed since: {', '.join(changed)}" if changed else words
 

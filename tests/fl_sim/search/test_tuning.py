@@ -91,7 +91,7 @@ def test_nothing_depends_on_the_private_corpus(corpus: Path, tmp_path: Path) -> 
     for path in (other, tmp_path / "not here"):
         run = private(**{"corpus.path": str(path)})
         public = PublicText.open(str(corpus), run)
-        trials.append([public.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=4))])
+        trials.append([public.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=3))])
     assert trials[0] == trials[1]
 
 
@@ -139,14 +139,14 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
 def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_path: Path, trials: Trials) -> None:
     run = private(**{"corpus.path": "mine", "server.schedule": "linear"})
     public = PublicText.open(str(corpus), run)
-    search = Search(trials=9, sentences=30)
+    search = Search(trials=5, sentences=30)
     file = tune(run, public, search, tmp_path / "out")
     assert isinstance(file, Path)
     config = RunConfig.load(file)
     origin = config.tuned_on
     assert origin is not None
-    assert [trial.rung for trial in origin.trials] == [1] * 9 + [2] * 3
-    assert [len(trials.ran), len(origin.trials)] == [12, 12]
+    assert [trial.rung for trial in origin.trials] == [1] * 5 + [2] * 2
+    assert [len(trials.ran), len(origin.trials)] == [7, 7]
     scores = sorted(Trials.score(run.with_settings(settings)) for settings in candidates(run, search))
     assert Trials.score(config) == scores[0] == min(trial.score for trial in origin.trials if trial.score is not None)
     assert (config.privacy.target_epsilon, config.privacy.noise_multiplier) == (run.target, None)
@@ -155,7 +155,7 @@ def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_p
     assert origin.changed_since(config.model_dump()) == []
     changed = config.changed({"server.learning_rate": 0.5})
     assert origin.changed_since(changed.model_dump()) == ["server.learning_rate"]
-    assert "12 trials, seed 0" in origin.in_words(changed.model_dump())
+    assert "7 trials, seed 0" in origin.in_words(changed.model_dump())
     assert released_settings(config) == released_settings(config.model_copy(update={"origin": {}}))
 
 
@@ -269,7 +269,7 @@ def test_a_damaged_origin_is_one_line(origin: dict[str, Any], words: str) -> Non
 @pytest.mark.usefixtures("no_plots")
 def test_from_public_text_to_a_run_with_its_origin(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     out, mine = tmp_path / "out", tiny.tiny_corpus(tmp_path / "mine", users=9)
-    flags = ["--public", str(corpus), "--users", "600", "--trials", "2", "--trial-sentences", "20", "--out", str(out)]
+    flags = ["--public", str(corpus), "--users", "600", "--trials", "1", "--trial-sentences", "20", "--out", str(out)]
     given = [word for key, value in tiny.MODEL.items() for word in ("--set", f"{key}={value}")]
     given += ["--rounds", "1", "--set", "privacy.q_s=0.5", "--corpus", str(mine), "--set", "privacy.entity_bound=3"]
     assert main(["tune", *flags, *given]) == 0
@@ -280,7 +280,7 @@ def test_from_public_text_to_a_run_with_its_origin(corpus: Path, tmp_path: Path,
     printed = json.loads(capsys.readouterr().out)
     run = ["run", str(out / "tuned.toml"), "--engine", "inline", "--quiet", "--out", str(tmp_path / "run")]
     assert main(run) == 0
-    assert "tuned on public text, tiny (3 trials" in " ".join(capsys.readouterr().out.split())
+    assert "tuned on public text, tiny (1 trial," in " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["origin"]["trials"] == printed["trials"]
     assert main([*run[:-1], str(tmp_path / "again"), "--corpus", str(corpus)]) == 2
