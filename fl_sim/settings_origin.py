@@ -88,8 +88,9 @@ class Origin(BaseModel):
 
     def in_words(self, config: Mapping[str, Any]) -> str:
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
-        trials = f"{len(self.trials)} trial{'' if len(self.trials) == 1 else 's'}"
-        words = f"tuned on public text, {self.corpus} ({trials}, seed {self.seed}, {self.made_by}), for {self.users:,} users"
+        count = len(self.trials)
+        trials = f"{count} trial{'' if count == 1 else 's'}, seed {self.seed}"
+        words = f"tuned on public text, {self.corpus} ({trials}, {self.made_by}), for {self.users:,} users"
         changed = self.changed_since(config)
         return f"{words}; changed since: {', '.join(changed)}" if changed else words
 

@@ -208,7 +208,7 @@ class RunFolder:
         """Return the run's setting ``name``, from the result or else the config; None if both lack it.
 
         The result comes first, because a setting may be calibrated (``noise_multiplier`` by a target ε). Of several
-        keys of that name in one file, the one nearest to the root counts.
+        keys of that name in one file, the one nearest to the root counts, but none of another run that is named.
         """
         for tree in (self.result or {}, self.config):
             value = _nearest(tree, name)
@@ -407,6 +407,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+_OF_OTHERS = ("forecast", "origin")
+"""What a run records of others: the training that it forecasts, and the search that its settings come from."""
+
+
 def _nearest(tree: Mapping[str, Any], name: str) -> Any:
     """Return the value of the shallowest key ``name`` that is not None, in nested mappings."""
     level: list[Mapping[str, Any]] = [tree]
@@ -414,7 +418,12 @@ def _nearest(tree: Mapping[str, Any], name: str) -> Any:
         for section in level:
             if section.get(name) is not None:
                 return section[name]
-        level = [value for section in level for value in section.values() if isinstance(value, Mapping)]
+        level = [
+            value
+            for section in level
+            for key, value in section.items()
+            if isinstance(value, Mapping) and key not in _OF_OTHERS
+        ]
     return None
 
 
