@@ -425,9 +425,8 @@ class RunConfig(_Section):
     )
     origin: dict[str, Any] = Field(
         {},
-        description="the public text that settings were tuned on, for the record: no release depends on it, but a run "
-        "on that text is refused (docs/tuning.md)",
-        json_schema_extra={"allowed": "the table that `fl-sim tune` writes"},
+        description="the public text that settings were tuned on, as `fl-sim tune` writes it, for the record: no "
+        "release depends on it, but a run on that text is refused (docs/tuning.md)",
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()

@@ -100,12 +100,14 @@ class Tried:
 
     Attributes:
         name: of its folder.
+        number: of its settings, from 0.
         trial: its settings and score.
         reason: of a failure; the name of the signal that interrupted it.
         interrupted: whether it was interrupted, so that the search ends.
     """
 
     name: str
+    number: int
     trial: Trial
     reason: str = ""
     interrupted: bool = False
@@ -122,19 +124,22 @@ def tune(
         ResultsError: ``out`` is the folder of something else.
     """
     claim_folder(out, DESCRIPTION, _described(run, public, search), "search")
-    settings = [dict(tried) for tried in candidates(run, search)]
+    settings = {number: dict(tried) for number, tried in enumerate(candidates(run, search))}
     ended: list[Tried] = []
-    for number, rung in enumerate(rungs(search.trials, search.sentences), start=1):
-        last = list(_run_rung(run, public, search, out, number, rung, settings[: rung.trials], observe))
+    best = 0
+    for level, rung in enumerate(rungs(search.trials, search.sentences), start=1):
+        last = list(_run_rung(run, public, search, out, level, rung, settings, observe))
         if last[-1].interrupted:
             return last[-1]
-        ended += last
-        ranked = sorted((t for t in last if t.trial.score is not None), key=lambda tried: tried.trial.score or 0.0)
-        if not ranked:
+        ended += sorted(last, key=lambda tried: tried.number)  # they end in any order
+        scores = {tried.number: tried.trial.score for tried in last if tried.trial.score is not None}
+        if not scores:
             raise ConfigError(f"all {len(last)} trials failed: {last[0].reason or 'their models diverged'}")
-        settings = [tried.trial.settings for tried in ranked]
+        ranked = sorted(scores, key=lambda number: (scores[number], number))
+        best, kept = ranked[0], ranked[: math.ceil(len(settings) / _KEPT)]
+        settings = {number: settings[number] for number in sorted(kept)}
     file = out / TUNED_FILE
-    tuned = tuned_settings(run, public, search, settings[0], [tried.trial for tried in ended])
+    tuned = tuned_settings(run, public, search, settings[best], [tried.trial for tried in ended])
     replace_file(file, as_toml(tuned).encode())
     return file
 
@@ -219,24 +224,23 @@ def _run_rung(
     public: PublicText,
     search: Search,
     out: Path,
-    number: int,
+    level: int,
     rung: Rung,
-    settings: Sequence[dict[str, Any]],
+    settings: Mapping[int, dict[str, Any]],
     observe: Callable[[Tried], None],
 ) -> Iterator[Tried]:
     """Run the trials of a rung and yield them, in the order in which they end."""
-    names = [f"rung{number}-trial{position:02d}" for position in range(len(settings))]
-    folders = [str(out / "runs" / name) for name in names]
+    numbers = {f"rung{level}-trial{number:02d}": number for number in settings}
     configs = {
-        name: public.trial(run, tried, rung.sentences, search.seed, folder)
-        for name, tried, folder in zip(names, settings, folders, strict=True)
+        name: public.trial(run, settings[number], rung.sentences, search.seed, str(out / "runs" / name))
+        for name, number in numbers.items()
     }
     for ending in run_batch(configs, search.jobs):
-        config, tried = configs[ending.name], settings[names.index(ending.name)]
+        config, number = configs[ending.name], numbers[ending.name]
         score = _score(config) if ending.status == DONE else None
         expected = _short(public.sentences_of(run, config))
-        trial = Trial(rung=number, sentences=expected, score=score, settings=_chosen(run, tried))
-        ended = Tried(ending.name, trial, ending.reason, ending.status == INTERRUPTED)
+        trial = Trial(rung=level, sentences=expected, score=score, settings=_chosen(run, settings[number]))
+        ended = Tried(ending.name, number, trial, ending.reason, ending.status == INTERRUPTED)
         observe(ended)
         yield ended
         if ended.interrupted:

@@ -20,7 +20,7 @@ from fl_sim.experiments.run_plan import plan_run
 from fl_sim.search import tuning
 from fl_sim.search.batch import DONE, FAILED, Ending
 from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.tuning import Search, candidates, rungs, tune
+from fl_sim.search.tuning import Search, Tried, candidates, rungs, tune
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.computation import released_settings
 from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
@@ -140,8 +140,15 @@ def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_p
     run = private(**{"corpus.path": "mine", "server.schedule": "linear"})
     public = PublicText.open(str(corpus), run)
     search = Search(trials=5, sentences=30)
-    file = tune(run, public, search, tmp_path / "out")
+    ended: list[Tried] = []
+    file = tune(run, public, search, tmp_path / "out", ended.append)
     assert isinstance(file, Path)
+    first = {tried.number: tried.trial.settings for tried in ended[:5]}
+    assert all(first[tried.number] == tried.trial.settings for tried in ended)
+    assert [tried.name for tried in ended] == [
+        *(f"rung1-trial0{number}" for number in range(5)),
+        *(f"rung2-trial0{tried.number}" for tried in ended[5:]),
+    ]
     config = RunConfig.load(file)
     origin = config.tuned_on
     assert origin is not None
