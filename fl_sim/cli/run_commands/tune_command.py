@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no trials")
     parser.add_argument("--json", action="store_true", help="print the origin of the settings as one JSON object")
     private = parser.add_argument_group("the private run, in public numbers")
-    private.add_argument("-c", "--config", metavar="FILE", help="its configuration; default: `uedp` on the bundled corpus")
+    private.add_argument(
+        "-c", "--config", metavar="FILE", help="its configuration; default: `uedp` on the bundled corpus"
+    )
     private.add_argument("--users", metavar="N", help="its number of users, as privacy.population")
     private.add_argument(
         "--sentences",

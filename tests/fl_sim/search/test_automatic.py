@@ -130,7 +130,7 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
     [
         (["--auto", "--q-s", "0.1"], "privacy.q_s is given with --auto, which chooses it"),
         (["--auto", "--rounds", "3"], "rounds is given with --auto"),
-        (["--auto", "conf/main.toml"], "with --auto; allowed: flags and --set"),
+        (["--auto", "conf/irc.toml"], "with --auto; allowed: flags and --set"),
         (["--minutes", "3"], "--minutes is 3; allowed: with --auto only"),
         (["--auto", "--minutes", "-1"], "--minutes is -1; allowed"),
         (["--auto", "--set", "privacy.mention_graph=private"], "privacy.population is not given"),
