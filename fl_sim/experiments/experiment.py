@@ -42,7 +42,7 @@ from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.forecast import forecast
 from fl_sim.experiments.gradient_cost import GradientCost
-from fl_sim.experiments.held_out_users.user_utility import summarise
+from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
@@ -436,6 +436,7 @@ class Experiment:
             return None
         measured = self._measured or evaluate.measure(self._model, self._held_out)
         split = held_out_split(self.config, self.corpus)
+        self.folder.write_held_out_users(sums_by_user(self.corpus.ownership(split), self._held_out.ids, measured))
         return summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
 
     def _why_stopped(self, rounds: int) -> str:

@@ -9,6 +9,7 @@
     metrics.parquet    the same rows as metrics.jsonl, written at the end
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
+    held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.held_out_users)
     personal.json      figures of models trained on one user's text (fl_sim.experiments.held_out_users)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage)
@@ -77,6 +78,8 @@ RESULT_FORMAT = 1
 
 MODEL_FOLDER = "model"
 """Folder of the model in a run folder."""
+
+_HELD_OUT_USERS = "held_out_users.json"
 
 INTERRUPTED, DIVERGED = "interrupted", "diverged"
 """Values of ``stopped`` in result.json: the run can be resumed; its model is not finite and it cannot go on."""
@@ -181,6 +184,17 @@ class RunFolder:
         """Write what ``fl-sim utility --personal`` measured, for the owner alone."""
         with owner_only():
             _write_json(self.personal_file, measured)
+
+    @property
+    def held_out_users(self) -> dict[str, list[float]] | None:
+        """Return the sums of the last evaluation by held-out user; None of an unfinished or older run."""
+        path = self.path / _HELD_OUT_USERS
+        return _read_json(path) if path.exists() else None
+
+    def write_held_out_users(self, sums: Mapping[str, Any]) -> None:
+        """Write the sums of the last evaluation by held-out user, for the owner alone."""
+        with owner_only():
+            _write_json(self.path / _HELD_OUT_USERS, sums)
 
     @property
     def model_dir(self) -> Path:

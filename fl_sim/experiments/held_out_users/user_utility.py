@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut, NextWord, TextSizes
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.evaluation import HeldOutSentences
 from fl_sim.experiments.held_out_users.bootstrap import METHOD, RESAMPLES, intervals
 from fl_sim.experiments.held_out_users.entity_tokens import Span, covered_bytes, is_entity_token, token_spans
@@ -107,6 +108,23 @@ def summarise(
             name: people.figures(kind, _EVERYBODY) | {"share": share} for name, (kind, share) in parts.items()
         },
     }
+
+
+def sums_by_user(ownership: Ownership, ids: NDArray[np.int64], measured: HeldOut) -> dict[str, list[float]]:
+    """Return the sums of an evaluation by held-out user, so that runs on the same users compare user by user.
+
+    Args:
+        ownership: of the held-out split.
+        ids: of the n sentences, int64 (n,).
+        measured: the model's losses and errors on them.
+
+    Returns:
+        Lists of one entry a user, in the order of the users' numbers and without these: ``predictions``, the number of
+        prediction targets; ``nats``, their total cross-entropy; ``wrong``, how many are not predicted.
+    """
+    _, of_sentence = np.unique(ownership.user_of_sentence[ids], return_inverse=True)
+    columns = {"predictions": measured.predictions, "nats": measured.nats, "wrong": measured.wrong}
+    return {name: np.bincount(of_sentence, weights=values).tolist() for name, values in columns.items()}
 
 
 class _Users:

@@ -17,14 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.deidentify import deidentify, sentences_of
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
-from fl_sim.research.uedp_paper.figures import CorpusSource
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
+from fl_sim.research.uedp_paper.held_out_draw import redraw
 
 _TRAIN = "train"
 
@@ -49,7 +51,12 @@ class CorpusStore:
     _opened: dict[str, str] = field(default_factory=dict)
 
     def prepared(
-        self, name: str, source: CorpusSource, entities: str | None = None, deidentified: str | None = None
+        self,
+        name: str,
+        source: CorpusSource,
+        entities: str | None = None,
+        deidentified: str | None = None,
+        seed: int | None = None,
     ) -> str:
         """Return the path of a corpus for a run's ``corpus.path``; prepare the corpus if it is missing.
 
@@ -58,6 +65,7 @@ class CorpusStore:
             source: raw corpus and flags.
             entities: the sensitive kinds, instead of those of the source's flags.
             deidentified: the mode in which entities are removed from the training split; None keeps them.
+            seed: of the run; the source says whether it draws other held-out users. None for the corpus's own split.
 
         Raises:
             MissingCorpusError: the corpus cannot be prepared on this machine.
@@ -66,13 +74,17 @@ class CorpusStore:
         if entities is not None:
             source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
         key = f"{name}-{_digest(source)}"
-        full_key = key if deidentified is None else f"{key}-trains-{deidentified}"
+        drawn = source.held_out is not None and seed in source.held_out.seeds
+        drawn_key = f"{key}-draw{seed}-{_digest_of(source.held_out)}" if drawn else key
+        full_key = drawn_key if deidentified is None else f"{drawn_key}-trains-{deidentified}"
         if full_key not in self._opened:
             try:
-                path = BUNDLED if source.kind == BUNDLED else str(self._prepare(key, source))
-                self._opened[full_key] = (
-                    path if deidentified is None else str(self._deidentified_copy(path, full_key, deidentified))
-                )
+                path = source.kind if source.ships else str(self._prepare(key, source))
+                if drawn:
+                    path = str(self._redrawn(path, drawn_key, source, seed))
+                if deidentified is not None:
+                    path = str(self._deidentified_copy(path, full_key, deidentified))
+                self._opened[full_key] = path
             except (CorpusError, FileNotFoundError) as error:
                 raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
         return self._opened[full_key]
@@ -95,6 +107,17 @@ class CorpusStore:
             out.parent.mkdir(parents=True, exist_ok=True)
         marking = marking_of(arguments, raw.has_gold)
         return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
+
+    def _redrawn(self, path: str, key: str, source: CorpusSource, seed: int | None) -> Path:
+        """Return the folder of the corpus with the held-out users that a seed draws."""
+        corpus = Corpus.open(path)
+        out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
+        if not out.exists():
+            self.say(f"drawing held-out users of {Path(path).name}, seed {seed}")
+            out.parent.mkdir(parents=True, exist_ok=True)
+            draw = cast(HeldOutDraw, source.held_out)
+            redraw(corpus, out, draw.splits, draw.users, cast(int, seed))
+        return Corpus.open(out).path
 
     def _deidentified_copy(self, path: str, key: str, mode: str) -> Path:
         """Return the folder of the corpus with a de-identified training split.
@@ -130,7 +153,12 @@ def _write_mixed(training: Corpus, held_out: Corpus, out: Path) -> None:
 
 
 def _digest(source: CorpusSource) -> str:
-    return hashlib.sha256(json.dumps(source.model_dump(), sort_keys=True).encode()).hexdigest()[:8]
+    return _digest_of(source, exclude={"held_out"})
+
+
+def _digest_of(model: StrictModel | None, exclude: set[str] | None = None) -> str:
+    values = None if model is None else model.model_dump(exclude=exclude)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class _Flags(argparse.ArgumentParser):

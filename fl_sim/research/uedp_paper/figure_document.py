@@ -15,7 +15,9 @@ from pathlib import Path
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting import plots
-from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, draw, show_spread, show_utility
+from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
+from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_sentences, budget_tables
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
     CurveRecord,
     EpsilonCurveRecord,
@@ -68,7 +70,7 @@ def write_document(folder: Path) -> list[Path]:
     records = ordered(read_records(folder))
     files = []
     for record in records:
-        picture = draw(record)
+        picture = picture_of(record)
         if picture is not None:
             files.append(plots.save(picture, folder / picture_name(record), _DPI))
     replace_file(folder / README, document(records).encode())
@@ -142,6 +144,8 @@ def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
         ),
     ]
     lines = [f"### {panel.title}", "", " ".join(facts), ""]
+    if record.x == "joint":
+        return [*lines, *_budget_lines(record, panel)]
     names = ["", *([record.x_words] if record.x == "value" else []), METRIC_WORDS[record.metric]]
     names += ["gap closed"] if record.baseline else []
     names += [f"ε claimed, δ = {format_delta(record.delta)}", "ε user", "ε + entity p95", "robust", "ε + entity max"]
@@ -155,6 +159,27 @@ def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
         *(f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()),
     ]
     return [*_strip_blank_tail(lines), ""]
+
+
+def _budget_lines(record: TrainingRecord, panel: PanelRecord) -> list[str]:
+    """Return the tables of a comparison at equal ε, and how to read them."""
+    lines = []
+    for heading, names, rows in budget_tables(record, panel):
+        lines += [f"**{heading}**", "", *_markdown(names, rows), ""]
+    lines += [sentence + "  " for sentence in budget_sentences(record, panel)]
+    lines += [f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()]
+    return [*_strip_blank_tail(lines), "", *_tuning_lines(record)]
+
+
+def _tuning_lines(record: TrainingRecord) -> list[str]:
+    """Return how the settings were chosen, with every trial's result."""
+    tuning = record.config.get("tuning")
+    if not tuning:
+        return []
+    trials = tuning["trials"].items()
+    lines = [f"Settings: {tuning['words']} Again: `{tuning['command']}`.", ""]
+    lines += _markdown(["trial", METRIC_WORDS[record.metric]], [[n, show_utility(record.metric, v)] for n, v in trials])
+    return [*lines, ""] if trials else lines
 
 
 def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:

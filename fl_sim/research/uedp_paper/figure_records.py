@@ -43,6 +43,10 @@ class Epsilons(StrictModel):
         user_entity_p95: the same at the 95th percentile.
         user_entity_max: the same at the largest bound.
         robust_p95: the same as ``user_entity_p95`` without relying on detection.
+        any_entity: proven for any user with any entity within enforced bounds; None if no bound is enforced, or there
+            is no entity.
+        missed_entity: of a run on de-identified text: for an entity that the tagger missed, in the sentences of at most
+            the configured number of users, which nothing enforces.
     """
 
     claimed: float | None
@@ -51,6 +55,38 @@ class Epsilons(StrictModel):
     user_entity_p95: float | None
     user_entity_max: float | None
     robust_p95: float | None
+    any_entity: float | None = None
+    missed_entity: float | None = None
+
+
+class Estimate(StrictModel):
+    """A figure with its standard error and 95 % interval, by bootstrap over held-out users and seeds."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+
+
+class Comparison(StrictModel):
+    """A point of a comparison at equal ε.
+
+    Attributes:
+        utility: the mean over the seeds.
+        difference: from the reference at the same joint ε, paired by user; None for the reference and for curves
+            without a budget.
+        nats: cross-entropy of the model on each held-out user, a list per seed, in the order of the panel's users.
+        wrong: for each held-out user the predictions that are wrong, likewise.
+        accuracy: share of right predictions, the mean over the seeds; that of the next token, or of the class.
+        initial_accuracy: of the starting model.
+    """
+
+    utility: Estimate
+    difference: Estimate | None
+    nats: tuple[tuple[float, ...], ...]
+    wrong: tuple[tuple[int, ...], ...]
+    accuracy: float
+    initial_accuracy: float
 
 
 class Spread(StrictModel):
@@ -84,6 +120,7 @@ class PointRecord(StrictModel):
         epsilon: claimed and proven.
         trace: round by round, of a curve without points.
         seconds: of all its runs together.
+        comparison: with x = "joint".
     """
 
     x: float | None
@@ -95,12 +132,15 @@ class PointRecord(StrictModel):
     epsilon: Epsilons
     trace: Trace | None
     seconds: float
+    comparison: Comparison | None = None
 
 
 class CurveRecord(StrictModel):
     name: Name
     label: str
     strategy: str
+    budget: Literal["joint", "user"] | None = None
+    deidentified: bool = False
     points: tuple[PointRecord, ...] = Field(min_length=1)
 
 
@@ -131,6 +171,7 @@ class PanelRecord(StrictModel):
         references: utility without a model, by description.
         targets: horizontal lines.
         failed: reason of each failed run.
+        predictions: with x = "joint": the prediction targets of each held-out user, a list per seed, without names.
     """
 
     name: Name
@@ -140,6 +181,7 @@ class PanelRecord(StrictModel):
     references: dict[str, float]
     targets: tuple[TargetRecord, ...]
     failed: dict[str, str]
+    predictions: tuple[tuple[int, ...], ...] = ()
 
 
 class _Record(StrictModel):
@@ -169,8 +211,10 @@ class _Record(StrictModel):
 class TrainingRecord(_Record):
     kind: Literal["training"] = "training"
     seeds: tuple[int, ...]
-    x: Literal["epsilon", "rounds", "value", "curve"]
+    x: Literal["epsilon", "rounds", "value", "curve", "joint"]
     x_words: str
+    joint: tuple[float, ...] = ()
+    reference: str | None = None
     metric: str
     delta: float
     baseline: str | None

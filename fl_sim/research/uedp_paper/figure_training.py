@@ -4,7 +4,7 @@
 >>> figure = load_figure(find_figures()["fig2"])
 >>> check_settings(figure)  # raises no ConfigError
 >>> curves = curves_of(figure, figure.panels[0])
->>> len(points_of(curves[0]))
+>>> len(points_of(figure, curves[0]))
 1
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.reporting.report import strategy_of
+from fl_sim.research.uedp_paper.equal_budgets.budget_points import budget_points, user_epsilons
+from fl_sim.research.uedp_paper.equal_budgets.comparisons import Predictions, add_comparisons
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
@@ -107,10 +110,11 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
             continue
         source = figure.corpora[panel.corpus]
         try:
-            corpora[panel.name] = store.prepared(panel.corpus, source)
+            corpora[panel.name] = store.prepared(panel.corpus, source, seed=figure.seeds[0])
             paths = {
-                curve.name: store.prepared(panel.corpus, source, curve.entities, curve.deidentified)
+                (curve.name, seed): store.prepared(panel.corpus, source, curve.entities, curve.deidentified, seed)
                 for curve in curves_of(figure, panel)
+                for seed in figure.seeds
             }
         except MissingCorpusError as error:
             skipped[panel.name] = str(error)
@@ -123,7 +127,7 @@ def check_settings(figure: TrainingFigure) -> None:
     """Check every run's settings; :class:`ConfigError` names the panel and the curve."""
     for panel in figure.panels:
         for curve in curves_of(figure, panel):
-            for point in points_of(curve):
+            for point in points_of(figure, curve):
                 try:
                     RunConfig.from_mapping({**_merged_settings(figure, panel, curve, point), "corpus.path": "bundled"})
                 except ConfigError as error:
@@ -135,8 +139,19 @@ def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSetting
     return [curve for curve in figure.curves if not curve.panels or panel.name in curve.panels]
 
 
-def points_of(curve: CurveSettings) -> tuple[PointSettings, ...]:
-    """Return the points of a curve; a single one if it is drawn round by round."""
+def points_of(
+    figure: TrainingFigure, curve: CurveSettings, user_epsilons: Mapping[float, float] | None = None
+) -> tuple[PointSettings, ...]:
+    """Return the points of a curve; a single one if it is drawn round by round.
+
+    Args:
+        figure: of the curve.
+        curve: of the figure.
+        user_epsilons: ε of any user that the reference spends, by joint ε; None for the joint ε themselves, with which
+            settings can be checked before a corpus is there.
+    """
+    if figure.x == "joint":
+        return budget_points(figure, curve, user_epsilons or {x: x for x in figure.joint})
     return curve.points or (PointSettings(),)
 
 
@@ -163,22 +178,36 @@ def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
 
 
 def _runs(
-    figure: TrainingFigure, panel: PanelSettings, paths: Mapping[str, str], out: Path, features: Path
+    figure: TrainingFigure, panel: PanelSettings, paths: Mapping[tuple[str, int], str], out: Path, features: Path
 ) -> list[PlannedRun]:
     runs = []
+    spent = _user_epsilons(figure, panel, paths)
     for curve in curves_of(figure, panel):
-        for number, point in enumerate(points_of(curve)):
+        for number, point in enumerate(points_of(figure, curve, spent)):
             given = _merged_settings(figure, panel, curve, point)
-            own = {"corpus.path": paths[curve.name]}
+            own = {}
             if given.get("task") == "classification" and given.get("model.tune") == "head":
                 own["corpus.feature_cache"] = str(features)
             for seed in figure.seeds:
+                own["corpus.path"] = paths[curve.name, seed]
                 settings = {**given, **own, "seed": seed}
                 stem = f"{panel.name}-{curve.name}-{number}-seed{seed}"
                 name = f"{stem}-{_digest(settings)}"
                 config = RunConfig.from_mapping({**settings, "out": str(out / "runs" / name)})
                 runs.append(PlannedRun(panel, curve, point, seed, name, given, config))
     return runs
+
+
+def _user_epsilons(
+    figure: TrainingFigure, panel: PanelSettings, paths: Mapping[tuple[str, int], str]
+) -> dict[float, float]:
+    """Return ε of any user that the figure's reference spends, by joint ε; nothing if no curve needs it."""
+    curves = curves_of(figure, panel)
+    if not any(curve.budget == "user" for curve in curves):
+        return {}
+    reference = next(curve for curve in curves if curve.name == figure.reference)
+    path = paths[reference.name, figure.seeds[0]]
+    return user_epsilons(figure, lambda point: _merged_settings(figure, panel, reference, point), path)
 
 
 def _merged_settings(
@@ -212,8 +241,21 @@ def _panel_record(
             for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
         ]
         strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
-        curves.append(CurveRecord(name=curve.name, label=curve.label, strategy=strategy, points=tuple(points)))
+        curves.append(
+            CurveRecord(
+                name=curve.name,
+                label=curve.label,
+                strategy=strategy,
+                points=tuple(points),
+                budget=curve.budget,
+                deidentified=curve.deidentified is not None,
+            )
+        )
     curves = _add_gaps(plan.figure, curves)
+    predictions: Predictions = ()
+    if plan.figure.x == "joint" and not failed:
+        by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in runs}
+        curves, predictions = add_comparisons(plan.figure, curves, by_point)
     return PanelRecord(
         name=panel.name,
         title=panel.title,
@@ -222,6 +264,7 @@ def _panel_record(
         references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
         targets=tuple(_targets(plan.figure, panel, curves)),
         failed=dict(failed),
+        predictions=predictions,
     )
 
 
@@ -241,7 +284,7 @@ def _point_record(
         initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
         gap_closed=None,
         epsilon=_epsilons(curve, strategy, last),
-        trace=None if curve.points else _trace(figure, curve, strategy, folders),
+        trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
     )
 
@@ -256,7 +299,13 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Ep
         user_entity_p95=float(row["epsilon_user_entity_p95"]) if entities else None,
         user_entity_max=float(row["epsilon_user_entity_max"]) if entities else None,
         robust_p95=float(row["epsilon_user_entity_robust_p95"]) if entities else None,
+        any_entity=_finite(row.get("epsilon_any")) if entities else None,
+        missed_entity=None if entities else _finite(row.get("epsilon_any")),
     )
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _claim_column(strategy: str) -> str | None:

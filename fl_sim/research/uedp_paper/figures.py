@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
+from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
 from fl_sim.research.project_roots import project_roots
 from fl_sim.research.strict_model import StrictModel
 
@@ -25,25 +27,49 @@ Settings = dict[str, Any]
 _OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure decides these
 
 
-class CorpusSource(StrictModel):
-    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare``, or the bundled corpus.
+class HeldOutDraw(StrictModel):
+    """Users who are held out by a draw instead of the corpus's own split.
 
     Attributes:
-        kind: a ``KIND`` of ``fl-sim prepare``, or ``bundled``.
+        splits: whose users train or are held out; sentences of other splits are left out.
+        users: how many are held out; all others train.
+        seeds: runs of these seeds have a draw of their own, by the seed; those of other seeds the corpus's own split.
+    """
+
+    splits: tuple[str, ...] = Field(min_length=1)
+    users: int = Field(ge=1)
+    seeds: tuple[int, ...] = Field(min_length=1)
+
+
+class CorpusSource(StrictModel):
+    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare``, or a corpus that ships.
+
+    Attributes:
+        kind: a ``KIND`` of ``fl-sim prepare``, or the name of a corpus that ships.
         source: the folder below ``--data``.
         flags: further flags of ``fl-sim prepare KIND``, by name without leading dashes; ``true`` for a flag without a
             value.
+        held_out: draws of other held-out users; None for the corpus's own split in all runs.
     """
 
     kind: Words
     source: str | None = None
     flags: dict[str, str | int | bool] = Field(default_factory=dict)
+    held_out: HeldOutDraw | None = None
 
     @model_validator(mode="after")
     def _has_source(self) -> CorpusSource:
-        if (self.source is None) != (self.kind == "bundled"):
-            raise ValueError(f"source is {self.source!r} and kind is {self.kind!r}; allowed: a folder but for bundled")
+        if (self.source is None) != self.ships:
+            raise ValueError(
+                f"source is {self.source!r} and kind is {self.kind!r}; allowed: a folder but for "
+                f"{', '.join(SHIPPED_CORPORA)}"
+            )
         return self
+
+    @property
+    def ships(self) -> bool:
+        """Return whether the corpus ships with fl_sim."""
+        return self.kind in SHIPPED_CORPORA
 
 
 class PointSettings(StrictModel):
@@ -66,16 +92,35 @@ class CurveSettings(StrictModel):
         points: a run per point and seed, of which the figure shows the ends; without points, a run per seed, which the
             figure shows round by round.
         panels: names of its panels; empty means all.
+        grid: values of settings: the curve stands for a curve per combination, whose label ends in its values.
+        budget: in a figure with x = "joint": the ε that each of the figure's joint ε sets. ``joint``: that of any user
+            with any entity. ``user``: that of any user, as large as the reference curve's at that joint ε. None: the
+            curve's own noise, or none.
     """
 
     name: Name
     label: Words
     set: Settings = Field(default_factory=dict)
+    grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
     full_only: bool = False
+    budget: Literal["joint", "user"] | None = None
     deidentified: Literal["category", "remove", "surrogate"] | None = None
     entities: str | None = None
     points: tuple[PointSettings, ...] = ()
     panels: tuple[str, ...] = ()
+
+    def trials(self) -> list[CurveSettings]:
+        """Return the curves of the grid's combinations, in order; the curve itself without a grid."""
+        if not self.grid:
+            return [self]
+        curves = []
+        for number, values in enumerate(itertools.product(*self.grid.values())):
+            chosen = dict(zip(self.grid, values, strict=True))
+            words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
+            name, label = f"{self.name}-{number}", f"{self.label}: {words}"
+            changes = {"name": name, "label": label, "set": {**self.set, **chosen}, "grid": {}}
+            curves.append(self.model_copy(update=changes))
+        return curves
 
 
 class PanelSettings(StrictModel):
@@ -142,23 +187,43 @@ class _Figure(StrictModel):
     finding: str = ""
 
 
+class Tuning(StrictModel):
+    """How the settings of a figure's curves were chosen.
+
+    Attributes:
+        command: makes the trials again.
+        words: on what text they ran, and what was chosen.
+        trials: the result of every trial, by its label.
+    """
+
+    command: Words
+    words: Words
+    trials: dict[str, float] = Field(default_factory=dict)
+
+
 class TrainingFigure(_Figure):
     """Runs over seeds, drawn as utility against ε, rounds, or a value that the points vary.
 
     Attributes:
-        x: ``epsilon``, ``rounds`` or ``value``; or ``curve``: a row for the end of each curve, for curves of the same
-            guarantee.
+        x: ``epsilon``, ``rounds`` or ``value``; ``curve``: a row for the end of each curve, for curves of the same
+            guarantee; or ``joint``: a comparison at equal ε of any user with any entity.
         x_words: the quantity of ``value``.
         seeds: every curve runs once per seed.
         metric: the figure of result.json that the curves show; lower is better.
         baseline: a curve without a guarantee; the table then has each curve's share of the way from the starting model
             to it.
+        joint: with x = "joint", the ε of any user with any entity at which curves are compared.
+        reference: with x = "joint", the curve from which differences are taken, user by user.
+        tuning: how the settings were chosen.
         set: settings of all runs.
     """
 
     kind: Literal["training"] = "training"
-    x: Literal["epsilon", "rounds", "value", "curve"]
+    x: Literal["epsilon", "rounds", "value", "curve", "joint"]
     x_words: str = ""
+    joint: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    reference: str | None = None
+    tuning: Tuning | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     metric: Literal["perplexity", "perplexity_per_word", "error"] = "perplexity"
     baseline: str | None = None
@@ -182,6 +247,7 @@ class TrainingFigure(_Figure):
                 _check_known(f"curves.{curve.name}.panels", name, panels)
             if self.x == "value" and not (curve.points and all(point.x is not None for point in curve.points)):
                 raise ValueError(f"curves.{curve.name} has no points with x; allowed with x = 'value': one at least")
+        self._check_budgets(curves)
         for number in self.published:
             _check_known("published.panel", number.panel, panels)
         for target in self.targets:
@@ -194,11 +260,28 @@ class TrainingFigure(_Figure):
                     raise ValueError(f"{key} cannot be set; the figure decides it (seeds, corpora, --out)")
         return self
 
+    def _check_budgets(self, curves: Sequence[str]) -> None:
+        """Refuse budgets without a comparison, and a comparison without a reference."""
+        if self.x != "joint":
+            given = [curve.name for curve in self.curves if curve.budget is not None]
+            if given or self.joint or self.reference:
+                raise ValueError(f"x is '{self.x}'; allowed with joint, reference or a budget: x = 'joint'")
+            return
+        _check_distinct("joint", self.joint)
+        _check_known("reference", self.reference, curves)
+        for curve in self.curves:
+            if curve.points:
+                raise ValueError(f"curves.{curve.name} has points; allowed with x = 'joint': budget, or neither")
+            if curve.name == self.reference and curve.budget != "joint":
+                raise ValueError(f"curves.{curve.name}.budget is {curve.budget!r}; allowed for the reference: 'joint'")
+
     def sized(self, full: bool) -> TrainingFigure:
-        """Return the figure at the paper's size if ``full``, else at the default size."""
+        """Return the figure at the paper's size if ``full``, else at the default size; grids become curves."""
+        curves = tuple(trial for curve in self.curves if full or not curve.full_only for trial in curve.trials())
         if not full:
-            return self.model_copy(update={"curves": tuple(curve for curve in self.curves if not curve.full_only)})
+            return self.model_copy(update={"curves": curves})
         changes = {
+            "curves": curves,
             "set": {**self.set, **self.full.set},
             "seeds": self.full.seeds or self.seeds,
             "corpora": {**self.corpora, **self.full.corpora},

@@ -19,9 +19,9 @@ from typing import Any
 from fl_sim.config import ConfigError
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
+from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_document import section
-from fl_sim.research.uedp_paper.figure_pictures import draw
 from fl_sim.research.uedp_paper.figure_records import EpsilonRecord, Record, TableRecord, TrainingRecord, write_record
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, TableFigure, TrainingFigure
 from fl_sim.search.batch import INTERRUPTED, Ending
@@ -141,6 +141,8 @@ def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
         seeds=figure.seeds,
         x=figure.x,
         x_words=figure.x_words,
+        joint=figure.joint,
+        reference=figure.reference,
         metric=figure.metric,
         delta=plan.runs[0].config.privacy.delta,
         baseline=figure.baseline,
@@ -182,7 +184,7 @@ def _write_results(making: FigureJob, record: Record, endings: tuple[Ending, ...
     files = [folder / "record.json", folder / "table.md"]
     write_record(record, files[0])
     replace_file(files[1], section(record).encode())
-    picture = draw(record)
+    picture = picture_of(record)
     if picture is not None:
         files.append(plots.save(picture, folder / f"{making.name}.png"))
     return FigureResult(record, dict(record.skipped), endings, tuple(files))
