@@ -8,6 +8,7 @@ Curves with an ε of a user alone are not in it, because no axis mixes the two.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ def _draw(record: TrainingRecord) -> Figure:
 
 def _draw_panel(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     joint = [curve for curve in panel.curves if curve.budget == "joint"]
-    looks = list(styles())
-    for number, (curve, factor) in enumerate(zip(joint, offsets(len(joint)), strict=True)):
-        _draw_curve(record, axes, curve, float(factor), looks[number % len(looks)][0], _MARKERS[number % len(_MARKERS)])
+    looks = zip(styles(), itertools.cycle(_MARKERS), strict=False)
+    for curve, factor, ((colour, _), marker) in zip(joint, offsets(len(joint)), looks, strict=False):
+        _draw_curve(record, axes, curve, float(factor), colour, marker)
     start = panel.curves[0].points[0].initial.mean
     axes.axhline(start, color=GREY, linestyle=":", linewidth=1.2, label=f"start: {show_utility(record.metric, start)}")
     for curve, dash in zip([c for c in panel.curves if c.budget is None], ("--", "-.", (0, (1, 3))), strict=False):

@@ -50,10 +50,10 @@ def add_comparisons(
         ConfigError: the metric is not one of sums over users.
         ResultsError: a run is missing, or was measured on other users than those of the same seed.
     """
+    column, function = _measure(figure.metric)
     keys = [(curve.name, point.x) for curve in curves for point in curve.points]
     sums = {(name, x, seed): _sums(runs, name, x, seed) for name, x in keys for seed in figure.seeds}
     predictions = tuple(_predictions(sums, keys, seed) for seed in figure.seeds)
-    column, function = _measure(figure.metric)
     above = [np.stack([sums[(*key, seed)][column] for key in keys]) for seed in figure.seeds]
     below = [np.array(counts, dtype=np.float64) for counts in predictions]
     values = dict(zip(keys, mean_figures(above, below, function), strict=True))

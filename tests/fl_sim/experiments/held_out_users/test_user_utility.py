@@ -15,7 +15,7 @@ from fl_sim.clients.tasks import TextSizes
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
-from fl_sim.experiments.held_out_users.user_utility import summarise
+from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES
 
@@ -121,3 +121,15 @@ def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     assert said["users"] == 6
     run.folder.result_file.unlink()
     assert (fl_sim.resume(run.path).result or {})["held_out"] == said
+
+
+def test_sums_by_user_are_those_of_the_evaluation(corpus: fl_sim.Corpus) -> None:
+    model = models_to_try.small_gpt2()
+    facts, measured, _, _ = evaluated(model, corpus)
+    sums = sums_by_user(corpus.ownership("validation"), IDS, measured)
+    owners = corpus.ownership("validation").user_of_sentence[IDS]
+    for name in ("predictions", "nats", "wrong"):
+        expected = [getattr(measured, name)[owners == user].sum() for user in np.unique(owners)]
+        assert sums[name] == pytest.approx(expected)
+    figure = facts["figures"]["perplexity_per_token"]["value"]
+    assert math.exp(sum(sums["nats"]) / sum(sums["predictions"])) == pytest.approx(figure)

@@ -1,0 +1,194 @@
+"""Comparisons at equal ε: their points, differences, tables and pictures."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.config import ConfigError
+from fl_sim.experiments.run_plan import plan_run
+from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
+from fl_sim.research.uedp_paper.equal_budgets.budget_points import user_epsilons
+from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_tables
+from fl_sim.research.uedp_paper.equal_budgets.comparisons import add_comparisons
+from fl_sim.research.uedp_paper.figure_document import section
+from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, PointRecord, TrainingRecord, spread
+from fl_sim.research.uedp_paper.figure_training import check_settings, points_of
+from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
+from fl_sim.storage.run_folder import ResultsError
+from tests.research.uedp_paper.test_figures import training_record
+
+CURVES: dict[str, dict[str, Any]] = {
+    "noiseless": {"set": {"privacy.strategy": "noiseless"}},
+    "ours": {"budget": "joint", "set": {"privacy.strategy": "uedp", "rounds": 2}},
+    "users": {"budget": "joint", "set": {"privacy.strategy": "user_level", "privacy.entity_users": 2}},
+    "hidden": {"budget": "user", "deidentified": "category", "set": {"privacy.strategy": "user_level"}},
+}
+WRONG = {"noiseless": 1, "ours": 3, "users": 5, "hidden": 2}  # of 10 predictions of every user
+PREDICTIONS = [10.0] * 30
+
+
+def figure(**changes: Any) -> TrainingFigure:
+    values = {
+        "title": "Equal", "shows": "What it shows.", "x": "joint", "joint": (2.0, 8.0), "reference": "ours",
+        "metric": "error", "baseline": "noiseless", "corpora": {"bundled": {"kind": "bundled"}},
+        "panels": ({"name": "a", "title": "a: bundled", "corpus": "bundled"},),
+        "curves": tuple({"name": name, "label": name, **curve} for name, curve in CURVES.items()),
+    }  # fmt: skip
+    return TrainingFigure.model_validate(values | changes)
+
+
+def curve_of(name: str, made: TrainingFigure) -> CurveSettings:
+    return next(curve for curve in made.curves if curve.name == name)
+
+
+def point(name: str, x: float | None) -> PointRecord:
+    hidden = "deidentified" in CURVES[name]
+    epsilon = Epsilons(
+        claimed=None, user=1.5, user_entity_median=None, user_entity_p95=None, user_entity_max=None, robust_p95=None,
+        any_entity=None if hidden else x, missed_entity=None,
+    )  # fmt: skip
+    return PointRecord(
+        x=x, settings={}, noise_multiplier=1.0, utility=spread([WRONG[name] / 10] * 3), initial=spread([0.75] * 3),
+        gap_closed=None, epsilon=epsilon, trace=None, seconds=1.0,
+    )  # fmt: skip
+
+
+def folder(name: str, predictions: list[float]) -> Any:
+    """The figures of a run: a user of three has one error more, and one of three one less."""
+    wrong = WRONG[name] + np.resize([-1.0, 0.0, 1.0], len(predictions))
+    sums = {"predictions": predictions, "nats": (wrong / 2).tolist(), "wrong": wrong.tolist()}
+    return SimpleNamespace(held_out_users=sums, result={"initial_error": 0.75})
+
+
+def compared(**predictions: list[float]) -> tuple[TrainingFigure, list[CurveRecord], Any]:
+    made = figure()
+    curves = [
+        CurveRecord(
+            name=curve.name, label=curve.name, strategy="s", budget=curve.budget,
+            deidentified=curve.deidentified is not None,
+            points=tuple(point(curve.name, p.x) for p in points_of(made, curve)),
+        )
+        for curve in made.curves
+    ]  # fmt: skip
+    runs = {
+        (curve.name, p.x, seed): folder(curve.name, predictions.get(curve.name, PREDICTIONS))
+        for curve in curves
+        for p in curve.points
+        for seed in made.seeds
+    }
+    return made, *add_comparisons(made, curves, runs)
+
+
+def record() -> TrainingRecord:
+    made, curves, predictions = compared()
+    base = training_record()
+    panel = base.panels[0].model_copy(update={"curves": tuple(curves), "predictions": predictions, "references": {}})
+    changes = {
+        "x": "joint", "joint": made.joint, "reference": made.reference, "baseline": made.baseline, "metric": "error",
+        "panels": (panel,), "figure": "ours_none",
+    }  # fmt: skip
+    return base.model_copy(update=changes)
+
+
+def test_the_points_of_a_curve_have_the_targets_of_its_budget() -> None:
+    made = figure()
+    check_settings(made)
+    assert len(points_of(made, curve_of("noiseless", made))) == 1
+    joint = [point.set for point in points_of(made, curve_of("users", made))]
+    assert joint == [{"privacy.target_epsilon": x, "privacy.target_unit": "user_entity"} for x in (2.0, 8.0)]
+    user = [point.set for point in points_of(made, curve_of("hidden", made), {2.0: 0.7, 8.0: 3.1})]
+    assert user == [{"privacy.target_epsilon": x, "privacy.target_unit": "user"} for x in (0.7, 3.1)]
+
+
+def test_the_epsilon_of_a_user_is_what_the_reference_spends(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+
+    def recorded(config: Any, ownership: Any) -> Any:
+        planned.append(plan_run(config, ownership))
+        return planned[-1]
+
+    monkeypatch.setattr("fl_sim.research.uedp_paper.equal_budgets.budget_points.plan_run", recorded)
+    made = figure(joint=(8.0,))
+    settings = {"privacy.strategy": "uedp", "rounds": 2}
+    (spent,) = user_epsilons(made, lambda point: {**settings, **point.set}, "bundled").values()
+    after = planned[0].guarantees.after(2)
+    assert after["epsilon_any"] == pytest.approx(8.0, rel=0.01)
+    assert after["epsilon_user"] - 0.001 < spent <= after["epsilon_user"] < 8.0
+
+
+def test_differences_are_from_the_reference_at_the_same_joint_epsilon() -> None:
+    _, curves, predictions = compared()
+    assert predictions == ((10,) * 30,) * 3
+    by_name = {curve.name: [point.comparison for point in curve.points] for curve in curves}
+    assert all(c is not None and c.difference is None for c in by_name["ours"] + by_name["noiseless"])
+    for name in ("users", "hidden"):
+        for comparison in by_name[name]:
+            assert comparison is not None
+            assert comparison.difference is not None
+            assert comparison.difference.value == pytest.approx((WRONG[name] - WRONG["ours"]) / 10)
+            assert comparison.difference.standard_error == pytest.approx(0.0, abs=1e-9)  # all users differ alike
+            assert comparison.utility.standard_error > 0.005
+            assert comparison.accuracy == pytest.approx(1 - WRONG[name] / 10)
+            assert comparison.initial_accuracy == pytest.approx(0.25)
+
+
+def test_runs_on_other_users_are_not_compared() -> None:
+    with pytest.raises(ResultsError, match="curve hidden, seed 0: was measured on other held-out users"):
+        compared(hidden=[9.0] * 30)
+
+
+def test_a_metric_that_is_no_sum_over_users_is_refused() -> None:
+    with pytest.raises(ConfigError, match="metric is 'perplexity_per_word'; allowed with x = 'joint'"):
+        add_comparisons(figure(metric="perplexity_per_word"), [], {})
+
+
+def test_the_table_of_one_epsilon_has_no_run_of_the_other() -> None:
+    made = record()
+    (_, columns, joint), (_, _, user) = budget_tables(made, made.panels[0])
+    assert [row[0] for row in joint] == ["start", "noiseless", "ours", "users", "ours", "users"]
+    assert [row[0] for row in user] == ["ours", "hidden", "ours", "hidden"]
+    assert [row[1] for row in user] == ["2.00", "none", "8.00", "none"]
+    assert joint[3][-1] == "**+20.0 ± 0.0 (+20.0 to +20.0)**"
+    assert joint[2][columns.index("way to noiseless")] == f"{(0.75 - 0.3) / (0.75 - 0.1):.0%}"
+    assert all(len(row) == len(columns) for row in joint + user)
+    text = section(made)
+    assert "no ε of an entity is proven" in text
+    assert "± its standard error" in text
+
+
+def test_the_picture_has_an_axis_of_one_epsilon() -> None:
+    picture = picture_of(record())
+    assert picture is not None
+    (axes,) = picture.axes
+    assert axes.get_xlabel() == "ε of any user with any entity, δ = 1e-05"
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["start", "noiseless", "ours", "users"]
+    drawn = [container.lines[0].get_xdata()[0] for container in axes.containers]
+    assert drawn[0] < 2.0 < drawn[1]  # side by side, so that neither hides the other
+
+
+def test_trials_are_the_combinations_of_a_grid() -> None:
+    grid = {"privacy.user_cap": (1.0, 2.0), "server.learning_rate": (0.1, 0.2, 0.3)}
+    curve = CurveSettings(name="uedp", label="ours", set={"rounds": 2}, grid=grid)
+    made = figure(x="curve", joint=(), reference=None, baseline=None, curves=(curve,)).sized(full=False)
+    assert len(made.curves) == 6
+    assert made.curves[4].label == "ours: user_cap 2.0, learning_rate 0.2"
+    assert made.curves[4].set == {"rounds": 2, "privacy.user_cap": 2.0, "server.learning_rate": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"joint": ()}, "joint is \\[\\]"),
+        ({"reference": None}, "reference is 'None'; allowed: noiseless, ours, users, hidden"),
+        ({"reference": "hidden"}, "curves.hidden.budget is 'user'; allowed for the reference: 'joint'"),
+        ({"x": "epsilon"}, "x is 'epsilon'; allowed with joint, reference or a budget: x = 'joint'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        figure(**changes)

@@ -1,0 +1,84 @@
+"""Draws of held-out users: whole users, each on one side, and nothing of a sentence changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl_sim.data_prep.deidentify import sentences_of
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
+from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
+from fl_sim.research.uedp_paper.held_out_draw import redraw
+
+SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)}  # users 6 and 7 are in two splits
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    rows = [
+        Sentence(split, f"user {user}", f"Ada saw {user} in {split}, {n}.", (Mention(0, 3, "PERSON"),), target="ab"[n])
+        for split, users in SPLITS.items()
+        for user in users
+        for n in range(2)
+    ]
+    return write_corpus(rows, tmp_path / "parent", name="parent")
+
+
+def content(corpus: Corpus, *splits: str) -> list[tuple[str, str, tuple[Mention, ...], str | None]]:
+    return sorted((s.user, s.text, s.mentions, s.target) for s in sentences_of(corpus) if s.split in splits)
+
+
+def users(corpus: Corpus, split: str) -> set[str]:
+    return set(corpus.users(split)["user"].tolist())
+
+
+def test_every_user_is_on_one_side_and_every_sentence_of_the_splits_is_kept(corpus: Corpus, tmp_path: Path) -> None:
+    drawn = redraw(corpus, tmp_path / "drawn", ["train", "validation"], held_out=3, seed=1)
+    assert len(users(drawn, "validation")) == 3
+    assert not users(drawn, "validation") & users(drawn, "train")
+    assert content(drawn, "train", "validation") == content(corpus, "train", "validation")
+    assert "test" not in drawn.splits
+
+
+def test_the_seed_decides_who_is_held_out(corpus: Corpus, tmp_path: Path) -> None:
+    drawn = [redraw(corpus, tmp_path / f"{n}", ["train"], 3, seed) for n, seed in enumerate((1, 1, 2, 3))]
+    held_out = [frozenset(users(one, "validation")) for one in drawn]
+    assert held_out[0] == held_out[1]
+    assert len(set(held_out)) > 1
+
+
+@pytest.mark.parametrize(
+    ("splits", "held_out", "named"),
+    [
+        (["train", "dev"], 2, "splits is 'dev'; allowed: train, validation, test"),
+        (["train"], 7, "users is 7; allowed: at most 6"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    corpus: Corpus, tmp_path: Path, splits: list[str], held_out: int, named: str
+) -> None:
+    with pytest.raises(CorpusError, match=named):
+        redraw(corpus, tmp_path / "drawn", splits, held_out, seed=1)
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_a_store_draws_for_the_seeds_that_are_named_alone(corpus: Corpus, tmp_path: Path) -> None:
+    class Store(CorpusStore):
+        def _prepare(self, key: str, source: CorpusSource) -> Path:
+            return corpus.path
+
+    source = CorpusSource(
+        kind="jsonl", source="x", held_out=HeldOutDraw(splits=("train", "validation"), users=3, seeds=(1, 2))
+    )
+    store = Store(data=tmp_path, folder=tmp_path / "corpora")
+    assert store.prepared("c", source, seed=0) == str(corpus.path)
+    raw, without = (Corpus.open(store.prepared("c", source, deidentified=mode, seed=1)) for mode in (None, "category"))
+    assert raw.manifest.settings["held_out_draw"]["seed"] == 1
+    assert content(raw, "validation") == content(without, "validation")
+    assert raw.users("train")["user"].tolist() == without.users("train")["user"].tolist()
+    assert not any(mentions for _, _, mentions, _ in content(without, "train"))
+    assert store.prepared("c", source, seed=2) != store.prepared("c", source, seed=1)
