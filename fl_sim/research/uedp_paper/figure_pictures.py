@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,13 +38,19 @@ METRIC_WORDS = {
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
 _LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": 4.0}
+_MARKERS = "osD^vPX"
+_WIDEST, _THINNEST = 3.4, 1.2
 _WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
 
 
 @dataclass(frozen=True)
 class _Style:
+    """The look of a curve: later curves are thinner and have other marks, so that one below them stays visible."""
+
     colour: str
     dash: str
+    marker: str = "o"
+    width: float = 1.6
 
 
 def draw(record: Record) -> Figure | None:
@@ -76,7 +83,7 @@ def proven(point: PointRecord) -> float:
 
 def _draw_training(record: TrainingRecord) -> Figure:
     curves = list(dict.fromkeys(curve.name for panel in record.panels for curve in panel.curves))
-    looks = dict(zip(curves, (_Style(*style) for style in styles()), strict=False))
+    looks = dict(zip(curves, _styles(len(curves)), strict=True))
     columns = (_CLAIMED, _PROVEN) if record.x == "epsilon" else ("",)
     most = max(len(panel.curves) + len(panel.targets) for panel in record.panels)
     height = 3.4 + 0.2 * (most + 3)
@@ -85,6 +92,13 @@ def _draw_training(record: TrainingRecord) -> Figure:
     for panel, part in zip(record.panels, parts[:, 0], strict=True):
         _draw_panel(record, panel, part, looks, columns)
     return figure
+
+
+def _styles(curves: int) -> list[_Style]:
+    """Return a look per curve, the widest first."""
+    looks = zip(range(curves), styles(), itertools.cycle(_MARKERS), strict=False)
+    widths = np.linspace(_WIDEST, _THINNEST, max(curves, 2))
+    return [_Style(colour, dash, marker, float(widths[number])) for number, (colour, dash), marker in looks]
 
 
 def _draw_ends(record: TrainingRecord) -> Figure:
@@ -146,7 +160,7 @@ def _draw_panel(
 
 def _handle(record: TrainingRecord, curve: CurveRecord, look: _Style) -> Line2D:
     label = f"{curve.label}: {_utility_range(record, curve)}; {_epsilon_words(curve)}"
-    line = Line2D([], [], color=look.colour, linewidth=1.8, label=label)
+    line = Line2D([], [], color=look.colour, linewidth=look.width, marker=look.marker, fillstyle="none", label=label)
     line.set(linestyle=look.dash)
     return line
 
@@ -175,13 +189,13 @@ def _range(values: Sequence[float]) -> str:
 
 def _draw_curve(record: TrainingRecord, axes: Axes, curve: CurveRecord, look: _Style, column: str) -> None:
     positions, means, spreads = _line(record, curve, column)
-    style: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.6}
+    style: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "linewidth": look.width}
     if positions is None:  # no guarantee, or none for entities: a horizontal line at its end
         axes.axhline(means[-1], **(style | {"linestyle": "--"}))
         return
     finite = np.isfinite(positions)
     x, y, deviation = positions[finite], means[finite], spreads[finite]
-    axes.plot(x, y, marker="o", markersize=3, **style)
+    axes.plot(x, y, marker=look.marker, markersize=3 + look.width, fillstyle="none", **style)
     axes.fill_between(x, y - deviation, y + deviation, color=look.colour, alpha=0.15, linewidth=0)
 
 
