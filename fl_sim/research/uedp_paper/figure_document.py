@@ -172,14 +172,22 @@ def _budget_lines(record: TrainingRecord, panel: PanelRecord) -> list[str]:
 
 
 def _tuning_lines(record: TrainingRecord) -> list[str]:
-    """Return how the settings were chosen, with every trial's result."""
+    """Return how the settings were chosen, with the best and the worst trial of every method."""
     tuning = record.config.get("tuning")
     if not tuning:
         return []
-    trials = tuning["trials"].items()
+    methods: dict[str, list[tuple[float, str]]] = {}
+    for label, value in tuning["trials"].items():
+        method, _, settings = label.partition(": ")
+        methods.setdefault(method, []).append((float(value), settings))
+    rows = []
+    for method, trials in methods.items():
+        best, settings = min(trials)
+        figures = (show_utility(record.metric, value) for value in (best, max(trials)[0]))
+        rows.append([method, str(len(trials)), *figures, settings])
     lines = [f"Settings: {tuning['words']} Again: `{tuning['command']}`.", ""]
-    lines += _markdown(["trial", METRIC_WORDS[record.metric]], [[n, show_utility(record.metric, v)] for n, v in trials])
-    return [*lines, ""] if trials else lines
+    names = ["on public text", "trials", f"best {METRIC_WORDS[record.metric]}", "worst", "best settings"]
+    return [*lines, *_markdown(names, rows), ""] if rows else lines
 
 
 def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:

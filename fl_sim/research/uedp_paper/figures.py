@@ -193,7 +193,7 @@ class Tuning(StrictModel):
     Attributes:
         command: makes the trials again.
         words: on what text they ran, and what was chosen.
-        trials: the result of every trial, by its label.
+        trials: the result of every trial, by its label: the method, a colon and its settings.
     """
 
     command: Words

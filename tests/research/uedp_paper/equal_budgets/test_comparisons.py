@@ -160,6 +160,15 @@ def test_the_table_of_one_epsilon_has_no_run_of_the_other() -> None:
     assert "± its standard error" in text
 
 
+def test_trials_stand_in_the_section_with_their_origin() -> None:
+    trials = {"ours: cap 1": 0.2, "ours: cap 2": 0.1, "users: cap 1": 0.3}
+    tuning = {"command": "fl-sim reproduce trials.toml", "words": "Public text.", "trials": trials}
+    text = section(record().model_copy(update={"config": {"tuning": tuning}}))
+    assert "Settings: Public text. Again: `fl-sim reproduce trials.toml`." in text
+    assert "| ours | 2 | 10.0% | 20.0% | cap 2 |" in text
+    assert "| users | 1 | 30.0% | 30.0% | cap 1 |" in text
+
+
 def test_the_picture_has_an_axis_of_one_epsilon() -> None:
     picture = picture_of(record())
     assert picture is not None
