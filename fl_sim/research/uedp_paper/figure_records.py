@@ -9,6 +9,7 @@ Pictures and text need the records in results/ alone, not a run folder.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ RESULTS = Path("results")
 """The project's folder of records."""
 
 _LEAST_SEEDS = 3
+_NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
+"""A list of numbers over several lines of JSON, which a record has in one."""
 
 
 class Epsilons(StrictModel):
@@ -75,16 +78,15 @@ class Comparison(StrictModel):
         utility: the mean over the seeds.
         difference: from the reference at the same joint ε, paired by user; None for the reference and for curves
             without a budget.
-        nats: cross-entropy of the model on each held-out user, a list per seed, in the order of the panel's users.
-        wrong: for each held-out user the predictions that are wrong, likewise.
+        sums: what the metric sums over each held-out user's predictions, a list per seed in the order of the panel's
+            ``predictions``: their cross-entropy in nats for a perplexity, how many are wrong for an error.
         accuracy: share of right predictions, the mean over the seeds; that of the next token, or of the class.
         initial_accuracy: of the starting model.
     """
 
     utility: Estimate
     difference: Estimate | None
-    nats: tuple[tuple[float, ...], ...]
-    wrong: tuple[tuple[int, ...], ...]
+    sums: tuple[tuple[float, ...], ...]
     accuracy: float
     initial_accuracy: float
 
@@ -291,6 +293,7 @@ def write_record(record: Record, path: Path) -> None:
     """Write a record to ``path``, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(encode(record.model_dump(mode="python")), ensure_ascii=False, indent=1)
+    text = _NUMBERS.sub(lambda numbers: "".join(numbers[0].split()), text)
     replace_file(path, text.encode() + b"\n")
 
 

@@ -209,6 +209,7 @@ def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     record = training_record()
     write_record(record, tmp_path / "results" / file_name(record))
     text = (tmp_path / "results" / "none-of-the-project.json").read_text(encoding="utf-8")
+    assert '"seeds": [0,1,2]' in text
     assert json.loads(text)["panels"][0]["curves"][0]["points"][0]["epsilon"]["user_entity_p95"] == "inf"
     assert read_records(tmp_path / "results") == [record]
 

@@ -28,7 +28,7 @@ Predictions = tuple[tuple[int, ...], ...]
 Runs = Mapping[tuple[str, float | None, int], RunFolder]
 """The folders of a panel's runs, by curve, joint ε and seed."""
 
-_DIGITS = 4  # of a user's cross-entropy in the record
+_DIGITS = 3  # of a user's sum in the record
 
 
 def perplexities(losses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -70,8 +70,7 @@ def add_comparisons(
         comparison = Comparison(
             utility=_record(estimate(resampled[key], values[key])),
             difference=None if difference is None else _record(difference),
-            nats=tuple(tuple(s["nats"].round(_DIGITS).tolist()) for s in of_key),
-            wrong=tuple(tuple(s["wrong"].astype(int).tolist()) for s in of_key),
+            sums=tuple(tuple(s[column].round(_DIGITS).tolist()) for s in of_key),
             accuracy=float(np.mean(right)),
             initial_accuracy=_initial_accuracy([runs[(*key, seed)] for seed in figure.seeds]),
         )

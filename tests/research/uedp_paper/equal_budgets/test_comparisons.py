@@ -136,6 +136,17 @@ def test_differences_are_from_the_reference_at_the_same_joint_epsilon() -> None:
             assert comparison.initial_accuracy == pytest.approx(0.25)
 
 
+def test_the_record_has_what_its_figures_are_made_of() -> None:
+    """A reader of the record can compute its figures again."""
+    made = record()
+    panel = made.panels[0]
+    for curve in panel.curves:
+        comparison = curve.points[0].comparison
+        assert comparison is not None
+        shares = [sum(wrong) / sum(of) for wrong, of in zip(comparison.sums, panel.predictions, strict=True)]
+        assert sum(shares) / 3 == pytest.approx(comparison.utility.value)
+
+
 def test_runs_on_other_users_are_not_compared() -> None:
     with pytest.raises(ResultsError, match="curve hidden, seed 0: was measured on other held-out users"):
         compared(hidden=[9.0] * 30)
