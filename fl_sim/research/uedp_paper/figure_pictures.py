@@ -38,7 +38,7 @@ METRIC_WORDS = {
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
 _LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": 4.0}
-_MARKERS = "osD^vPX"
+_MARKERS = "os^vPXh"
 _WIDEST, _THINNEST = 3.4, 1.2
 _WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
 
