@@ -1,7 +1,7 @@
 """The points of a curve that is compared at equal ε: a target for each joint ε of the figure.
 
->>> figure = SimpleNamespace(joint=(2.0, 4.0))
->>> curve = SimpleNamespace(budget="joint")
+>>> figure = TrainingFigure.model_construct(joint=(2.0, 4.0))
+>>> curve = CurveSettings(name="uedp", label="ours", budget="joint")
 >>> [point.set["privacy.target_epsilon"] for point in budget_points(figure, curve, {})]
 [2.0, 4.0]
 """

@@ -118,6 +118,10 @@ def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     corpus = small_runs.small_corpus(tmp_path / "corpus")
     run = fl_sim.run(small_runs.configuration(corpus, tmp_path / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
     said = (run.result or {})["held_out"]
+    by_user = run.folder.held_out_users
+    assert by_user is not None
+    assert len(by_user["nats"]) == said["users"]
+    assert (run.path / "held_out_users.json").stat().st_mode & 0o777 == 0o600
     assert said["users"] == 6
     run.folder.result_file.unlink()
     assert (fl_sim.resume(run.path).result or {})["held_out"] == said
