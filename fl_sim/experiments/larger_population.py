@@ -123,8 +123,8 @@ class Forecast:
         """Return the note for the owner of the run, which comes with its warnings."""
         users = format_number(self.plan.mechanism.population)
         return (
-            f"the noise is {self.noise_share:.3g} of that of the {format_number(self.noise_cohort)} users a round in "
-            "privacy.noise_cohort, and every ε of this run is that of the noise it adds. Forecast for a population of "
+            f"the noise is {self.noise_share:.3g} of z·ŵ·c, as for rounds of {format_number(self.noise_cohort)} users "
+            "(privacy.noise_cohort); every ε of this run is that of this smaller noise. Forecast for a population of "
             f"{users} users, no guarantee of anything released: {epsilon_in_words(self.epsilons)} after {self.rounds} "
             f"rounds at δ {format_delta(self.plan.delta)}."
         )
