@@ -92,13 +92,28 @@ def choose_settings(
         rates = _rates(stated, corpus, _affordable(stated, corpus, minutes))
         searched = {} if tuned.tuned_on is None else tuned.tuned_on.settings
         chosen = stated.changed({**rates, **searched, "rounds": ROUNDS, "origin": tuned.origin})
-        return Automatic(chosen, _notes(chosen, PublicText.open(public, PrivateRun.of(chosen)), "a file that ships"))
+        text = PublicText.open(public, PrivateRun.of(chosen))
+        chosen = _with_equal_steps(chosen, text)
+        return Automatic(chosen, _notes(chosen, text, "a file that ships"))
     run, search = _kept(stated, trials) or _begun(stated, corpus, minutes)
     ended = tune(run, text := PublicText.open(public, run), search, trials, observe)
     if isinstance(ended, Tried):
         return ended
     chosen = RunConfig.load(ended).changed({"out": config.out})
     return Automatic(chosen, _notes(chosen, text, str(ended)))
+
+
+def _with_equal_steps(config: RunConfig, public: PublicText) -> RunConfig:
+    """Return the configuration with SGD's learning rate for as many sentences a user and round as it was tuned for.
+
+    An average over the expected users is longer if more of their sentences take part; Adam divides by its length.
+    """
+    origin = config.tuned_on
+    if origin is None or config.server.optimizer != "sgd":
+        return config
+    sentences = public.expected_sentences(PrivateRun.of(config)) / (config.privacy.population or 1)
+    rate = config.server.learning_rate * origin.sentences / origin.users / sentences
+    return config.changed({"server.learning_rate": float(f"{rate:.4g}")})
 
 
 def public_text(corpus: str) -> str:

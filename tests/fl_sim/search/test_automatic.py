@@ -15,6 +15,7 @@ from fl_sim.search import automatic, tuning
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
 from fl_sim.search.batch import DONE, Ending
 from fl_sim.search.planner import Goal, Proposal, Settings
+from fl_sim.search.private_run import PrivateRun, PublicText
 from fl_sim.search.tuning import as_toml
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED
@@ -153,3 +154,24 @@ def test_a_target_needs_a_bound(goals: Goals, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no bound on entities is set"):
         ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded"})
     ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded", "privacy.target_unit": "user"})
+
+
+def test_the_steps_of_sgd_are_those_that_were_tuned(goals: Goals, tmp_path: Path) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
+    searched = chosen(corpus, tmp_path / "trials")
+    text = PublicText.open(automatic.public_text(""), PrivateRun.of(searched))
+    rate = searched.privacy.q_s or 0
+    for optimizer, factor in (("sgd", 2.0), ("adam", 1.0)):
+        fewer = searched.changed({"server.optimizer": optimizer, "privacy.q_s": rate / 2})
+        steps = automatic._with_equal_steps(fewer, text)
+        assert steps.server.learning_rate == pytest.approx(factor * searched.server.learning_rate, rel=1e-3)
+
+
+def test_every_file_that_ships_serves_the_runs_that_it_was_tuned_for() -> None:
+    files = sorted(automatic._TUNED.glob("*.toml"))
+    assert files
+    for file in files:
+        tuned = RunConfig.load(file)
+        assert tuned.tuned_on is not None
+        assert not tuned.tuned_on.changed_since(tuned.model_dump())
+        assert tuned_file(tuned, tuned.tuned_on.corpus) is not None
