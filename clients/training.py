@@ -3,8 +3,9 @@
 :func:`bounded_sum` is the whole algorithm. The function that :func:`add_client_updates` has registered for the class of
 the rule defines a client update:
 
-``ClippedGradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ). If a user has at most ŵ = β/c eligible sentences, the outer
-projection cannot act, so the sentences of such users are batched together; other sums are bounded one by one.
+``ClippedGradients``: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ), or c·g/(‖g‖ + γ) in place of Π_c(g). If a user has at most ŵ =
+β/c eligible sentences, the outer projection cannot act, so the sentences of such users are batched together; other sums
+are bounded one by one.
 ``LocalSteps``: v_u = Π_β(θ_u − θ) after one or several local steps from θ.
 ``WeightedGradients``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
 
@@ -121,7 +122,7 @@ class BoundedSum:
 
     def __init__(self, model: LanguageModel, rule: ClientRule, mask_seed: int) -> None:
         self._rule = rule
-        self._total = GradientSum(model, mask_seed)
+        self._total = GradientSum(model, mask_seed, rule.stability)
         self._votes = 0.0
 
     def add_sentences(self, batches: Iterable[list[Example]]) -> None:
@@ -212,7 +213,7 @@ def add_clipped_gradients(rule: ClippedGradients, total: BoundedSum, cohort: Coh
     within = cohort.selection.counts * rule.sentence_clip <= rule.user_clip  # for any gradients
     total.add_sentences(cohort.sentences(within))
     apart = (sentences for _, sentences in cohort.users(~within))
-    total.add_users(user_sums(cohort.model, apart, rule.sentence_clip, cohort.mask_seed))
+    total.add_users(user_sums(cohort.model, apart, rule.sentence_clip, cohort.mask_seed, stability=rule.stability))
 
 
 @add_client_updates.register

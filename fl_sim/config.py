@@ -41,7 +41,6 @@ from fl_sim.config_keys import Key
 from fl_sim.input_files import read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.settings_origin import Origin
-from fl_sim.strategies.accounting.accountant import Clipping
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
 from fl_sim.strategies.accounting.paper_model import NoiseScale
 from fl_sim.strategies.accounting.random_allocation import MOST_EPOCH_ROUNDS
@@ -49,8 +48,16 @@ from fl_sim.strategies.local_training import LocalTrainingConfig
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.postprocessing.averaging import AveragingConfig
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
-from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_RATE, PrivacyError, is_rate
+from fl_sim.strategies.primitives.limits import (
+    SMALLEST_CLIP,
+    SMALLEST_DELTA,
+    SMALLEST_RATE,
+    SMALLEST_STABILITY,
+    PrivacyError,
+    is_rate,
+)
 from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
+from fl_sim.strategies.uedp import GradientClipping
 
 
 def _rate(value: float) -> float:
@@ -133,10 +140,17 @@ class PrivacyConfig(_Section):
     user_cap: float | None = Field(
         None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 except in uedp"
     )
-    clipping: Clipping | None = Field(
+    clipping: GradientClipping | None = Field(
         None,
-        description="uedp: clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), or "
-        "the user's sum alone (`user`), which gives an entity little protection",
+        description="uedp: clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), "
+        "likewise after scaling every gradient to just below c (`automatic`), or the user's sum alone (`user`), which "
+        "gives an entity little protection",
+    )
+    clip_stability: float | None = Field(
+        None,
+        ge=SMALLEST_STABILITY,
+        le=1e6,
+        description="γ of automatic clipping, which makes c·g/(‖g‖ + γ) of a gradient g; default 0.01",
     )
     noise_multiplier: float | None = Field(
         None,

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.strategies.adaptive_clip import ClipVote
-from fl_sim.strategies.primitives.limits import check_rate, require
+from fl_sim.strategies.primitives.limits import check_rate, check_stability, require
 
 LocalOptimizer = Literal["sgd", "adam"]
 
@@ -37,6 +37,8 @@ class ClientRule:
         q_s: the probability that a sentence is active.
         user_clip: β, the bound on one user's vector; infinite if users are not clipped.
         sentence_clip: c, the bound on one sentence's gradient; infinite if sentences are not clipped.
+        stability: γ > 0 of automatic clipping, c·g/(‖g‖ + γ) for every sentence (Bu, Wang, Zha and Karypis 2022,
+            AUTO-S); None for the projection Π_c.
         vote: how items vote on the clip; None for a fixed clip.
 
     Raises:
@@ -47,6 +49,7 @@ class ClientRule:
     q_s: float
     user_clip: float
     sentence_clip: float = math.inf
+    stability: float | None = None
     vote: ClipVote | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +57,10 @@ class ClientRule:
         check_rate("q_s", self.q_s)
         require(self.user_clip > 0, "user_clip", self.user_clip, "above 0")
         require(self.sentence_clip > 0, "sentence_clip", self.sentence_clip, "above 0")
+        if self.stability is not None:
+            check_stability("stability", self.stability)
+            require(math.isfinite(self.sentence_clip), "sentence_clip", self.sentence_clip, "finite with a stability")
+            require(self.vote is None, "vote", self.vote, "nothing with a stability, which leaves no norm to vote on")
 
     @property
     def item_clip(self) -> float:
@@ -67,7 +74,10 @@ class ClientRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedGradients(ClientRule):
-    """Sum clipped per-sentence gradients at the round's model θ: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) )."""
+    """Sum clipped per-sentence gradients at the round's model θ: v_u = Π_β( Σ_s Π_c(−∇l(θ, s)) ).
+
+    With a ``stability`` γ the normalised −c·∇l/(‖∇l‖ + γ), which is shorter than c, takes the place of Π_c(−∇l).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

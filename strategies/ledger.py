@@ -142,10 +142,12 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "sum": (str,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "clip_stability": (int, float), "sum": (str,)}
 )
 """The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset({"clipping", "adaptive", "published", "options", "guarantee", "epoch_rounds", "sum"})
+_NOT_IN_ALL = frozenset(
+    {"clipping", "clip_stability", "adaptive", "published", "options", "guarantee", "epoch_rounds", "sum"}
+)
 """Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
 
 

@@ -366,7 +366,12 @@ class Mechanism(ABC):
 
 
 _RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_OF_ONE_STRATEGY: dict[str, str | None] = {"clipping": "sentence", "published": None, "epoch_rounds": None}
+_OF_ONE_STRATEGY: dict[str, str | None] = {
+    "clipping": "sentence",
+    "clip_stability": None,
+    "published": None,
+    "epoch_rounds": None,
+}
 """Keys of every record that belong to one strategy, with the value that other strategies record."""
 
 

@@ -2,7 +2,8 @@
 
 v_u = Π_β( Σ_{s eligible} Π_c( −∇l(θ, s) ) ), β = ŵ·c; a sentence is eligible iff it and all its entities are sampled.
 Removing an entity then moves the sum by at most c per active sentence that mentions it, where user clipping alone would
-allow 2β per user who mentions it. ``clipping="user"`` omits the inner clip, to show what that costs.
+allow 2β per user who mentions it. ``clipping="automatic"`` gives every gradient a norm just below c in place of Π_c, by
+c·g/(‖g‖ + γ); ``clipping="user"`` omits the inner clip, to show what that costs.
 
 Guarantee: (ε, δ) for user-entity adjacency against an adversary who observes all T models (docs/privacy.md, sections 4
 and 5), under the assumptions of its section 2: each gradient depends on one sentence only, and rates, clips, z and N
@@ -22,13 +23,18 @@ array([0.65, 1.42])
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent
+from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism, Settings
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.primitives.limits import PrivacyError, check_stability, require
+
+GradientClipping = Literal["sentence", "automatic", "user"]
+STABILITY = 0.01
+"""γ of automatic clipping by default, that of its authors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +44,8 @@ class UserEntityDP(Mechanism):
     The defaults sample sentences and not users, because this gives the smaller ε (docs/privacy.md, section 7).
 
     Attributes:
-        clipping: ``sentence``, or ``user`` to clip only the user's sum.
+        clipping: ``sentence`` for Π_c, ``automatic`` for c·g/(‖g‖ + γ), or ``user`` to clip only the user's sum.
+        clip_stability: γ of automatic clipping; None without it.
     """
 
     defaults: ClassVar = {
@@ -49,26 +56,48 @@ class UserEntityDP(Mechanism):
         "user_cap": 2.0,
         "noise_multiplier": 4.0,
     }
-    keys = ("clipping", "noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise")
+    keys = ("clipping", "clip_stability", "noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise")
     default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"
 
     strategy: str = "uedp"
-    clipping: Clipping = "sentence"
+    clipping: GradientClipping = "sentence"
+    clip_stability: float | None = None
 
     def check(self) -> None:
         super().check()
-        require(self.clipping in get_args(Clipping), "clipping", self.clipping, ", ".join(get_args(Clipping)))
+        kinds = get_args(GradientClipping)
+        require(self.clipping in kinds, "clipping", self.clipping, ", ".join(kinds))
+        if self.clipping == "automatic":
+            require(self.adaptive is None, "adaptive", self.adaptive, "nothing with automatic clipping")
+            require(self.clip_stability is not None, "clip_stability", None, "a number, with automatic clipping")
+        if self.clip_stability is not None:
+            require(self.clipping == "automatic", "clip_stability", self.clip_stability, "with automatic clipping only")
+            check_stability("clip_stability", self.clip_stability)
+
+    @classmethod
+    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
+        stability, quantile = privacy.get("clip_stability"), privacy.get("clip_quantile")
+        if privacy.get("clipping") != "automatic" and stability is not None:
+            raise PrivacyError(f"clip_stability is {stability:g}; allowed: with privacy.clipping = automatic only")
+        if privacy.get("clipping") == "automatic" and quantile is not None:
+            raise PrivacyError(
+                f"clip_quantile is {quantile:g} and privacy.clipping is automatic; allowed: one of them, because "
+                "automatic clipping compares no norm with c"
+            )
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        return {"clipping": settings.privacy["clipping"] or "sentence"}
+        clipping, stability = settings.privacy["clipping"] or "sentence", settings.privacy.get("clip_stability")
+        if clipping == "automatic" and stability is None:
+            stability = STABILITY
+        return {"clipping": clipping, "clip_stability": stability}
 
     @property
     def clips_sentences(self) -> bool:
         """Return whether one sentence moves a user's sum by at most c."""
-        return self.clipping == "sentence"
+        return self.clipping != "user"
 
     @property
     def items_per_user(self) -> float:
@@ -76,7 +105,8 @@ class UserEntityDP(Mechanism):
         return self.user_cap if self.clips_sentences else 1.0
 
     def client_rule(self, clip_norm: float) -> ClientRule:
-        return ClippedGradients(**self.bounds(clip_norm), sentence_clip=clip_norm if self.clips_sentences else math.inf)
+        sentence_clip = clip_norm if self.clips_sentences else math.inf
+        return ClippedGradients(**self.bounds(clip_norm), sentence_clip=sentence_clip, stability=self.clip_stability)
 
     def event(self) -> RoundEvent:
         return RoundEvent(
@@ -86,14 +116,18 @@ class UserEntityDP(Mechanism):
             q_e=self.q_e,
             q_s=self.q_s,
             user_cap=self.user_cap,
-            clipping=self.clipping,
+            clipping="sentence" if self.clips_sentences else "user",
         )
 
     def record(self) -> dict[str, Any]:
-        return super().record() | {"clipping": self.clipping}
+        stability = {} if self.clip_stability is None else {"clip_stability": self.clip_stability}
+        return super().record() | {"clipping": self.clipping} | stability
 
     def clips_in_words(self) -> str:
         user = super().clips_in_words()
         if not self.clips_sentences:
             return user
-        return f"sentence clip c {self.clip_norm:.4g}, user cap ŵ {self.user_cap:.4g}, {user}"
+        sentence = f"sentence clip c {self.clip_norm:.4g}"
+        if self.clip_stability is not None:
+            sentence = f"automatic clipping to c {self.clip_norm:.4g} (γ {self.clip_stability:.4g})"
+        return f"{sentence}, user cap ŵ {self.user_cap:.4g}, {user}"

@@ -3,7 +3,8 @@
 For a sentence s with mean prediction loss l(θ, s), let ``g_s = -∇ l(θ, s)`` over the trainable parameters. This module
 computes ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md, section 2). Guarantee: each sentence
 moves the sum by at most c in L2 norm (to 1e-5 relative), whatever else is in the batch; a sentence whose loss or
-gradient is not finite contributes zero, and is counted.
+gradient is not finite contributes zero, and is counted. With a stability γ, ``c·g_s/(‖g_s‖ + γ)`` takes the place of
+``Π_c(g_s)`` (automatic clipping), with the same guarantee.
 
 With dropout, the masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the
 seed alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
@@ -14,6 +15,8 @@ cover, or on which the two differ, is processed one sentence at a time: same res
 
 >>> clip_factors(torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64), clip_norm=1.0)
 tensor([1.0000, 0.5000, 0.2500])
+>>> clip_factors(torch.tensor([0.0, 0.5, 1.5], dtype=torch.float64), clip_norm=1.0, stability=0.5)
+tensor([2.0000, 1.0000, 0.5000])
 >>> check_clip_norm(0.0)
 Traceback (most recent call last):
 fl_sim.clients.errors.ModelError: clip_norm is 0.0; allowed: a number above 0, or inf
@@ -97,6 +100,7 @@ class GradientSum:
     Args:
         model: the model whose gradients are summed.
         mask_seed: seed of the dropout masks; None switches dropout off.
+        stability: γ of automatic clipping; None for Π_c.
 
     Attributes:
         flat: the sum so far, float32 (d,).
@@ -104,9 +108,10 @@ class GradientSum:
         tally: the counts of the sum.
     """
 
-    def __init__(self, model: LanguageModel, mask_seed: int | None = None) -> None:
+    def __init__(self, model: LanguageModel, mask_seed: int | None = None, stability: float | None = None) -> None:
         self._model = model
         self._mask_seed = mask_seed
+        self._stability = stability
         self.flat = torch.zeros(model.num_parameters, device=model.device)
         self.views = model.parameters.views(self.flat)
         self.tally = Tally()
@@ -130,15 +135,15 @@ class GradientSum:
                 self._add_group([examples[i] for i in group], clip_norm)
 
     def _add_group(self, examples: Sequence[Example], clip_norm: float) -> None:
-        model, seed = self._model, self._mask_seed
+        model, seed, stability = self._model, self._mask_seed, self._stability
         batch = model.batch(examples, seed)
         if math.isinf(clip_norm):
             added = add_unclipped(model, batch, self.views, self.tally)
         else:
-            added = add_clipped(model, batch, clip_norm, self.views, self.tally)
+            added = add_clipped(model, batch, clip_norm, self.views, self.tally, stability)
         if not added:
             for example in examples:
-                add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally)
+                add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally, stability)
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""
@@ -157,6 +162,7 @@ def clipped_gradient_sum(
     *,
     max_batch_tokens: int | None = None,
     mask_seed: int | None = None,
+    stability: float | None = None,
 ) -> ClippedSum:
     """Return Σ_s Π_c(-∇ l(θ, s)) over sentences, float32 (d,), with counts.
 
@@ -168,11 +174,12 @@ def clipped_gradient_sum(
         max_batch_tokens: padded size of a micro-batch; it bounds the memory and affects only rounding. None chooses a
             size that is fast on the model's device.
         mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
+        stability: γ of automatic clipping; None for Π_c.
 
     Raises:
         ModelError: see `GradientSum.add`.
     """
-    total = GradientSum(model, mask_seed)
+    total = GradientSum(model, mask_seed, stability)
     total.add(examples, clip_norm, max_batch_tokens=max_batch_tokens)
     return total.result()
 
@@ -210,6 +217,7 @@ def add_one(
     clip_norm: float,
     views: Mapping[str, torch.Tensor],
     tally: Tally,
+    stability: float | None = None,
 ) -> None:
     """Add Π_c(g_s) of one sentence by definition: plain autograd, norm in float64, scale, add.
 
@@ -219,6 +227,7 @@ def add_one(
         clip_norm: c > 0; ``math.inf`` for no clipping.
         views: the sum by parameter name, float32 in the parameters' shapes; changed in place.
         tally: the counts of the sum; changed in place.
+        stability: γ of automatic clipping; None for Π_c.
     """
     loss, gradients = loss_gradients(model, batch)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
@@ -228,6 +237,8 @@ def add_one(
     tally.loss_sum += loss
     tally.clipped += norm > clip_norm
     factor = 1.0 if norm <= clip_norm else clip_norm / norm
+    if stability is not None:
+        factor = clip_norm / (norm + stability)
     for name, gradient in gradients.items():
         views[name].add_(gradient, alpha=-factor)
 
@@ -255,6 +266,7 @@ def add_clipped(
     clip_norm: float,
     views: Mapping[str, torch.Tensor],
     tally: Tally,
+    stability: float | None = None,
 ) -> bool:
     """Add Σ_s Π_c(g_s) by ghost norms.
 
@@ -269,10 +281,10 @@ def add_clipped(
     try:
         traced = ghost_pass(model, layers, batch)
         contributions = traced.of_sentences()
-        norms = sure_norms(contributions, clip_norm)
+        norms = sure_norms(contributions, clip_norm if stability is None else stability)
     except NotCovered:
         return False
-    factors = clip_factors(norms, clip_norm)
+    factors = clip_factors(norms, clip_norm, stability)
     for contribution in contributions:
         contribution.add(-factors, views[contribution.name])
     tally.loss_sum += float(traced.losses.sum(dtype=torch.float64))
@@ -285,7 +297,7 @@ def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch
 
     Args:
         contributions: one per parameter, of a batch of B sentences.
-        clip_norm: c.
+        clip_norm: c, or γ of automatic clipping, below which the factor c/(‖g‖ + γ) depends little on the norm.
 
     Raises:
         NotCovered: if a norm is not finite, or exceeds ``clip_norm`` and its rounding error is too large.
@@ -299,6 +311,8 @@ def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch
     return norms
 
 
-def clip_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """Return min(1, c/‖g‖), float32 (B,), for norms (B,)."""
+def clip_factors(norms: torch.Tensor, clip_norm: float, stability: float | None = None) -> torch.Tensor:
+    """Return min(1, c/‖g‖), or c/(‖g‖ + γ) with a ``stability`` γ, float32 (B,), for norms (B,)."""
+    if stability is not None:
+        return (clip_norm / (norms + stability)).float()
     return torch.where(norms > clip_norm, clip_norm / norms, 1.0).float()

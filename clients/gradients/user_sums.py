@@ -70,6 +70,7 @@ def user_sums(
     clip_norm: float,
     mask_seed: int | None = None,
     weights: Sequence[Floats] | None = None,
+    stability: float | None = None,
 ) -> Iterator[UserSums]:
     """Yield Σ_s m_s·Π_c(-∇ l(θ, s)) of every user, in any order; use each result before requesting the next.
 
@@ -79,6 +80,7 @@ def user_sums(
         clip_norm: c > 0; ``math.inf`` for no clipping.
         mask_seed: the seed of the dropout masks, if the model has dropout; None switches dropout off.
         weights: m_s > 0, for each user float64 (sentences,); None for 1.
+        stability: γ of automatic clipping, c·g_s/(‖g_s‖ + γ) in place of Π_c(g_s); None for Π_c.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -88,11 +90,11 @@ def user_sums(
     for window in _windows(model, users, weights, _WINDOW * at_once):
         for group in user_groups([user.shape for user in window], at_once):
             members = [window[index] for index in group]
-            if (joint := _in_one_pass(model, members, clip_norm, mask_seed)) is not None:
+            if (joint := _in_one_pass(model, members, clip_norm, mask_seed, stability)) is not None:
                 yield joint
                 joint.forget()
                 continue
-            buffer = buffer or GradientSum(model, mask_seed)
+            buffer = buffer or GradientSum(model, mask_seed, stability)
             for user in members:
                 yield _in_buffer(user, clip_norm, buffer)
         window.clear()  # frees the sentences before the next window is read
@@ -207,7 +209,7 @@ class _JointSums(UserSums):
 
 
 def _in_one_pass(
-    model: LanguageModel, users: Sequence[_User], clip_norm: float, mask_seed: int | None
+    model: LanguageModel, users: Sequence[_User], clip_norm: float, mask_seed: int | None, stability: float | None
 ) -> _JointSums | None:
     """Return the sums of ``users`` from one pass; None if the pass is not covered, too large or not precise enough."""
     sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
@@ -217,7 +219,7 @@ def _in_one_pass(
     try:
         with clipped_sums.full_precision():
             recorded = ghost_pass(model, layers, _rectangle(model, [user.examples for user in users], mask_seed))
-            factors, clipped = _sentence_clips(recorded, clip_norm)
+            factors, clipped = _sentence_clips(recorded, clip_norm, stability)
             if users[0].weights is not None:
                 by_row = _weight_rows(users).to(recorded.losses)
                 factors = by_row if factors is None else factors * by_row
@@ -249,12 +251,14 @@ def _weight_rows(users: Sequence[_User]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([np.pad(w, (0, most - len(w)), constant_values=1.0) for w in weights]))
 
 
-def _sentence_clips(recorded: Pass, clip_norm: float) -> tuple[torch.Tensor | None, torch.Tensor]:
+def _sentence_clips(
+    recorded: Pass, clip_norm: float, stability: float | None
+) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Return the clip factor of each sentence, float32 (B,), None without a clip; and which are clipped, (B,)."""
     if math.isinf(clip_norm):
         return None, torch.zeros_like(recorded.losses)
-    norms = clipped_sums.sure_norms(recorded.of_sentences(), clip_norm)
-    return clipped_sums.clip_factors(norms, clip_norm), norms > clip_norm
+    norms = clipped_sums.sure_norms(recorded.of_sentences(), clip_norm if stability is None else stability)
+    return clipped_sums.clip_factors(norms, clip_norm, stability), norms > clip_norm
 
 
 def _by_user(users: int, *of_sentences: torch.Tensor) -> Iterator[tuple[float, ...]]:

@@ -240,7 +240,7 @@ class Attacker:
         rule = mechanism.client_rule(mechanism.clip_norm)
         rows = []
         for canary in self.canaries:
-            vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip).vector
+            vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip, stability=rule.stability).vector
             clipping.project(vector, rule.user_clip)
             rows.append(vector)
         return np.asarray(rows, dtype=np.float64)

@@ -18,6 +18,10 @@ SMALLEST_CLIP = 1e-12
 """The smallest clip; near the smallest doubles, noise of z·c would be rounded to less than ε assumes."""
 
 
+SMALLEST_STABILITY = 1e-6
+"""The smallest γ of automatic clipping: a gradient whose norm underflows is scaled by c/γ and must stay below c."""
+
+
 class PrivacyError(ValueError):
     """A privacy parameter that is impossible or outside what is proven; it names the value and what is allowed."""
 
@@ -34,6 +38,15 @@ def check_rate(name: str, value: float) -> None:
         PrivacyError: it is not in [1e-15, 1]; the message calls it ``name``.
     """
     require(is_rate(value), name, value, f"in [{SMALLEST_RATE:g}, 1]")
+
+
+def check_stability(name: str, value: float) -> None:
+    """Refuse a ``value`` that is no stability constant γ of automatic clipping.
+
+    Raises:
+        PrivacyError: it is not in [1e-6, ∞); the message calls it ``name``.
+    """
+    require(SMALLEST_STABILITY <= value < float("inf"), name, value, f"at least {SMALLEST_STABILITY:g}")
 
 
 def check_delta(delta: float) -> None:

@@ -2,6 +2,8 @@
 
 import math
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +50,10 @@ def gradient_rule(c: float, cap: float) -> ClippedGradients:
     return ClippedGradients(q_e=1.0, q_s=1.0, sentence_clip=c, user_clip=cap * c)
 
 
+def normalised_rule(c: float, cap: float) -> ClippedGradients:
+    return replace(gradient_rule(c, cap), stability=0.3)
+
+
 def step_rule(beta: float) -> LocalSteps:
     return LocalSteps(q_e=1.0, q_s=1.0, user_clip=beta, epochs=2, batch_size=3, learning_rate=0.2)
 
@@ -67,15 +73,19 @@ def by_definition(model: LanguageModel, examples: Examples, rule: ClientRule) ->
             loss = sentence_losses(model, examples.read([s]))[0]
             gradient = torch.autograd.grad(loss, parameters)
             flat = -torch.cat([g.flatten() for g in gradient]).double().numpy()
-            of_user += shortened(flat, rule.sentence_clip)
+            if rule.stability is None:
+                of_user += shortened(flat, rule.sentence_clip)
+            else:
+                of_user += flat * rule.sentence_clip / (np.linalg.norm(flat) + rule.stability)
         total += shortened(of_user, rule.user_clip)
         sentence += count
     return total
 
 
+@pytest.mark.parametrize("rule_of", [gradient_rule, normalised_rule])
 @pytest.mark.parametrize(("c", "cap"), [(1.0, 2.0), (0.01, 1.0), (0.5, 5.0), (100.0, 3.0), (2.0, 1000.0)])
-def test_gradients_are_the_definition(model, examples, selection, c: float, cap: float) -> None:
-    rule = gradient_rule(c, cap)
+def test_gradients_are_the_definition(model, examples, selection, c: float, cap: float, rule_of: Callable) -> None:
+    rule = rule_of(c, cap)
     reply = bounded_sum(model, examples, selection, rule, 0)
     expected = by_definition(model, examples, rule)
     assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
@@ -118,6 +128,9 @@ def test_each_sentence_moves_the_sum_by_at_most_c(model, examples) -> None:
         for rule in (gradient_rule(0.3, 1.0), gradient_rule(0.3, 4.0), gradient_rule(0.3, 100.0)):
             moved = np.linalg.norm(sum_without(None, rule) - sum_without(sentence, rule))
             assert moved <= 0.3 * (1 + 1e-4)
+        automatic = replace(gradient_rule(0.3, 4.0), stability=0.01)
+        moved = np.linalg.norm(sum_without(None, automatic) - sum_without(sentence, automatic))
+        assert moved <= 0.3 * (1 + 1e-4)
         loose = gradient_rule(50.0, 100.0)  # the sentence clip as good as off
         assert np.linalg.norm(sum_without(None, loose) - sum_without(sentence, loose)) > 0.3
 

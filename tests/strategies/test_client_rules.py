@@ -16,7 +16,7 @@ from fl_sim.strategies.messages import rule_from_json, rule_to_json
 VOTE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5).vote
 RULES = [
     ClippedGradients(q_e=0.1, q_s=1 / 3, sentence_clip=0.1, user_clip=0.3, vote=VOTE),
-    ClippedGradients(q_e=1.0, q_s=1.0, user_clip=math.inf),
+    ClippedGradients(q_e=1.0, q_s=1.0, user_clip=4.0, sentence_clip=2.0, stability=0.01),
     LocalSteps(
         q_e=1.0, q_s=1.0, user_clip=1e-7, optimizer="adam", epochs=3, batch_size=2, learning_rate=0.3, vote=VOTE
     ),
@@ -40,6 +40,11 @@ def test_a_rule_is_the_same_after_a_message(rule: ClientRule) -> None:
         (RULES[0], {"q_s": math.nan}, r"q_s is nan; allowed: in \[1e-15, 1\]"),
         (RULES[0], {"user_clip": 0.0}, r"user_clip is 0\.0; allowed: above 0"),
         (RULES[0], {"sentence_clip": math.nan}, "sentence_clip is nan; allowed: above 0"),
+        (RULES[1], {"stability": 0.0}, "stability is 0.0; allowed: at least 1e-06"),
+        (RULES[1], {"stability": -0.01}, "stability is -0.01; allowed: at least 1e-06"),
+        (RULES[1], {"stability": math.nan}, "stability is nan; allowed: at least 1e-06"),
+        (RULES[1], {"stability": 0.1, "sentence_clip": math.inf}, "sentence_clip is inf; allowed: finite"),
+        (RULES[0], {"stability": 0.1}, "vote is .*; allowed: nothing with a stability"),
         (RULES[2], {"optimizer": "lion"}, "optimizer is lion; allowed: sgd, adam"),
         (RULES[2], {"epochs": 0}, "epochs is 0"),
         (RULES[2], {"batch_size": 0}, "batch_size is 0"),

@@ -48,7 +48,7 @@ class CanaryCase:
 
     Attributes:
         strategy: ``uedp`` or ``user_level``.
-        settings: rates, clips and noise; those not named are 1.
+        settings: rates, clips and noise, of which those not named are 1, and the way of clipping.
         scenario: the protected user and entity.
         model: the real model.
         local: the local steps of ``user_level``.
@@ -56,7 +56,7 @@ class CanaryCase:
     """
 
     strategy: str
-    settings: dict[str, float]
+    settings: dict[str, Any]
     scenario: Scenario
     model: ModelSpec = GPT2
     local: LocalTrainingConfig | None = None

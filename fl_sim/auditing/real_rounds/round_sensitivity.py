@@ -135,6 +135,7 @@ _BOUNDED = Scenario(reach_users=4, reach_sentences=1, user_sentences=3, backgrou
 _MANY = Scenario(reach_users=3, reach_sentences=6, user_sentences=6, background=2)
 _ALONE = Scenario(reach_users=4, reach_sentences=1, user_sentences=3)
 _DRAWN = {"q_e": 0.8, "q_s": 0.6, "user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
+_AUTOMATIC = {"clipping": "automatic", "clip_stability": 1e-4}
 _ALWAYS = {"user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
 _USER_CLIP = {"q_u": 0.7, "noise_multiplier": 1.0, "clip_norm": 0.05}
 _STEPS = LocalTrainingConfig(update="steps", epochs=2, batch_size=2)
@@ -142,6 +143,7 @@ _STEPS = LocalTrainingConfig(update="steps", epochs=2, batch_size=2)
 SENSITIVITY_CASES = {
     "gpt2": CanaryCase("uedp", _DRAWN, _BOUNDED, model=GPT2),
     "gpt2, beyond the cap": CanaryCase("uedp", _ALWAYS, _MANY, model=GPT2),
+    "automatic clipping": CanaryCase("uedp", _DRAWN | _AUTOMATIC, _BOUNDED, model=GPT2),
     "lora": CanaryCase("uedp", _DRAWN | {"clip_norm": 0.002}, _BOUNDED, model=LORA),
     "awd-lstm with dropout": CanaryCase("uedp", _DRAWN, _BOUNDED, model=AWD_LSTM),
     "adaptive clip": CanaryCase(

@@ -12,6 +12,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.unused_settings import idle_settings
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.ledger import ReleaseRecord
 from fl_sim.strategies.published import Published
 from fl_sim.strategies.registry import STRATEGIES, mechanism_from_record
 from tests import tiny
@@ -38,6 +39,10 @@ def planned(ownership: Ownership, **privacy: object) -> Planned:
         ({"noise": "as-coded"}, "noise is as-coded and privacy.strategy is uedp; allowed: with published only"),
         ({"user_weight_cap": 3.0, "strategy": "user_level"}, "user_weight_cap is 3.0 and privacy.strategy is "),
         ({"extended_weights": 3.0}, "extended_weights is 3.0 and privacy.strategy is uedp"),
+        ({"clip_stability": 0.1}, "clip_stability is 0.1; allowed: with privacy.clipping = automatic only"),
+        ({"clipping": "automatic", "clip_stability": -0.01}, "clip_stability is -0.01; allowed: "),
+        ({"clipping": "automatic", "clip_quantile": 0.5}, "clip_quantile is 0.5 and privacy.clipping is automatic; "),
+        ({"clipping": "automatic", "strategy": "user_level"}, "clipping is automatic and privacy.strategy is user_"),
         ({"epoch_rounds": 5}, "epoch_rounds is 5 and privacy.strategy is uedp; allowed: with user_level only"),
         ({"sampling": "random_allocation"}, "sampling is random_allocation and privacy.strategy is uedp; allowed: "),
         ({"strategy": "user_level", "epoch_rounds": 5}, "epoch_rounds is 5; allowed: with sampling = random_alloc"),
@@ -199,6 +204,20 @@ def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
     plan = planned(ownership, clipping="user").plan.mechanism
     assert plan.event().clipping == "user"
     assert plan.client_rule(1.0).sentence_clip == float("inf")
+
+
+def test_automatic_clipping_is_planned_at_the_same_epsilon(ownership: Ownership) -> None:
+    plain, automatic = (planned(ownership, clipping=kind) for kind in (None, "automatic"))
+    mechanism = automatic.plan.mechanism
+    rule = mechanism.client_rule(0.5)
+    assert (rule.sentence_clip, rule.user_clip, rule.stability) == (0.5, 1.0, 0.01)
+    assert mechanism.event() == plain.plan.mechanism.event()
+    record = mechanism.record()
+    assert (record["clipping"], record["clip_stability"]) == ("automatic", 0.01)
+    assert mechanism_from_record(record) == mechanism
+    assert ReleaseRecord.from_record(ReleaseRecord.of(mechanism, 0).record()).mechanism == mechanism
+    assert "clip_stability" not in plain.plan.mechanism.record()
+    assert mechanism.describe().settings[3].startswith("automatic clipping to c 1 (γ 0.01), user cap ŵ 2")
 
 
 @pytest.mark.parametrize("name", ["fe", "feplus", "as_coded"])
