@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from fl_sim.clients.round_progress import RoundProgress
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.clients.training import bounded_sum
 from fl_sim.clients.workspace import open_workspace
@@ -45,5 +47,8 @@ def train(message: Message, context: Context) -> Message:
     if workspace.weights is not None:
         selection = thin(selection, workspace.weights, request.round_seed)
     workspace.model.set_vector(request.vector)
-    reply = bounded_sum(workspace.model, workspace.examples, selection, request.rule, request.round_seed)
+    progress = RoundProgress(workspace.progress, context.node_id, request.server_round, len(selection.sentences))
+    model, examples = workspace.model, workspace.examples
+    with closing(progress):
+        reply = bounded_sum(model, examples, selection, request.rule, request.round_seed, progress.add)
     return Message(content=reply.to_record(request), reply_to=message)

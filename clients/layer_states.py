@@ -66,6 +66,11 @@ def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Pat
     return folder / f"states-{_key(model, encoded)[:32]}.bin"
 
 
+def bytes_of_token(model: LanguageModel) -> int:
+    """Return the bytes that the states of a token take in the file; 0 for a model without frozen lower layers."""
+    return 0 if model.lower is None else _width_of(model) * _STATE.itemsize
+
+
 class SentenceStates:
     """Read the states of sentences from a file, and compute and write those that are absent.
 
@@ -85,7 +90,7 @@ class SentenceStates:
         self._file = -1
         self._model, self._encoded, self._path = model, encoded, path
         self._lower = _lower_of(model)
-        self._width = model.architecture.embedding(_body(model)).weight.shape[1]
+        self._width = _width_of(model)
         sentences, tokens = len(encoded.offsets) - 1, int(encoded.offsets[-1])
         self._start = sentences * _SUM.itemsize
         size = self._start + tokens * self._width * _STATE.itemsize
@@ -245,6 +250,11 @@ def _lower_of(model: LanguageModel) -> LowerLayers:
     if model.lower is None:
         raise ModelError(f"model {model.spec.name!r} has no frozen lower layers; allowed: with model.lora_layers")
     return model.lower
+
+
+def _width_of(model: LanguageModel) -> int:
+    width: int = model.architecture.embedding(_body(model)).weight.shape[1]
+    return width
 
 
 def _body(model: LanguageModel) -> Any:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,12 +44,18 @@ from fl_sim.strategies.messages import MessageError, TrainReply, rule_from_json,
 from fl_sim.strategies.primitives import streams
 
 Mask = npt.NDArray[np.bool_]
+WhenDone = Callable[[int], None]
 
 _READ_AT_ONCE = 4096  # sentences
 
 
 def bounded_sum(
-    model: LanguageModel, examples: Examples, selection: Selection, rule: ClientRule, round_seed: int
+    model: LanguageModel,
+    examples: Examples,
+    selection: Selection,
+    rule: ClientRule,
+    round_seed: int,
+    when_done: WhenDone = lambda sentences: None,
 ) -> TrainReply:
     """Return Σ_u v_u over the sampled users of ``selection``, with ‖v_u‖ ≤ ``rule.user_clip`` for each user.
 
@@ -59,9 +65,10 @@ def bounded_sum(
         selection: the sampled users and their eligible sentences.
         rule: the client rule.
         round_seed: the seed of the round's local draws (dropout masks, the order of local batches).
+        when_done: called with the number of sentences that were just done.
     """
     cohort = Cohort(model, examples, selection.nonempty(), round_seed)
-    total = BoundedSum(model, rule, cohort.mask_seed)
+    total = BoundedSum(model, rule, cohort.mask_seed, when_done)
     add_client_updates(rule, total, cohort)
     return total.reply(selection)
 
@@ -118,11 +125,15 @@ class BoundedSum:
         model: the model, with the round's θ.
         rule: the client rule.
         mask_seed: the seed of the dropout masks.
+        when_done: called with the number of sentences that were just done.
     """
 
-    def __init__(self, model: LanguageModel, rule: ClientRule, mask_seed: int) -> None:
+    def __init__(
+        self, model: LanguageModel, rule: ClientRule, mask_seed: int, when_done: WhenDone = lambda sentences: None
+    ) -> None:
         self._rule = rule
-        self._total = GradientSum(model, mask_seed, rule.stability)
+        self._when_done = when_done
+        self._total = GradientSum(model, mask_seed, rule.stability, when_done)
         self._votes = 0.0
 
     def add_sentences(self, batches: Iterable[list[Example]]) -> None:
@@ -147,6 +158,7 @@ class BoundedSum:
             for user, tally in zip(bounded, group.tallies, strict=True):
                 self._total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))
                 self._votes += user.votes
+            self._when_done(sum(tally.sentences for tally in group.tallies))
 
     def reply(self, selection: Selection) -> TrainReply:
         """Return the sum as a node's reply for ``selection``."""

@@ -16,6 +16,7 @@ from fl_sim.clients.layer_states import SentenceStates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import make_task
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -62,6 +63,9 @@ class WorkspaceSpec(BaseModel):
 class Workspace:
     """Hold the open corpus and the model of one worker process.
 
+    Attributes:
+        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.round_progress`).
+
     Raises:
         CorpusError: the corpus is damaged, or has changed since the run began.
         ModelError: the model cannot be loaded.
@@ -74,6 +78,7 @@ class Workspace:
         self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
         self.model: LanguageModel = load_model(spec.model, spec.seed, task)
         encoded = open_encoded(Path(spec.encoded))
+        self.progress = Path(spec.encoded).parent / PROGRESS_FOLDER
         self.examples = Examples(
             encoded=encoded,
             targets=corpus.targets(spec.split) if task.needs_targets else None,

@@ -25,7 +25,7 @@ fl_sim.clients.errors.ModelError: clip_norm is 0.0; allowed: a number above 0, o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -101,6 +101,7 @@ class GradientSum:
         model: the model whose gradients are summed.
         mask_seed: seed of the dropout masks; None switches dropout off.
         stability: γ of automatic clipping; None for Π_c.
+        when_done: called with the number of sentences that were just added.
 
     Attributes:
         flat: the sum so far, float32 (d,).
@@ -108,10 +109,17 @@ class GradientSum:
         tally: the counts of the sum.
     """
 
-    def __init__(self, model: LanguageModel, mask_seed: int | None = None, stability: float | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        mask_seed: int | None = None,
+        stability: float | None = None,
+        when_done: Callable[[int], None] = lambda sentences: None,
+    ) -> None:
         self._model = model
         self._mask_seed = mask_seed
         self._stability = stability
+        self._when_done = when_done
         self.flat = torch.zeros(model.num_parameters, device=model.device)
         self.views = model.parameters.views(self.flat)
         self.tally = Tally()
@@ -141,9 +149,12 @@ class GradientSum:
             added = add_unclipped(model, batch, self.views, self.tally)
         else:
             added = add_clipped(model, batch, clip_norm, self.views, self.tally, stability)
-        if not added:
-            for example in examples:
-                add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally, stability)
+        if added:
+            self._when_done(len(examples))
+            return
+        for example in examples:
+            add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally, stability)
+            self._when_done(1)
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""

@@ -36,6 +36,7 @@ from fl_sim.storage.run_folder import encode
 from fl_sim.storage.utility import UTILITIES
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_WITHIN_A_ROUND = 30.0
 
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
@@ -72,7 +73,8 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
 class ProgressBar(Observer):
     """Print a run's notes and forecast, and a bar of its rounds, on stderr; use it in a ``with`` statement.
 
-    Where stderr is no terminal, rounds are lines: the first, the last, and those at least ten seconds apart.
+    Within a round the bar follows the sentences that are done. Where stderr is no terminal, rounds are lines: the
+    first, the last, and those at least ten seconds apart; a round of more than half a minute has lines of its own.
 
     Args:
         quiet: show nothing.
@@ -84,7 +86,8 @@ class ProgressBar(Observer):
         self._progress = _progress(self._console)
         self._task = TaskID(0)
         self._rounds = 0
-        self._last_line = -_SECONDS_BETWEEN_LINES
+        self._last_line = self._round_began = -_SECONDS_BETWEEN_LINES
+        self._described = ""
         self._path = ""
 
     def __enter__(self) -> ProgressBar:
@@ -115,9 +118,20 @@ class ProgressBar(Observer):
         for note in forecast.notes:
             self._note(note)
 
+    def on_progress(self, server_round: int, done: int, expected: float) -> None:
+        """Move the bar within the round under way."""
+        share = min(done / expected, 1.0) if expected else 0.0
+        words = f"round {server_round}: {done:,} of about {expected:,.0f} sentences"
+        described = f"{words}, {self._described}" if self._described else words
+        self._progress.update(self._task, completed=server_round - 1 + share, description=described)
+        now = time.monotonic()
+        if self._in_lines and now - max(self._round_began, self._last_line) >= _SECONDS_WITHIN_A_ROUND:
+            self._line(words, due=True)
+
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Move the bar to the round and show its figures."""
-        described = f"{_describe(row)}{self._path}"
+        self._described = described = f"{_describe(row)}{self._path}"
+        self._round_began = time.monotonic()
         self._progress.update(self._task, completed=row["round"], description=described)
         seconds = f", {row['seconds']:.1f} s" if "seconds" in row else ""
         words = f"round {row['round']} of {self._rounds}: {described}{seconds}"

@@ -14,6 +14,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fl_sim.clients.features import ensure_features, feature_path
 from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import HeldOut
 from fl_sim.clients.workspace import WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
@@ -40,12 +42,13 @@ from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
-from fl_sim.experiments.forecast import forecast
+from fl_sim.experiments.forecast import expected_selection, forecast
 from fl_sim.experiments.gradient_cost import GradientCost
 from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
 from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
 from fl_sim.experiments.privacy_spent import PrivacySpent
+from fl_sim.experiments.round_watch import RoundWatch
 from fl_sim.experiments.run_inputs import (
     build_model,
     check_origin,
@@ -130,6 +133,7 @@ class Experiment:
         self._strategy = self._build_strategy()
         self._first_round = 1
         self._round_began = time.monotonic()
+        self._watch: RoundWatch | None = None
 
     @classmethod
     @owner_only()
@@ -263,17 +267,18 @@ class Experiment:
                 SentenceStates(self._model, self._train.encoded, self._states).close()  # makes the file, if it fits
             self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
             self._announce_cost()
-            self._round_began = time.monotonic()
             self.in_rounds = True
             if not self._diverged:  # a run killed after its model diverged has only its result left to write
-                self._strategy.start(
-                    grid,
-                    vector_to_arrays(self._vector),
-                    num_rounds=self._last_round,
-                    timeout=self.config.engine.timeout,
-                    evaluate_fn=self._after_round,
-                    first_round=self._first_round,
-                )
+                with self._watching() as self._watch:
+                    self._begin_round(self._first_round)
+                    self._strategy.start(
+                        grid,
+                        vector_to_arrays(self._vector),
+                        num_rounds=self._last_round,
+                        timeout=self.config.engine.timeout,
+                        evaluate_fn=self._after_round,
+                        first_round=self._first_round,
+                    )
             self._finish()
         finally:
             self._leave()
@@ -302,6 +307,18 @@ class Experiment:
             sample = self._held_out.examples
             cost = forecast(self.config, left, ownership, self._model, sample, self.folder.path)
             self._observers.on_forecast(cost)
+
+    def _watching(self) -> AbstractContextManager[RoundWatch | None]:
+        """Return a watch of the rounds, if an observer asks for their progress."""
+        if not self._observers.ask_for("on_progress"):
+            return nullcontext()
+        expected = expected_selection(self.planned, self.corpus.ownership(self.config.corpus.train_split))
+        return RoundWatch(self._encoded / PROGRESS_FOLDER, expected, self._observers.on_progress)
+
+    def _begin_round(self, server_round: int) -> None:
+        self._round_began = time.monotonic()
+        if self._watch is not None:
+            self._watch.server_round = server_round
 
     def _leave(self) -> None:
         shutil.rmtree(self._encoded, ignore_errors=True)
@@ -371,7 +388,7 @@ class Experiment:
         if server_round > 0:
             row |= self._strategy.tally.metrics()
         row["seconds"] = time.monotonic() - self._round_began
-        self._round_began = time.monotonic()
+        self._begin_round(server_round + 1)
         self.folder.append_metrics(row)
         if last or server_round % self.config.checkpoint_every == 0:
             heads = self._privacy_spent.head(), self.folder.head()

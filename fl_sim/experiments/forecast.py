@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from fl_sim.clients.examples import Example
+from fl_sim.clients.layer_states import bytes_of_token
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.config import EngineConfig, RunConfig
@@ -104,21 +105,24 @@ def forecast(
     process = whole * _BYTES_OF_PARAMETER + scores
     server = _LIBRARIES + process + trainable * _SERVER_BYTES
     nodes = process if config.engine.name == "inline" else workers * (_LIBRARIES + process + trainable * _WORKER_BYTES)
-    tokens = ownership.num_sentences * _mean_tokens(sample) * 4
+    tokens = ownership.num_sentences * _mean_tokens(sample) * (_BYTES_OF_PARAMETER + bytes_of_token(model))
     cost = Forecast(sentences, seconds, planned.rounds, server + nodes, trainable * _DISK_BYTES + tokens)
     return Forecast(cost.sentences, seconds, cost.rounds, cost.memory, cost.disk, _notes(config, planned, cost, where))
 
 
 def expected_sentences(planned: Planned, ownership: Ownership) -> float:
-    """Return the expected number of sentences whose gradients a round computes.
+    """Return the expected number of sentences whose gradients a round computes, repeated in every local pass."""
+    rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
+    passes = rule.epochs if isinstance(rule, LocalSteps) else 1
+    return expected_selection(planned, ownership) * passes
 
-    That is q_u·q_s·Σ_s w(s)·q_e^(entities of s), times the passes of local steps.
-    """
+
+def expected_selection(planned: Planned, ownership: Ownership) -> float:
+    """Return the expected number of sentences that a round selects, q_u·q_s·Σ_s w(s)·q_e^(entities of s)."""
     mechanism = planned.plan.mechanism
     rule = mechanism.client_rule(mechanism.clip_norm)
     active = planned.bounds.weights * np.power(rule.q_e, ownership.entities_per_sentence)
-    passes = rule.epochs if isinstance(rule, LocalSteps) else 1
-    return float(mechanism.expected_cohort / mechanism.population * rule.q_s * active.sum() * passes)
+    return float(mechanism.expected_cohort / mechanism.population * rule.q_s * active.sum())
 
 
 def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:

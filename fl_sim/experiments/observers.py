@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +61,8 @@ class RunObserver(Protocol):
     ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
     first round; both are numbers of sentences. ``on_forecast(forecast)``, if an observer has it, is called before the
     first round with a :class:`fl_sim.experiments.forecast.Forecast`, for which a small batch is measured.
+    ``on_progress(server_round, done, expected)``, if an observer has it, is called from another thread, at most twice a
+    second, while a round is under way: the sentences that its nodes have done, and about how many they will do.
     """
 
     def on_start(self, start: RunStart) -> None:
@@ -156,6 +159,10 @@ class Observers:
         """Announce what the run will cost."""
         self._each("on_forecast", lambda: (forecast,))
 
+    def on_progress(self, server_round: int, done: int, expected: float) -> None:
+        """Announce how many sentences of the round under way are done."""
+        self._each("on_progress", lambda: (server_round, done, expected))
+
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Hand out the row of a round, to each observer a copy as it is read back from metrics.jsonl."""
         self._each("on_round", lambda: (decode(encode(row)),))
@@ -172,7 +179,8 @@ class Observers:
             try:
                 call(*arguments())
             except (Exception, SystemExit) as error:  # a run must not depend on who watches it
-                self._observers.remove(observer)
+                with suppress(ValueError):  # another thread has removed it
+                    self._observers.remove(observer)
                 name = type(observer).__qualname__
                 log.warning("observer %s failed in %s and is ignored from now on (%s)", name, method, _reason(error))
 

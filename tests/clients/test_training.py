@@ -92,6 +92,19 @@ def test_gradients_are_the_definition(model, examples, selection, c: float, cap:
     assert (reply.users, reply.sentences, reply.nonfinite) == (5, 16, 0)
 
 
+@pytest.mark.parametrize("rule", [gradient_rule(1.0, 2.0), gradient_rule(1.0, 100.0), step_rule(0.3)])
+@pytest.mark.parametrize("fast", [True, False])
+def test_every_sentence_is_counted_once_as_it_is_done(
+    model, examples, selection, rule: ClientRule, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast:
+        monkeypatch.setattr("fl_sim.clients.gradients.clipped_sums.covered_layers", lambda model: None)
+    done: list[int] = []
+    bounded_sum(model, examples, selection, rule, 0, done.append)
+    assert sum(done) == 16
+    assert fast or max(done) < 16
+
+
 @pytest.mark.parametrize("cap", [1.0, 1.5, 1.99, 3.0])
 def test_a_user_of_one_sentence_more_than_the_cap_is_clipped(model, examples, cap: float) -> None:
     """Equal sentences have equal gradients, so that the sum of the clipped ones is as long as it can be."""

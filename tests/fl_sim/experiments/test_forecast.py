@@ -63,6 +63,19 @@ def test_a_measured_batch_leaves_the_model_alone() -> None:
     assert seconds_per_sentence(model, []) == 0
 
 
+def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of float16 a token: the file begins as a hole, and may fill."""
+    ownership = fl_sim.open_corpus("bundled").ownership("train")
+    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: 0.0)
+    config, plan = planned(ownership, engine__name="inline")
+    model, sample = models_to_try.small_gpt2(lora_rank=2, lora_layers=1), models_to_try.examples(10, 20)
+    width = model.module.get_input_embeddings().weight.shape[1]  # type: ignore[operator,union-attr]
+    whole = forecast(config, plan, ownership, model, sample, Path()).disk
+    model.lower = None
+    without = forecast(config, plan, ownership, model, sample, Path()).disk
+    assert whole - without == ownership.num_sentences * 15 * 2 * width
+
+
 def cost(monkeypatch: pytest.MonkeyPatch, seconds: float, **settings: Any) -> Forecast:
     ownership = fl_sim.open_corpus("bundled").ownership("train")
     monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: seconds)

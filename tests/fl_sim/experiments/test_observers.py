@@ -58,6 +58,9 @@ class Meddler(Observer):
     def on_start(self, start: RunStart) -> None:
         self._meddle()
 
+    def on_progress(self, server_round: int, done: int, expected: float) -> None:
+        self._meddle()
+
     def on_round(self, row: Mapping[str, Any]) -> None:
         row.clear()  # type: ignore[attr-defined]
         self._meddle()

@@ -1,0 +1,69 @@
+"""The progress of a round for observers and in the terminal (test_observers.py checks that it changes no run)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fl_sim.cli import console
+from fl_sim.clients import round_progress
+from fl_sim.engines import simulation
+from fl_sim.experiments import round_watch
+from fl_sim.experiments.observers import Observer
+from tests.e2e.small_runs import configuration, small_corpus
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+class Follower(Observer):
+    """Keeps the progress that it is told, and fails on request."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.seen: list[tuple[int, int, float]] = []
+        self.fails = fails
+
+    def on_progress(self, server_round: int, done: int, expected: float) -> None:
+        self.seen.append((server_round, done, expected))
+        if self.fails:
+            raise RuntimeError("no more")
+
+
+def test_the_progress_is_that_of_the_round_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_watch, "_SECONDS", 0.001)
+    monkeypatch.setattr(round_progress, "_SECONDS", 0.0)
+    corpus = small_corpus(tmp_path / "corpus")
+    follower, failing = Follower(), Follower(fails=True)
+    config = configuration(corpus, tmp_path / "watched", engine__nodes=2, privacy__q_s=0.8)
+    watched = simulation.run(config, observers=[follower, failing])
+    sampled = dict(watched.metrics()[["round", "cohort_sentences"]].to_numpy()[1:].tolist())
+    assert {server_round for server_round, _, _ in follower.seen} <= set(sampled)
+    assert all(0 <= done <= sampled[server_round] for server_round, done, _ in follower.seen)
+    assert any(done > 0 for _, done, _ in follower.seen)
+    assert all(expected >= done for _, done, expected in follower.seen)
+    assert len(failing.seen) == 1
+    assert not (watched.path / "encoded").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_bar_moves_within_a_round_and_lines_wait_for_half_a_minute(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    bar = console.ProgressBar()
+    bar._console = Console(file=out, width=200, force_terminal=terminal)
+    bar._in_lines, bar._rounds = not terminal, 9
+    bar._task = bar._progress.add_task("", total=9)
+    bar.on_round({"round": 2, "epsilon_user": 0.5})
+    bar.on_progress(3, 30, 120.0)
+    assert bar._progress.tasks[0].completed == 2.25
+    now[0] = 131.0
+    bar.on_progress(3, 60, 120.0)
+    now[0] = 140.0
+    bar.on_progress(3, 240, 120.0)
+    assert bar._progress.tasks[0].completed == 3
+    lines = [line for line in out.getvalue().splitlines() if "sentences" in line]
+    assert lines == ([] if terminal else ["round 3: 60 of about 120 sentences"])
