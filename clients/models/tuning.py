@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.adapter_folder import name_base
 from fl_sim.clients.models.hub import first_line
 
 if TYPE_CHECKING:
@@ -95,11 +96,13 @@ def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None,
     )
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks in transformers' old way
-            return get_peft_model(module, config)
+            adapted = get_peft_model(module, config)
     except ValueError as error:
         raise ModelError(
             f"cannot add LoRA to {spec.name!r}: lora_targets is {list(spec.lora_targets)} ({first_line(error)})"
         ) from error
+    name_base(adapted, spec.name)
+    return adapted
 
 
 def blocks_of(module: nn.Module) -> tuple[str, nn.ModuleList]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.adapter_folder import base_of, is_adapter, merged
 from fl_sim.clients.models.architectures.declared_size import check_layers
 from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
@@ -46,6 +47,8 @@ def load_causal(name: str, max_layers: int) -> nn.Module:
     """
     from transformers import AutoModelForCausalLM
 
+    if is_adapter(name):
+        return merged(load_causal(base_of(name), max_layers), name)
     config = _config_of(name, max_layers)
     if _reads_both_ways(config):
         raise ModelError(
@@ -63,6 +66,8 @@ def load_body(name: str, max_layers: int) -> nn.Module:
     """
     from transformers import AutoModel
 
+    if is_adapter(name):
+        return merged(load_body(base_of(name), max_layers), name)
     config = _config_of(name, max_layers)
     if config.is_encoder_decoder:
         raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -149,3 +150,46 @@ def test_smollm2_knows_english_and_takes_the_fast_path(tmp_path: Path, monkeypat
     assert model.tokenizer.decode([int(scores.argmax())]).strip() == "Paris"
     assert gradient_path(model).name == "fast"
     assert frozen_head(model) is not None
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["as a model", "below other adapters"])
+def test_adapters_name_the_model_and_load_on_another_machine(
+    again: bool, tiny: PackagedGguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(ModelSpec(name="smollm2", lora_rank=2), seed=0)
+    model.set_vector(np.random.default_rng(0).standard_normal(model.num_parameters, dtype=np.float32) / 10)
+    model.save(tmp_path / "saved")
+    for file in ("adapter_config.json", "README.md"):
+        assert str(tmp_path) not in (tmp_path / "saved" / file).read_text()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other machine"))
+    loaded = load_model(ModelSpec(name=str(tmp_path / "saved"), lora_rank=2 * again), seed=1)
+    if again:
+        loaded.save(tmp_path / "further")
+        loaded = load_model(ModelSpec(name=str(tmp_path / "further")), seed=2)
+    ids = torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.module(ids).logits, model.module(ids).logits, rtol=1e-4, atol=1e-5)
+    assert (loaded.bos_id, loaded.eos_id) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"base_model_name_or_path": None}, "names no model below them"),
+        ({"base_model_name_or_path": "."}, "trained on themselves"),
+        ({"target_modules": ["no_such"]}, "cannot be read"),
+        (None, "has no adapter_model.safetensors"),
+    ],
+)
+def test_adapters_that_cannot_be_used_are_refused(
+    changed: dict | None, message: str, tiny: PackagedGguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_model(ModelSpec(name="smollm2", lora_rank=2), seed=0).save(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path / "saved")
+    config = Path("adapter_config.json")
+    if changed is None:
+        Path("adapter_model.safetensors").unlink()
+    config.write_text(json.dumps(json.loads(config.read_text()) | (changed or {})))
+    with pytest.raises(ModelError, match=message) as refused:
+        load_model(ModelSpec(name=str(tmp_path / "saved")), seed=1)
+    assert "\n" not in str(refused.value)
