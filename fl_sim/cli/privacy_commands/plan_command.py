@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -54,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--public", action="store_true", help="the corpus is public text, so that its sizes may set what is released"
     )
+    parser.add_argument(
+        "--perplexity",
+        type=float,
+        metavar="L",
+        help="held-out perplexity per token to reach: print how many users it needs, and what this plan reaches, by a "
+        "law fitted on irc",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -63,10 +71,13 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.guarantees import Protected
     from fl_sim.search.planner import Goal, propose
+    from fl_sim.search.users_law import IRC_LAW, START
     from fl_sim.storage.run_folder import encode
 
     start = time.monotonic()
     goal = Goal(args.target_epsilon, args.target_unit, args.delta, args.sentences_per_round, args.rounds)
+    if args.perplexity is not None:
+        IRC_LAW.ratio_for(args.perplexity, START)  # refuses an impossible one before the search
     privacy = _privacy(args)
     corpus = Corpus.open(args.corpus, verify=True)
     bounds = EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0)
@@ -75,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     proposal = propose(bounds, units, goal)
     report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected) | bounds.record()
     report |= _proposed(proposal, goal, protected, units) | {"command": _command(args, goal, proposal.best)}
+    if args.perplexity is not None:
+        report["users_law"] = _by_the_law(args.perplexity, proposal.best, bounds.ownership.num_users)
     report |= {"seconds": round(time.monotonic() - start, 1), "note": _PUBLIC if args.public else _PRIVATE}
     if args.json:
         print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
@@ -103,6 +116,35 @@ def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
         "sentences_per_round": goal.sentences_per_round,
         "rounds": goal.rounds,
         **protected.record(),
+    }
+
+
+def _by_the_law(perplexity: float, best: Settings, users: int) -> dict[str, Any]:
+    """Return what the plan is expected to reach, and the users that a perplexity needs at the same rates and bounds.
+
+    Raises:
+        ConfigError: the perplexity is not above 0 and below that of the start.
+    """
+    from fl_sim.search.users_law import IRC_LAW as LAW
+    from fl_sim.search.users_law import ORIGIN, START
+
+    ratio, factor = best.signal_to_noise, math.exp(2 * LAW.error)
+    per_user = users / ratio
+    needed = LAW.ratio_for(perplexity, START)
+    easier, harder = (LAW.ratio_for(min(perplexity * f, START * (1 - 1e-9)), START) for f in (factor, 1 / factor))
+    return {
+        "perplexity": perplexity,
+        "users": per_user * needed,
+        "users_interval": [per_user * easier, per_user * harder],
+        "users_within_the_points": LAW.covers(needed),
+        "sentences_per_round": best.sentences * needed / ratio,
+        "expected_perplexity": LAW.perplexity(ratio, START),
+        "expected_interval": list(LAW.interval(ratio, START)),
+        "expected_within_the_points": LAW.covers(ratio),
+        "planned_users": users,
+        "start": START,
+        "error": LAW.error,
+        "fitted_on": ORIGIN,
     }
 
 
@@ -184,8 +226,33 @@ def _text(report: dict[str, Any]) -> str:
         lines += ["", f"Sampling users instead of sentences learns {worse:.2f} times less at the same ε and compute."]
     else:
         lines += ["", "Sampling users instead of sentences cannot meet the target."]
+    if "users_law" in report:
+        lines += ["", *_law_in_words(report["users_law"])]
     lines += [f"Run it: {report['command']}", "", report["note"]]
     return "\n".join(lines)
+
+
+def _law_in_words(law: dict[str, Any]) -> list[str]:
+    """Return the lines about the law of users."""
+    beyond = " (beyond the points of the law)"
+    low, high = law["expected_interval"]
+    lines = [
+        f"With {law['planned_users']:,} users the law expects a perplexity per token of "
+        f"{law['expected_perplexity']:.0f} ({low:.0f} to {high:.0f}), from {law['start']:.0f} at the start"
+        f"{'' if law['expected_within_the_points'] else beyond}."
+    ]
+    if math.isinf(law["users"]):
+        lines.append(f"No number of users is expected to reach {law['perplexity']:g} in this way.")
+    else:
+        few, many = law["users_interval"]
+        at_most = f"to {many:,.0f}" if math.isfinite(many) else "or more, without a bound"
+        lines.append(
+            f"A perplexity of {law['perplexity']:g} needs about {law['users']:,.0f} users ({few:,.0f} {at_most}) like "
+            f"these, at the same ε, rates and bounds, with {law['sentences_per_round']:,.0f} sentences a round"
+            f"{'' if law['users_within_the_points'] else beyond}."
+        )
+    lines.append(f"The law is a forecast, no guarantee, fitted on {law['fitted_on']}; error {law['error']:.1%}.")
+    return lines
 
 
 def _row(label: str, settings: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from fl_sim.experiments.guarantees import Protected
 from fl_sim.experiments.run_plan import plan_run
 from fl_sim.search import planner
 from fl_sim.search.planner import Crowd, Goal, Proposal, capped_mean, propose
+from fl_sim.search.users_law import IRC_LAW, START
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
@@ -194,7 +195,7 @@ def test_a_target_out_of_reach_is_said() -> None:
 @pytest.mark.usefixtures("narrow")
 def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")
-    words = ["plan", "--corpus", str(corpus), *ASKED]
+    words = ["plan", "--corpus", str(corpus), *ASKED, "--perplexity", "300"]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["user_sentences"] == 9
@@ -203,8 +204,17 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
     command = shlex.split(report["command"])
     assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
     assert command[-3:] == ["privacy.user_sentences=9", "--set", "privacy.settings_from_corpus=true"]
+    law, ratio = report["users_law"], report["proposal"]["signal_to_noise"]
+    assert law["expected_perplexity"] == pytest.approx(IRC_LAW.perplexity(ratio, START))
+    needed = IRC_LAW.perplexity(ratio * law["users"] / law["planned_users"], START)
+    assert needed == pytest.approx(300)
+    assert law["users_interval"][0] < law["users"] < law["users_interval"][1]
+    assert (law["users_within_the_points"], law["expected_within_the_points"]) == (True, False)
     assert main(words) == 0
     printed = capsys.readouterr().out
+    assert "A perplexity of 300 needs about" in printed
+    assert "(beyond the points of the law)" in printed
+    assert "The law is a forecast, no guarantee, fitted on Ubuntu IRC" in printed
     assert "Run it: fl-sim run" in printed
     assert "a proposal reveals information about it, and no ε covers that" in printed
 
@@ -245,6 +255,7 @@ def test_the_command_that_is_printed_carries_the_flag_into_a_run(
         (["--entity-bound", "0"], "privacy.entity_bound is 0"),
         (["--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'"),
         (["--split", "absent"], "absent"),
+        (["--perplexity", "465"], "perplexity is 465; allowed: above 0 and below the 464.6 of the start"),
     ],
 )
 def test_a_mistake_is_one_line(
