@@ -51,9 +51,9 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
 from fl_sim.engines.grids import InlineGrid
-from fl_sim.experiments.guarantees import NOTHING_EARLIER, Guarantees, Protected
-from fl_sim.experiments.lineage import Earlier
-from fl_sim.experiments.run_plan import Planned, plan_run
+from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Guarantees, Protected
+from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
 from fl_sim.strategies import ledger as ledgers

@@ -28,7 +28,7 @@ from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
-from fl_sim.experiments.run_plan import plan_run
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.reporting.plots import save
 from fl_sim.search.planner import Crowd
 from fl_sim.search.users_law import START, UsersLaw, error_on, law_of

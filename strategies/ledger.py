@@ -44,8 +44,8 @@ from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
-from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require

@@ -33,7 +33,7 @@ LONGEST = (
     "e2e/test_strategies.py",
     "data_prep/taggers/test_taggers.py",
     "e2e/test_notebooks.py",
-    "fl_sim/experiments/test_public_settings.py",
+    "fl_sim/experiments/plan/test_public_settings.py",
     "e2e/test_installed.py",
     "strategies/test_add_a_strategy.py",
     "research/representations/test_representation_experiment.py",
@@ -44,8 +44,8 @@ LONGEST = (
     "fl_sim/auditing/real_rounds/test_canary_audit.py",
     "e2e/engines/test_same_on_every_engine.py",
     "strategies/test_ledger.py",
-    "fl_sim/experiments/test_lineage.py",
-    "strategies/accounting/test_convolution.py",
+    "fl_sim/experiments/plan/test_lineage.py",
+    "strategies/accounting/losses/test_convolution.py",
 )
 
 

@@ -42,11 +42,12 @@ from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
-from fl_sim.experiments.forecast import expected_selection, forecast
-from fl_sim.experiments.gradient_cost import GradientCost
+from fl_sim.experiments.cost.forecast import expected_selection, forecast
+from fl_sim.experiments.cost.gradient_cost import GradientCost
 from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
-from fl_sim.experiments.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
+from fl_sim.experiments.plan.lineage import earlier_of, earlier_of_record
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.round_watch import RoundWatch
 from fl_sim.experiments.run_inputs import (
@@ -59,7 +60,6 @@ from fl_sim.experiments.run_inputs import (
     task_of,
     with_absolute_paths,
 )
-from fl_sim.experiments.run_plan import Planned, plan_run
 from fl_sim.experiments.run_record import Record
 from fl_sim.private_files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage

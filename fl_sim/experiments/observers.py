@@ -60,7 +60,7 @@ class RunObserver(Protocol):
 
     ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
     first round; both are numbers of sentences. ``on_forecast(forecast)``, if an observer has it, is called before the
-    first round with a :class:`fl_sim.experiments.forecast.Forecast`, for which a small batch is measured.
+    first round with a :class:`fl_sim.experiments.cost.forecast.Forecast`, for which a small batch is measured.
     ``on_progress(server_round, done, expected)``, if an observer has it, is called from another thread, at most twice a
     second, while a round is under way: the sentences that its nodes have done, and about how many they will do.
     """

@@ -6,7 +6,7 @@ of one round under seeded noise have the same samples: their ε is computed from
 >>> import tempfile, numpy as np
 >>> from pathlib import Path
 >>> from fl_sim.data_prep.store.ownership import Ownership
->>> from fl_sim.experiments.run_plan import plan_run
+>>> from fl_sim.experiments.plan.run_plan import plan_run
 >>> config = RunConfig.from_mapping({"privacy.strategy": "user_level", "rounds": 3})
 >>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -25,8 +25,8 @@ from dataclasses import replace
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.guarantees import Guarantees, unit_names
-from fl_sim.experiments.run_plan import Planned
+from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
+from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.storage.anchor import NO_FILE, Anchor
 from fl_sim.storage.model_lineage import Lineage
 from fl_sim.storage.run_folder import ResultsError

@@ -22,7 +22,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.enforced_bounds import DeclaredNames
+from fl_sim.experiments.plan.enforced_bounds import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism

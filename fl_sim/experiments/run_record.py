@@ -21,8 +21,8 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
+from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.experiments.run_inputs import open_corpus
-from fl_sim.experiments.run_plan import Planned
 from fl_sim.storage import environment
 from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, released_settings
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file

@@ -27,10 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from fl_sim.strategies.accounting import calibration, composition, dominating_pairs, random_allocation
+from fl_sim.strategies.accounting import calibration
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
-from fl_sim.strategies.accounting.random_allocation import EpochEvent
+from fl_sim.strategies.accounting.allocation import random_allocation
+from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
+from fl_sim.strategies.accounting.losses import composition, dominating_pairs
+from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.primitives.limits import check_delta, check_rate
 
 Strategy = Literal["uedp", "user_level"]

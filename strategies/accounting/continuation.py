@@ -17,7 +17,7 @@ import numpy as np
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.accounting.privacy_loss import Floats
+from fl_sim.strategies.accounting.losses.privacy_loss import Floats
 
 MOST_COMPOSED = 8
 """Numbers of further rounds for which ε is computed, at most; between two of them the later, larger one holds."""

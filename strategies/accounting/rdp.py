@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 
 from fl_sim.strategies.accounting.accountant import RoundEvent, round_mixtures
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.accounting.composition import tail_share
-from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.losses.composition import tail_share
+from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
 
 ORDERS = np.concatenate([np.arange(1.1, 3, 0.1), np.arange(3, 12, 0.5), np.geomspace(12, 256, 24)])
 _BEYOND = 12.0  # standard deviations of the range of integration beyond the outermost peak of an integrand

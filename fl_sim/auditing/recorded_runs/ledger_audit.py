@@ -27,8 +27,8 @@ from fl_sim.auditing.recorded_runs.bound_violations import Limits, violations
 from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.ledger_account import read_ledgers
+from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.run_inputs import declared_names
 from fl_sim.experiments.run_record import Record, read_order
 from fl_sim.formats import format_epsilon

@@ -10,8 +10,8 @@ from fl_sim.cli.mechanism_flags import add_mechanism
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
+    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 
 _PRIVATE = (
     "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
@@ -132,8 +132,8 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, Enforced
     """Return corpus, split, training, bounds and N of the flags."""
     from fl_sim.config import ConfigError, RunConfig, parse_value
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
+    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
     from fl_sim.strategies.accounting.accountant import RoundEvent
 
     for name in ("corpus", "z", "rounds"):
@@ -161,9 +161,9 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, Enforced
 def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
     """Return corpus, split, training, bounds and N of a run."""
     from fl_sim.config import ConfigError
-    from fl_sim.experiments.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.entity_report import Training
     from fl_sim.experiments.ledger_account import read_ledgers
+    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.run_inputs import declared_names
     from fl_sim.experiments.run_record import Record, read_order
     from fl_sim.storage.run_folder import ResultsError, RunFolder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.config import PrivacyConfig
-    from fl_sim.experiments.guarantees import Protected
+    from fl_sim.experiments.plan.guarantees import Protected
     from fl_sim.search.planner import Goal, Proposal, Settings
     from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 
@@ -68,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.enforced_bounds import EnforcedBounds
-    from fl_sim.experiments.guarantees import Protected
+    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+    from fl_sim.experiments.plan.guarantees import Protected
     from fl_sim.search.planner import Goal, propose
     from fl_sim.search.users_law import IRC_LAW, START
     from fl_sim.storage.run_folder import encode

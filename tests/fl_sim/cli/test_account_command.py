@@ -8,9 +8,9 @@ import math
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.strategies.accounting import composition
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.losses import composition
 
 UEDP = "account --strategy uedp --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
 PUBLISHED = (

@@ -14,7 +14,6 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.entity_report import (
     EntityEpsilons,
     Training,
@@ -24,13 +23,14 @@ from fl_sim.experiments.entity_report import (
     pair_epsilons,
     summarise,
 )
-from fl_sim.experiments.run_plan import plan_run
+from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_record import describe
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.profile_accountant import ProfileAccountant
-from fl_sim.strategies.accounting.profile_bounds import Bounds
+from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
+from fl_sim.strategies.accounting.profiles.profile_bounds import Bounds
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from tests.tiny import NAMES, tiny_corpus
 

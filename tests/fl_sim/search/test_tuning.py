@@ -15,8 +15,8 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
-from fl_sim.experiments.run_plan import plan_run
 from fl_sim.search import tuning
 from fl_sim.search.batch import DONE, FAILED, Ending
 from fl_sim.search.private_run import PrivateRun, PublicText

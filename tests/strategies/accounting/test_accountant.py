@@ -24,9 +24,9 @@ from fl_sim.strategies.accounting.accountant import (
     epsilon_curve,
 )
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.composition import epsilon_curve as pair_epsilon_curve
-from fl_sim.strategies.accounting.composition import tail_share
-from fl_sim.strategies.accounting.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.losses.composition import epsilon_curve as pair_epsilon_curve
+from fl_sim.strategies.accounting.losses.composition import tail_share
+from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
 from tests.strategies.accounting.oracles import ScalarPair, revealed_delta, shift_distribution
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.run_plan import plan_run
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.figures import CurveSettings, PointSettings, Settings, TrainingFigure
 
 _TARGET, _UNIT = "privacy.target_epsilon", "privacy.target_unit"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.experiments.run_plan import plan_run
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.equal_budgets.budget_points import user_epsilons
 from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_tables

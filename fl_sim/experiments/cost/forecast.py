@@ -1,0 +1,215 @@
+"""What a run will cost, said before its first round: sentences and seconds a round, memory and disk.
+
+Sentences are expected values of the run's own sampling. Seconds are measured on one small batch of held-out sentences,
+by plain gradients, and scaled; memory and disk follow from the numbers of parameters. All but the sentences are rough,
+within a factor of two or so. Like the run's notes the forecast is for the corpus's owner; it is not recorded.
+
+>>> cost = Forecast(sentences=840.2, seconds=2.4, rounds=3000, memory=2.2 * 2**30, disk=30 * 2**20)
+>>> cost.in_words()
+'840 sentences and about 2.4 s a round, about 2.0 h in all; about 2.2 GiB of memory, 30 MiB on disk'
+>>> duration(59), duration(600)
+('59 s', '10 min')
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fl_sim.clients.examples import Example
+from fl_sim.clients.layer_states import bytes_of_token
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.config import EngineConfig, RunConfig
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.strategies.client_rules import LocalSteps
+
+_LONG = 3600.0
+"""Seconds from which on a run gets a proposal."""
+
+CLIPPING = 1.3
+"""Time of clipped gradients of a batch, as a multiple of its plain gradient."""
+
+_TRIED = 16  # sentences of the measured batch
+_TRIAL_SECONDS = 0.2
+_LOCAL = 2.2  # the same multiple of local steps, in which users share no batch
+_EVALUATION = 0.35  # the same of losses alone
+_LIBRARIES = 600 * 2**20  # bytes of a process before its model
+_BYTES_OF_PARAMETER = 4
+_SERVER_BYTES = 100  # of a trainable parameter in the server's sums, noise, optimizer and averages
+_WORKER_BYTES = 12
+_DISK_BYTES = 44  # of a trainable parameter in two checkpoints and a model
+_SERVER_SECONDS = 3e-7  # of a trainable parameter and round
+_BATCH_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The expected cost of a run.
+
+    Attributes:
+        sentences: whose gradients a round computes, on average, with repetitions in local steps.
+        seconds: of a round.
+        rounds: that are left.
+        memory: bytes of all processes of the run.
+        disk: bytes of its folder.
+        notes: what the machine lacks, and proposals for a shorter run; each a sentence.
+    """
+
+    sentences: float
+    seconds: float
+    rounds: int
+    memory: float
+    disk: float
+    notes: tuple[str, ...] = ()
+
+    def in_words(self) -> str:
+        """Return the forecast in one line."""
+        return (
+            f"{self.sentences:,.0f} sentences and about {duration(self.seconds)} a round, "
+            f"about {duration(self.seconds * self.rounds)} in all; about {size(self.memory)} of memory, "
+            f"{size(self.disk)} on disk"
+        )
+
+
+def forecast(
+    config: RunConfig, planned: Planned, ownership: Ownership, model: LanguageModel, sample: list[Example], where: Path
+) -> Forecast:
+    """Return the cost of a run that is about to begin.
+
+    Args:
+        config: of the run.
+        planned: its plan.
+        ownership: of its training split.
+        model: its model, with what it keeps of frozen layers.
+        sample: held-out sentences as the model reads them.
+        where: a folder on the disk of the run's folder.
+    """
+    sentences = expected_sentences(planned, ownership)
+    per_sentence = seconds_per_sentence(model, sample)
+    trainable, whole = model.num_parameters, sum(p.numel() for p in model.module.parameters())
+    workers = workers_of(config.engine)
+    rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
+    factor = _LOCAL if isinstance(rule, LocalSteps) else CLIPPING
+    seconds = sentences * per_sentence * factor / workers + trainable * _SERVER_SECONDS
+    seconds += len(sample) * per_sentence * _EVALUATION / config.evaluation.every
+    scores = 3 * _BYTES_OF_PARAMETER * _BATCH_TOKENS * model.vocabulary_size
+    process = whole * _BYTES_OF_PARAMETER + scores
+    server = _LIBRARIES + process + trainable * _SERVER_BYTES
+    nodes = process if config.engine.name == "inline" else workers * (_LIBRARIES + process + trainable * _WORKER_BYTES)
+    tokens = ownership.num_sentences * _mean_tokens(sample) * (_BYTES_OF_PARAMETER + bytes_of_token(model))
+    cost = Forecast(sentences, seconds, planned.rounds, server + nodes, trainable * _DISK_BYTES + tokens)
+    return Forecast(cost.sentences, seconds, cost.rounds, cost.memory, cost.disk, _notes(config, planned, cost, where))
+
+
+def expected_sentences(planned: Planned, ownership: Ownership) -> float:
+    """Return the expected number of sentences whose gradients a round computes, repeated in every local pass."""
+    rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
+    passes = rule.epochs if isinstance(rule, LocalSteps) else 1
+    return expected_selection(planned, ownership) * passes
+
+
+def expected_selection(planned: Planned, ownership: Ownership) -> float:
+    """Return the expected number of sentences that a round selects, q_u·q_s·Σ_s w(s)·q_e^(entities of s)."""
+    mechanism = planned.plan.mechanism
+    rule = mechanism.client_rule(mechanism.clip_norm)
+    active = planned.bounds.weights * np.power(rule.q_e, ownership.entities_per_sentence)
+    return float(mechanism.expected_cohort / mechanism.population * rule.q_s * active.sum())
+
+
+def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:
+    """Return the seconds that a plain gradient takes for a sentence of mean length; 0 without a sentence.
+
+    One small batch is measured, of sentences of about median length, which need little padding, as those of a round do.
+
+    Args:
+        model: of the run; it is not changed.
+        sample: sentences as it reads them.
+    """
+    asked = sorted((example for example in sample if model.task.size(example)), key=model.task.size)
+    if not asked:
+        return 0.0
+    first = max(0, (len(asked) - _TRIED) // 2)
+    chosen = asked[first : first + _TRIED]
+    torch.set_num_threads(1)  # as in the workers
+    fastest, spent = math.inf, 0.0
+    while spent < _TRIAL_SECONDS:  # the first pass of a small model is mostly what is set up on first use
+        began = time.perf_counter()
+        loss_gradients(model, model.batch(chosen))
+        taken = time.perf_counter() - began
+        fastest, spent = min(fastest, taken), spent + taken
+    inputs = sum(map(model.task.size, asked)) / len(sample)
+    return fastest * inputs / sum(map(model.task.size, chosen))
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people write them."""
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people write it.
+
+    >>> size(2.5 * 2**30), size(10)
+    ('2.5 GiB', '1 MiB')
+    """
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 1):.0f} MiB"
+
+
+def _mean_tokens(sample: list[Example]) -> float:
+    return sum(map(len, sample)) / len(sample) if sample else 0.0
+
+
+def workers_of(engine: EngineConfig) -> int:
+    """Return how many nodes compute at the same time, as far as this machine tells."""
+    if engine.name == "inline":
+        return 1
+    slots = max(1, (engine.num_cpus or os.cpu_count() or 1) // engine.cpus_per_node)
+    return min(slots, engine.nodes or slots)
+
+
+def _notes(config: RunConfig, planned: Planned, cost: Forecast, where: Path) -> tuple[str, ...]:
+    """Return what the machine lacks, and what would make a run of hours shorter."""
+    notes = []
+    memory, free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), shutil.disk_usage(where).free
+    if cost.memory > memory:
+        notes.append(f"The run may need more memory than the {size(memory)} of this machine; {_SMALLER}.")
+    if cost.disk > free:
+        notes.append(f"The run may need more disk than the {size(free)} that are free in {where}.")
+    if cost.seconds * cost.rounds > _LONG:
+        notes.append(_proposal(config, planned, cost))
+    return tuple(notes)
+
+
+_SMALLER = "model.lora_rank or model.tune = 'head' needs less"
+
+
+def _proposal(config: RunConfig, planned: Planned, cost: Forecast) -> str:
+    """Return what would make the run shorter.
+
+    Figures are computed from the corpus's numbers of sentences, so they are given under a public mention graph alone.
+    """
+    words = f"The run may take {duration(cost.seconds * cost.rounds)}."
+    if planned.bounds.guarantee.mention_graph != "public":
+        return (
+            f"{words} Fewer rounds or a lower rate take less; a value that is chosen for this corpus is not covered by "
+            "ε (privacy.settings_from_corpus)."
+        )
+    share = _LONG / (cost.seconds * cost.rounds)
+    ways = [f"rounds = {max(1, int(share * cost.rounds))}"]
+    mechanism = planned.plan.mechanism
+    rate = next((name for name in ("q_s", "q_u") if name not in mechanism.fixed_at_one), None)
+    if rate is not None:
+        ways.append(f"privacy.{rate} = {share * getattr(mechanism, rate):.2g}")
+    cheaper = "" if config.model.lora_rank or config.model.tune == "head" else f"; {_SMALLER}"
+    return f"{words} With {' or '.join(ways)} it takes about an hour{cheaper}."

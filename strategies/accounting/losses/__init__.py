@@ -1,0 +1,1 @@
+"""Privacy losses: dominating pairs of a round, their grids, and their composition."""

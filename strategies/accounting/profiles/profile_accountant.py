@@ -1,0 +1,262 @@
+"""Compute ε of a user together with one entity from that entity's own profile, for thousands of profiles.
+
+If users are sampled, a round reveals the number of sentences with the entity that belong to sampled users
+(docs/privacy.md, Theorem 1, remark iv). The probability of such a case depends on the profile, its loss does not. So
+every case is discretised once, and a profile takes a weighted sum of cases and one composition. The widths of the grids
+are powers of two, so that profiles share grids too. Detected and missed entities share the cases, at different q_e.
+
+>>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
+>>> profile_accountant = ProfileAccountant(event, user_sentences=15, rounds=50, delta=1e-5)
+>>> profile_accountant.epsilons([np.array([1]), np.array([2, 1, 1])]).round(2)
+array([2.72, 2.92])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.losses import composition, dominating_pairs
+from fl_sim.strategies.accounting.losses.composition import Window
+from fl_sim.strategies.accounting.losses.loss_atoms import LossAtoms, both_directions
+from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair, GridLoss
+from fl_sim.strategies.accounting.profiles import entity_profiles
+from fl_sim.strategies.accounting.profiles.entity_profiles import Profile
+from fl_sim.strategies.primitives.limits import check_delta
+
+_GRID = 1 << 14
+_COARSER = 4  # the reverse direction, which hardly ever decides, is first tried on a grid this many times as wide
+
+_Case = tuple[int, int]  # sampled users, their sentences
+
+
+@dataclass(eq=False)
+class ProfileAccountant:
+    """Compute ε of a user with at most n' sentences together with an entity of a given profile.
+
+    Attributes:
+        event: the event of every round.
+        user_sentences: n', the largest number of sentences of the protected user; 0 protects no user.
+        rounds: number of equal rounds.
+        delta: δ, in (0, 1).
+
+    Raises:
+        PrivacyError: if ``rounds``, ``delta`` or ``user_sentences`` is impossible.
+    """
+
+    event: RoundEvent
+    user_sentences: float
+    rounds: int
+    delta: float
+    _shared: _Cases | None = field(default=None, repr=False)
+    _hidden: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        accountant.check_rounds([self.rounds])
+        check_delta(self.delta)
+        Adjacency(self.user_sentences)
+        self._tail = composition.tail_share(self.delta, self.rounds)
+        self._count = np.array([self.rounds], dtype=np.int64)
+        self._cases = self._shared or _Cases(self.event, self.user_sentences, self._tail)
+
+    def robust(self) -> ProfileAccountant:
+        """Return the accountant for entities that the detector may have missed; both share their computations."""
+        return replace(self, event=self.event.robust(), _shared=self._cases)
+
+    def epsilon(self, profile: Profile) -> float:
+        """Return ε for one profile, int64 (num_users,); see :meth:`epsilons`."""
+        return float(self.epsilons([profile])[0])
+
+    def epsilons(self, profiles: Sequence[Profile]) -> Floats:
+        """Return ε for each profile, float64 (num_profiles,).
+
+        Args:
+            profiles: for each entity the number of sentences of each user that mention it, int64 (num_users,), largest
+                first; empty for no entity.
+
+        Raises:
+            PrivacyError: if a profile is impossible.
+        """
+        for profile in profiles:
+            if len(profile) and (profile.min() < 1 or (np.diff(profile) > 0).any()):
+                raise PrivacyError(f"profile is {profile[:8].tolist()}; allowed: numbers of at least 1, largest first")
+        reduced = [entity_profiles.reduced(self.event, profile) for profile in profiles]
+        if self.event.q_u == 1:  # every profile is a single case, shared with no other profile
+            return np.array([self._composed([self._cases.alone(profile, self.event.q_e)])[0] for profile in reduced])
+        result = self._composed([self._cases.together(profile, self.event.q_e) for profile in reduced])
+        for index in sorted(range(len(profiles)), key=lambda index: len(profiles[index])):
+            result[index] = self._or_hidden(float(result[index]), profiles[index])
+        return result
+
+    def _or_hidden(self, revealed: float, profile: Profile) -> float:
+        """Return the smaller of ``revealed`` and the ε of Theorem 2, which depends on the number of users alone."""
+        users = len(profile)
+        if any(fewer <= users and epsilon >= revealed for fewer, epsilon in self._hidden.items()):
+            return revealed  # Theorem 2 gives no smaller ε for more users
+        entity_bound = ContributionBound(users, int(profile.max(initial=0)))
+        for pair in accountant.hidden_pairs(self.event, Adjacency(self.user_sentences, entity_bound), self._tail):
+            if users not in self._hidden:
+                curve = composition.epsilon_curve(pair, self.event.noise_multiplier, self._count, self.delta)
+                self._hidden[users] = float(curve[0])
+            revealed = min(revealed, self._hidden[users])
+        return revealed
+
+    def _composed(self, rounds: Sequence[_Round]) -> Floats:
+        """Return ε after ``self.rounds`` of each round, in order of the grids' widths, which share computed losses."""
+        windows = [one.windows(self.rounds, self._tail * self.rounds) for one in rounds]
+        lengths = np.array([max(window.high - window.low for window in both) for both in windows])
+        widths = 2.0 ** np.ceil(np.log2(lengths / (_GRID - 2)))
+        result: Floats = np.zeros(len(rounds))
+        grids = _Grids(0.0)
+        for index in np.argsort(widths, kind="stable"):
+            if widths[index] != grids.width:
+                grids = _Grids(float(widths[index]))
+            if rounds[index].moves:
+                result[index] = self._epsilon(rounds[index], windows[index], grids)
+        return result
+
+    def _epsilon(self, one: _Round, windows: Sequence[Window], grids: _Grids) -> float:
+        """Return the larger ε of both directions.
+
+        Nearly always the forward direction (the larger corpus against the smaller) decides, and a coarse grid, which
+        can only overstate the other one, suffices to show it.
+        """
+        forward, reverse = windows
+        largest = self._on_grid(grids.weighted(one, 0, 1), forward, _GRID)
+        if self._on_grid(grids.weighted(one, 1, _COARSER), reverse, _GRID // _COARSER) > largest:
+            largest = max(largest, self._on_grid(grids.weighted(one, 1, 1), reverse, _GRID))
+        return largest
+
+    def _on_grid(self, loss: GridLoss, window: Window, size: int) -> float:
+        return float(composition.epsilons(loss, self._count, self.delta, window, size)[0])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _CaseLoss:
+    """Hold the losses of one case in both directions and their moments.
+
+    Attributes:
+        directions: larger corpus against smaller, and smaller against larger.
+        moments: ln E exp(±order · loss), float64 (2 directions, 2 signs, num_orders).
+        moves: whether the two corpora differ in this case.
+    """
+
+    directions: tuple[LossAtoms, LossAtoms]
+    moments: Floats
+    moves: bool
+
+    @classmethod
+    def of(cls, directions: tuple[LossAtoms, LossAtoms], *, moves: bool) -> _CaseLoss:
+        signs = [[(loss.losses, loss.masses), (-loss.losses[::-1], loss.masses[::-1])] for loss in directions]
+        moments = [[composition.log_moments(*sign) for sign in both] for both in signs]
+        return cls(directions, np.array(moments), moves)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Round:
+    """Hold the cases that a round may reveal, and their probabilities, float64 (num_cases,)."""
+
+    cases: Sequence[_CaseLoss]
+    probabilities: Floats
+
+    @property
+    def moves(self) -> bool:
+        """Tell whether the two corpora differ in any case."""
+        return any(case.moves for case in self.cases)
+
+    def windows(self, rounds: int, tail: float) -> tuple[Window, ...]:
+        """Return, per direction, a window with about ``tail`` of the sum of ``rounds`` losses beyond either end."""
+        terms = np.stack([case.moments for case in self.cases]) + np.log(self.probabilities)[:, None, None, None]
+        top = terms.max(axis=0)
+        totals = rounds * (top + np.log(np.exp(terms - top).sum(axis=0)))
+        return tuple(composition.window_of_moments(above, below, tail) for above, below in totals)
+
+
+@dataclass(eq=False)
+class _Grids:
+    """Cache the losses of cases on the grids of one width."""
+
+    width: float
+    _losses: dict[tuple[int, int, int], GridLoss] = field(default_factory=dict, init=False)
+
+    def weighted(self, one: _Round, direction: int, coarser: int) -> GridLoss:
+        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
+        losses = []
+        for case in one.cases:
+            key = (id(case), direction, coarser)
+            if key not in self._losses:
+                self._losses[key] = case.directions[direction].on_grid(coarser * self.width)
+            losses.append(self._losses[key])
+        return _weighted(losses, one.probabilities)
+
+
+_ByRate = dict[float, _CaseLoss]  # by entity sampling rate
+
+
+class _Cases:
+    """Cache the losses of all cases used so far, for detected and missed entities."""
+
+    def __init__(self, event: RoundEvent, user_sentences: float, tail: float) -> None:
+        self._event, self._tail = event.robust(), tail
+        self._rates = (event.q_e,) if event.q_e == 1 else (event.q_e, 1.0)
+        self._user, self._unit = accountant.user_distribution(event, user_sentences, tail)
+        self._inactive = self._mixture(dominating_pairs.Distribution(np.zeros(1), np.ones(1)))
+        self._losses: dict[_Case, _ByRate] = {}
+        self._most: dict[int, float] = {}  # sentences owned → the most that take part, up to the tail
+        self._exposures: dict[bytes, tuple[list[_ByRate], Floats]] = {}
+
+    def alone(self, profile: Profile, rate: float) -> _Round:
+        """Return the round of a reduced profile if every user is sampled: a single case."""
+        distribution = entity_profiles.all_sampled(self._event, profile, self._tail)
+        return _Round([self._loss(distribution, (rate,))[rate]], np.ones(1))
+
+    def together(self, profile: Profile, rate: float) -> _Round:
+        """Return the round of a reduced profile if users are sampled: the cases that it reveals."""
+        key = profile.tobytes()
+        if key not in self._exposures:
+            exposure = entity_profiles.exposure(self._event, profile, self._tail)
+            pairs = zip(exposure.users.tolist(), exposure.sentences.tolist(), strict=True)
+            self._exposures[key] = [self._of(self._simplest(*pair)) for pair in pairs], exposure.probabilities
+        cases, probabilities = self._exposures[key]
+        return _Round([by_rate[rate] for by_rate in cases], probabilities)
+
+    def _of(self, case: _Case) -> _ByRate:
+        if case not in self._losses:
+            self._losses[case] = self._loss(accountant.entity_distribution(self._event, *case, self._tail), self._rates)
+        return self._losses[case]
+
+    def _simplest(self, users: int, sentences: int) -> _Case:
+        """Return the case of equal distribution that most profiles share: no cap where the cap changes nothing."""
+        cap = 2 * self._event.user_cap * users
+        if self._event.clips_sentences and cap < sentences:
+            if sentences not in self._most:
+                self._most[sentences] = dominating_pairs.binomial(sentences, self._event.q_s, self._tail).values[-1]
+            if cap < self._most[sentences]:
+                return users, sentences
+        return sentences, sentences
+
+    def _loss(self, distribution: dominating_pairs.Distribution, rates: Sequence[float]) -> _ByRate:
+        active = self._mixture(distribution)
+        both = both_directions(active, self._inactive, rates, self._event.noise_multiplier, 1 / self._unit, self._tail)
+        moves = active.moves or self._inactive.moves
+        return {rate: _CaseLoss.of(one, moves=moves) for rate, one in zip(rates, both, strict=True)}
+
+    def _mixture(self, distribution: dominating_pairs.Distribution) -> GaussianMixturePair:
+        return dominating_pairs.mixture(self._user, distribution, 1.0, self._unit, self._tail)
+
+
+def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
+    """Return the mixture of the losses of cases; what the probabilities miss of 1 counts as a certain loss."""
+    first = min(loss.first for loss in losses)
+    masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
+    for loss, probability in zip(losses, probabilities.tolist(), strict=True):
+        span = masses[loss.first - first :][: len(loss.masses)]
+        span += probability * loss.masses
+    unlisted = max(0.0, 1.0 - float(probabilities.sum()))
+    infinite = unlisted + float(probabilities @ [loss.infinite for loss in losses])
+    return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))

@@ -1,0 +1,129 @@
+"""The forecast of a run counts the sentences that its rounds compute, and proposes less where it takes hours."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_sim
+from fl_sim.cli.main import main
+from fl_sim.clients.selection import select_for, thin
+from fl_sim.config import RunConfig
+from fl_sim.experiments.cost import forecast as forecasts
+from fl_sim.experiments.cost.forecast import Forecast, expected_sentences, forecast, seconds_per_sentence
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from tests.clients.models import models_to_try
+from tests.e2e import small_runs
+
+Capture = pytest.CaptureFixture[str]
+
+
+def planned(ownership: Any, **settings: Any) -> tuple[RunConfig, Planned]:
+    values = {name.replace("__", "."): value for name, value in settings.items()}
+    config = RunConfig.from_mapping({"privacy.noise_multiplier": 50.0} | values)
+    return config, plan_run(config, ownership)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"privacy__q_s": 0.03},
+        {"privacy__q_s": 0.1, "privacy__q_e": 0.5, "privacy__user_sentences": 6},
+        {"privacy__strategy": "user_level", "privacy__q_u": 0.2, "local__epochs": 3},
+    ],
+    ids=str,
+)
+def test_expected_sentences_are_the_mean_of_rounds(settings: dict[str, Any]) -> None:
+    ownership = fl_sim.open_corpus("bundled").ownership("train")
+    _, plan = planned(ownership, **settings)
+    mechanism = plan.plan.mechanism
+    rule = mechanism.client_rule(mechanism.clip_norm)
+    counts = []
+    for server_round in range(1, 41):
+        users = mechanism.cohort(0, server_round, ownership.num_users)
+        runs = np.stack([users, users + 1], axis=1)
+        selection = select_for(rule, ownership, runs, server_round)
+        if plan.bounds.enforces:
+            selection = thin(selection, plan.bounds.weights, server_round)
+        counts.append(len(selection.sentences) * getattr(rule, "epochs", 1))
+    assert expected_sentences(plan, ownership) == pytest.approx(np.mean(counts), rel=0.1)
+
+
+def test_a_measured_batch_leaves_the_model_alone() -> None:
+    model = models_to_try.small_gpt2(lora_rank=2)
+    before = model.get_vector()
+    assert 0 < seconds_per_sentence(model, models_to_try.examples(9, 12, 1, 20)) < 5
+    assert (model.get_vector() == before).all()
+    assert all(parameter.grad is None for parameter in model.module.parameters())
+    assert seconds_per_sentence(model, []) == 0
+
+
+def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of float16 a token: the file begins as a hole, and may fill."""
+    ownership = fl_sim.open_corpus("bundled").ownership("train")
+    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: 0.0)
+    config, plan = planned(ownership, engine__name="inline")
+    model, sample = models_to_try.small_gpt2(lora_rank=2, lora_layers=1), models_to_try.examples(10, 20)
+    width = model.module.get_input_embeddings().weight.shape[1]  # type: ignore[operator,union-attr]
+    whole = forecast(config, plan, ownership, model, sample, Path()).disk
+    model.lower = None
+    without = forecast(config, plan, ownership, model, sample, Path()).disk
+    assert whole - without == ownership.num_sentences * 15 * 2 * width
+
+
+def cost(monkeypatch: pytest.MonkeyPatch, seconds: float, **settings: Any) -> Forecast:
+    ownership = fl_sim.open_corpus("bundled").ownership("train")
+    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: seconds)
+    config, plan = planned(ownership, engine__name="inline", privacy__q_s=0.05, **settings)
+    return forecast(config, plan, ownership, models_to_try.small_gpt2(), [], Path())
+
+
+def test_a_short_run_needs_no_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cost(monkeypatch, 1e-4).notes == ()
+
+
+def test_a_long_run_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = cost(monkeypatch, 2.0)
+    (note,) = long.notes
+    hours = long.seconds * long.rounds / 3600
+    assert hours > 1
+    assert note.startswith(f"The run may take {hours:.1f} h. With rounds = {int(30 / hours)} or privacy.q_s = ")
+    assert float(note.partition("privacy.q_s = ")[2].split()[0]) == pytest.approx(0.05 / hours, rel=0.1)
+    bounds = {"privacy__mention_graph": "private", "privacy__population": 5000, "privacy__user_sentences": 40}
+    (private,) = cost(monkeypatch, 2.0, **bounds, privacy__entity_bound_by="stated").notes
+    assert "not covered by ε" in private
+    assert "rounds = " not in private
+
+
+def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "_SERVER_BYTES", 1e12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(10, 10, 0))
+    memory, disk = cost(monkeypatch, 1e-4).notes
+    assert memory.startswith("The run may need more memory than the ")
+    assert disk.startswith("The run may need more disk than the 1 MiB that are free")
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_piped_run_says_its_cost_and_its_rounds_in_lines(tmp_path: Path, capsys: Capture) -> None:
+    corpus = small_runs.small_corpus(tmp_path / "corpus")
+    settings = small_runs.settings(corpus, tmp_path / "run", rounds=4, **small_runs.QUICK_TO_LOAD)
+    assert main(["run", *small_runs.command_line(settings)]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    assert " sentences and about " in lines[0]
+    assert " on disk" in lines[0]
+    assert [line.partition(":")[0] for line in lines[1:]] == ["round 0 of 4", "round 1 of 4", "round 4 of 4"]
+    assert "perplexity" in lines[1]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_words() -> None:
+    shown = Forecast(1234.4, 0.42, 10, 2**31, 5 * 2**20).in_words()
+    assert shown == (
+        "1,234 sentences and about 0.42 s a round, about 4.2 s in all; about 2.0 GiB of memory, 5 MiB on disk"
+    )
+    assert replace(Forecast(1, 1000, 60, 1, 1)).in_words().count("16.7 h") == 1

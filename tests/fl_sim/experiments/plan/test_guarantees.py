@@ -1,0 +1,196 @@
+"""The ε that a run may print: that of the accountant, at bounds that are set or read off the corpus; never falling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.config import RunConfig
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan import guarantees
+from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import Guarantees, Protected
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.uedp import UserEntityDP
+from tests.fl_sim.ownerships import ownership, village
+
+MECHANISM = UserEntityDP(population=50, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
+PLAN = PrivacyPlan(mechanism=MECHANISM, rounds=30, delta=1e-5)
+
+
+UNBOUNDED = {"entity_bound": "unbounded", "user_sentences": "corpus"}
+A_SENTENCE = ContributionBound(users=1, sentences_per_user=1)
+"""A sentence without a detected entity, which is an entity of its own."""
+
+
+def protected(incidence: Ownership | None = None, **privacy: Any) -> Protected:
+    """Return whom a run protects, by default without enforced bounds and with n' read off the corpus."""
+    config = RunConfig.from_mapping({"privacy": {"settings_from_corpus": True} | (privacy or UNBOUNDED)})
+    bounds = EnforcedBounds.of(config.privacy, incidence or village(), seed=0)
+    return Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
+
+
+def test_whom_a_corpus_protects() -> None:
+    parties = protected()
+    assert parties.user_sentences == 12
+    assert parties.entity_bounds["median"] == ContributionBound(users=1, sentences_per_user=1, sentences=1)
+    assert parties.entity_bounds["max"] == ContributionBound(users=20, sentences_per_user=3, sentences=22)
+    assert parties.coverage == {"median": 19 / 21, "p95": 20 / 21, "max": 1.0}
+
+
+def test_each_quantile_is_taken_on_its_own() -> None:
+    few_users_much_text = [[0]] * 9
+    parties = protected(ownership(few_users_much_text, [[1]], [[1]], [[1]]))
+    assert parties.entity_bounds["max"] == ContributionBound(users=3, sentences_per_user=9, sentences=9)
+
+
+def test_contributions_are_those_under_the_bounds() -> None:
+    parties = protected(entity_bound=5, user_sentences=8)
+    assert parties.user_sentences == 8
+    assert parties.entity_bounds["max"].total == 5
+    assert parties.entity_bounds["max"].users <= 5
+    weighted = protected(entity_bound=5, entity_bound_by="weights")
+    assert weighted.entity_bounds["max"].weighted
+    assert (weighted.entity_bounds["max"].users, weighted.entity_bounds["max"].total_weight) == (20, 5)
+
+
+# Targets
+
+
+def test_a_target_rests_on_the_bounds_that_are_set() -> None:
+    parties = protected(entity_bound=5, user_sentences=8)
+    user = Adjacency(8)
+    assert parties.targets("user", MECHANISM) == (ProtectedUnit(user, robust=False),)
+    assert parties.target_name("user", MECHANISM) == "epsilon_user"
+    assert parties.targets("user_entity", MECHANISM) == (
+        ProtectedUnit(replace(user, entity_bound=ContributionBound(5, 5, 5)), robust=False),
+        ProtectedUnit(replace(user, entity_bound=A_SENTENCE), robust=True),
+    )
+    assert parties.target_name("user_entity", MECHANISM) == "epsilon_any"
+
+
+def test_a_target_rests_on_the_corpus_only_if_that_is_stated() -> None:
+    parties = protected()
+    at_p95 = ProtectedUnit(Adjacency(12, parties.entity_bounds["p95"]), robust=False)
+    assert parties.targets("user_entity", MECHANISM) == (at_p95,)
+    assert parties.target_name("user_entity", MECHANISM) == "epsilon_user_entity_p95"
+    assert replace(parties, settings_from_corpus=False).targets("user_entity", MECHANISM) == ()
+    # With bounds, what may be read off the corpus is not read.
+    bounded = protected(entity_bound=5)
+    assert bounded.targets("user_entity", MECHANISM) == replace(bounded, settings_from_corpus=False).targets(
+        "user_entity", MECHANISM
+    )
+
+
+def test_a_stated_bound_has_a_name_of_its_own() -> None:
+    parties = protected(entity_bound=5, entity_bound_by="stated")
+    assert parties.target_name("user_entity", MECHANISM) == "epsilon_stated"
+    after = Guarantees.of(PLAN, parties).after(30)
+    assert math.isinf(after["epsilon_any"])
+    enforced = Guarantees.of(PLAN, protected(entity_bound=5)).after(30)
+    assert after["epsilon_stated"] == enforced["epsilon_any"]
+
+
+# Curves
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 30])
+def test_the_figures_are_the_accountants(rounds: int) -> None:
+    parties = protected()
+    after = Guarantees.of(PLAN, parties).after(rounds)
+    event, n = MECHANISM.event(), parties.user_sentences
+    for name, (what, adjacency) in {
+        "epsilon_user": (event, Adjacency(n)),
+        "epsilon_user_unbounded": (event, Adjacency()),
+        "epsilon_user_entity_median": (event, Adjacency(n, parties.entity_bounds["median"])),
+        "epsilon_user_entity_max": (event, Adjacency(n, parties.entity_bounds["max"])),
+        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, parties.entity_bounds["max"])),
+    }.items():
+        epsilon = accountant.epsilon(what, adjacency, rounds, 1e-5)
+        assert after[name] == pytest.approx(epsilon, rel=2e-3)
+        if rounds == PLAN.rounds:  # where targets are met: on the same grid as the search for the noise
+            assert after[name] <= epsilon
+
+
+def test_epsilon_begins_at_zero_and_never_falls() -> None:
+    for bounds in (UNBOUNDED, {"entity_bound": 5, "missed_mentions": 2}):
+        curves = Guarantees.of(PLAN, protected(**bounds)).curves
+        assert len(curves) == 9 + ("missed_mentions" in bounds)
+        for curve in curves.values():
+            assert len(curve) == 31
+            assert curve[0] == 0
+            assert (np.diff(curve[np.isfinite(curve)]) >= 0).all()
+            assert np.isfinite(curve).all() or np.isinf(curve[1:]).all()
+
+
+def test_without_a_bound_no_epsilon_holds_for_any_entity() -> None:
+    curves = Guarantees.of(PLAN, protected()).curves
+    assert np.isinf(curves.pop("epsilon_any")[1:]).all()
+    assert all(np.isfinite(curve).all() for curve in curves.values())
+
+
+def test_the_headline_is_the_largest_epsilon_of_a_bounded_entity_and_of_a_sentence() -> None:
+    after = Guarantees.of(PLAN, protected(entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
+    event = MECHANISM.event()
+    entity = accountant.epsilon(event, Adjacency(8, ContributionBound(5, 5, 5)), 30, 1e-5)
+    sentence = accountant.epsilon(event.robust(), Adjacency(8, A_SENTENCE), 30, 1e-5)
+    missed = accountant.epsilon(event.robust(), Adjacency(8, ContributionBound(7, 7, 7)), 30, 1e-5)
+    assert after["epsilon_any"] == max(entity, sentence) < after["epsilon_any_robust"] == missed
+    one = Guarantees.of(PLAN, protected(entity_bound=1, user_sentences=8)).after(30)
+    assert one["epsilon_any"] == sentence > accountant.epsilon(event, Adjacency(8, A_SENTENCE), 30, 1e-5)
+
+
+@pytest.mark.parametrize("bounds", [{"entity_bound": 5}, {"entity_bound": 5, "entity_users": 2}, {"entity_bound": 30}])
+def test_under_a_bound_no_entity_of_the_corpus_exceeds_the_headline(bounds: dict[str, Any]) -> None:
+    after = Guarantees.of(PLAN, protected(**bounds)).after(30)
+    for name in guarantees.CONTRIBUTION_QUANTILES:
+        assert after[f"epsilon_user_entity_{name}"] <= after["epsilon_any"]
+
+
+def test_the_order_of_the_guarantees() -> None:
+    after = Guarantees.of(PLAN, protected()).after(30)
+    assert after["epsilon_user"] < after["epsilon_user_unbounded"]
+    assert after["epsilon_user"] < after["epsilon_user_entity_median"] < after["epsilon_user_entity_max"]
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
+
+
+def test_without_entity_coins_nothing_relies_on_detection() -> None:
+    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=1.0)), protected()).after(30)
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] == after[f"epsilon_user_entity_robust_{entity_bound}"]
+
+
+def test_entity_coins_that_hardly_ever_fall_are_relied_on_too() -> None:
+    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=0.95)), protected()).after(30)
+    for entity_bound in ("median", "p95", "max"):
+        assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
+
+
+def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = Guarantees.of(PLAN, protected(entity_bound=22))
+    monkeypatch.setattr(guarantees, "_MOST_COUNTS", 7)
+    coarse = Guarantees.of(PLAN, protected(entity_bound=22))
+    for name, curve in exact.curves.items():
+        assert len(coarse.curves[name]) == 31
+        assert (coarse.curves[name] >= curve * (1 - 1e-3)).all()
+        assert (np.diff(coarse.curves[name]) >= 0).all()
+        assert coarse.curves[name][30] == pytest.approx(curve[30], rel=1e-3)
+        assert len(np.unique(coarse.curves[name])) <= 8
+
+
+def test_rounds_within_a_budget() -> None:
+    after = Guarantees.of(PLAN, protected(entity_bound=5))
+    for name in ("epsilon_user", "epsilon_any", "epsilon_user_entity_p95"):
+        curve = after.curves[name]
+        assert after.rounds_within(float(curve[12]), name) == 12
+        assert after.rounds_within(float(np.nextafter(curve[12], 0)), name) == 11
+        assert after.rounds_within(1e9, name) == 30
+        assert after.rounds_within(float(curve[1]) / 2, name) == 0

@@ -1,0 +1,288 @@
+"""From a configuration to a plan: defaults, targets, budgets, what is refused and what is warned of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.losses import composition
+from fl_sim.strategies.registry import STRATEGIES, load_strategy
+from tests.conftest import REPOSITORY
+from tests.fl_sim.ownerships import ownership, village
+
+PUBLIC_SUMS = {"strategy": "published", "entity_weights": 21.0, "extended_weights": 44.0}
+FLAG = {"settings_from_corpus": True}
+OLD = FLAG | {"entity_bound": "unbounded", "user_sentences": "corpus"}
+"""No bounds; targets rest on the corpus's 95th percentile."""
+
+
+def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
+    keys = {key if "." in key or key == "rounds" else f"privacy.{key}": value for key, value in settings.items()}
+    return plan_run(RunConfig.from_mapping({"rounds": 10, **keys}), incidence or village())
+
+
+# Defaults
+
+
+def test_the_job_on_real_messages_is_within_eight_for_any_user_with_any_entity() -> None:
+    config = RunConfig.load(REPOSITORY / "conf" / "irc.toml")
+    job = plan_run(config, Corpus.open("irc").ownership("train"))
+    assert (config.privacy.target_epsilon, config.privacy.settings_from_corpus) == (None, False)
+    assert 7.9 < job.guarantees.after(config.rounds)["epsilon_any"] <= 8
+    assert job.plan.delta == 1e-5 < 1 / job.plan.mechanism.population
+    sentences = job.bounds.kept.entity_contributions().sentences
+    assert sentences.max() == job.bounds.guarantee.entity_bound == 10
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES.built_in))
+def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
+    plan = planned(**(PUBLIC_SUMS if strategy == "published" else {"strategy": strategy})).plan
+    for name, value in load_strategy(strategy).defaults.items():
+        assert getattr(plan.mechanism, name) == value
+    assert (plan.mechanism.strategy, plan.mechanism.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
+
+
+def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them() -> None:
+    for settings in ({}, {"strategy": "user_level"}, {"strategy": "noiseless"}, PUBLIC_SUMS):
+        bounds = planned(**settings).bounds
+        of_strategy = load_strategy(settings.get("strategy", "uedp")).default_bounds
+        assert (bounds.guarantee.entity_bound, bounds.guarantee.user_sentences) == (
+            of_strategy.get("entity_bound"),
+            of_strategy.get("user_sentences"),
+        )
+        assert bounds.guarantee.mention_graph == "public"
+        assert bounds.enforces == bool(of_strategy)
+    assert planned().bounds.guarantee.entity_bound == 10
+    assert planned().bounds.guarantee.user_sentences == 32
+    private = planned(mention_graph="private", population=20).bounds
+    assert (private.guarantee.entity_bound, private.guarantee.user_sentences, private.enforces) == (None, None, False)
+
+
+def test_what_is_given_is_taken() -> None:
+    given = {"q_u": 0.5, "q_e": 0.75, "q_s": 0.25, "clip_norm": 0.125, "user_cap": 3.0, "noise_multiplier": 2.0}
+    result = planned(**given, population=1000, delta=1e-6)
+    for name, value in (given | {"population": 1000}).items():
+        assert getattr(result.plan.mechanism, name) == value
+    assert result.plan.delta == 1e-6
+    config = RunConfig.from_mapping({f"privacy.{name}": value for name, value in given.items()})
+    assert load_strategy("uedp").numbers(dict(config.privacy)) == given
+
+
+def test_population_scales_the_denominator_and_not_epsilon() -> None:
+    here, larger = planned(), planned(population=2000)
+    assert larger.plan.mechanism.expected_cohort == 100 * here.plan.mechanism.expected_cohort
+    assert larger.guarantees.after(10) == here.guarantees.after(10)
+
+
+# Targets
+
+
+BOUNDED = {"entity_bound": 10, "entity_users": 5, "user_sentences": 12}
+
+
+@pytest.mark.parametrize(
+    ("unit", "bounds", "name"),
+    [
+        ("user", BOUNDED, "epsilon_user"),
+        ("user", OLD, "epsilon_user"),
+        ("user_entity", BOUNDED, "epsilon_any"),
+        ("user_entity", BOUNDED | {"entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", OLD, "epsilon_user_entity_p95"),
+    ],
+    ids=["user", "user of the corpus", "any", "stated", "p95"],
+)
+@pytest.mark.parametrize(
+    ("target", "strategy", "rates"),
+    [
+        (0.3, "uedp", {}),
+        (4.0, "uedp", {}),
+        (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}),
+        (4.0, "user_level", {"q_u": 0.2}),
+    ],
+    ids=["small", "uedp", "uedp, sampled users", "user_level"],
+)
+def test_a_target_is_met_and_not_by_more_than_half_a_percent(
+    target: float, strategy: str, rates: dict[str, float], unit: str, bounds: dict[str, Any], name: str
+) -> None:
+    result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates, **bounds)
+    mechanism = result.plan.mechanism
+    assert result.protected.target_name(unit, mechanism) == name
+    assert target * 0.995 <= result.guarantees.after(10)[name] <= target
+    event = mechanism.event()
+    for party in result.protected.targets(unit, mechanism):
+        accounted = event.robust() if party.robust else event
+        assert accountant.epsilon(accounted, party.adjacency, 10, 1e-5) <= target
+
+
+@pytest.mark.parametrize("target", [1e-4, 2000.0])
+def test_extreme_targets_are_met_too(target: float) -> None:
+    assert planned(target_epsilon=target, rounds=40).guarantees.after(40)["epsilon_any"] <= target
+    assert planned(target_epsilon=target, rounds=40, **OLD).guarantees.after(40)["epsilon_user_entity_p95"] <= target
+
+
+def test_a_target_out_of_reach() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^privacy\.target_epsilon is 1e-09; allowed: what noise can reach \(.*out of"
+    ):
+        planned(target_epsilon=1e-9, delta=1e-14, q_s=1.0)
+
+
+NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.target_unit = user, or privacy\.settings_"
+
+
+@pytest.mark.parametrize("key", ["target_epsilon", "epsilon_budget"])
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        ({"entity_bound": "unbounded"}, "entity_bound"),
+        ({"mention_graph": "private", "population": 20}, "entity_bound"),
+        ({"strategy": "user_level"}, "entity_users"),
+        (PUBLIC_SUMS, "entity_users"),
+    ],
+    ids=["unbounded", "private", "user_level", "published"],
+)
+def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], bound: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^privacy\.{key} is 2 for any user with any entity, {NO_BOUND.format(bound)}"
+    ):
+        planned(**{key: 2.0}, **settings)
+    # A user needs no bound, and a bound may be stated.
+    of_users = planned(**{key: 1e6}, target_unit="user", **settings)
+    assert of_users.guarantees.after(10)["epsilon_user"] <= 1e6
+    if settings is not PUBLIC_SUMS:
+        stated = planned(**{key: 1e6}, entity_bound_by="stated", **(settings | {"entity_bound": 3}))
+        assert stated.guarantees.after(10)["epsilon_stated"] <= 1e6
+
+
+def test_the_noise_that_a_run_found_is_kept() -> None:
+    config = RunConfig.from_mapping({"rounds": 10, "privacy.target_epsilon": 2.0})
+    assert plan_run(config, village(), noise_multiplier=7.0).plan.mechanism.noise_multiplier == 7.0
+    fixed = RunConfig.from_mapping({"rounds": 10, "privacy.noise_multiplier": 2.0})
+    assert plan_run(fixed, village(), noise_multiplier=7.0).plan.mechanism.noise_multiplier == 2.0
+
+
+# Budgets
+
+
+@pytest.mark.parametrize(
+    ("unit", "bounds", "name"),
+    [
+        ("user", {}, "epsilon_user"),
+        ("user_entity", {}, "epsilon_any"),
+        ("user_entity", {"entity_bound": 3, "entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", OLD, "epsilon_user_entity_p95"),
+    ],
+)
+def test_the_last_round_within_a_budget(unit: str, bounds: dict[str, Any], name: str) -> None:
+    curve = planned(**bounds).guarantees.curves[name]
+    for budget, rounds in ((curve[4], 4), (curve[4] * 0.999, 3), (curve[10] * 10, 10)):
+        result = planned(epsilon_budget=float(budget), target_unit=unit, **bounds)
+        assert result.rounds == rounds
+        assert result.plan.rounds == 10
+        assert result.guarantees.after(result.rounds)[name] <= budget
+
+
+def test_the_budget_that_a_refusal_names_is_enough() -> None:
+    with pytest.raises(ConfigError, match="first round") as caught:
+        planned(epsilon_budget=1e-4)
+    enough = float(str(caught.value).split("at least ")[1].split(",")[0])
+    assert planned(epsilon_budget=enough).rounds >= 1
+
+
+def test_a_budget_and_a_target_hold_together() -> None:
+    result = planned(target_epsilon=2.0, epsilon_budget=1.0)
+    assert result.guarantees.after(10)["epsilon_any"] == pytest.approx(2.0, rel=5e-3)
+    assert result.rounds < 10
+    assert result.guarantees.after(result.rounds)["epsilon_any"] <= 1.0
+
+
+# Refusals
+
+
+LONELY = ownership([[0], [1]])
+PLAIN = ownership([[], []], [[]])
+
+
+@pytest.mark.parametrize(
+    ("incidence", "settings", "words"),
+    [
+        (LONELY, {}, r"corpus\.train_split is 'train'.*one user.*at least 2"),
+        (LONELY, {"strategy": "noiseless"}, "one user"),
+        (PLAIN, {}, r"privacy\.strategy is uedp.*no entity.*user_level"),
+        (village(), {"population": 19}, r"privacy\.population is 19; allowed: at least 20"),
+        (village(), {"engine.nodes": 21}, r"engine\.nodes is 21; allowed: at most 20"),
+        (village(), {"strategy": "user_level", "q_e": 0.5}, r"privacy\.q_e is 0\.5; allowed: 1 under user_level"),
+        (village(), {"strategy": "noiseless", "clip_norm": 1.0}, r"privacy\.clip_norm is 1\.0; .* under noiseless"),
+        (village(), {"strategy": "noiseless", "target_epsilon": 1.0}, r"privacy\.target_epsilon is 1\.0"),
+        (village(), {"epsilon_budget": 1e-4}, r"privacy\.epsilon_budget is 0\.0001; allowed: at least"),
+    ],
+)
+def test_refusals(incidence: Ownership, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        planned(incidence, **settings)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    assert planned(population=20, **{"engine.nodes": 20}).plan.mechanism.population == 20
+
+
+def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
+    result = planned(PLAIN, strategy="user_level")
+    after = result.guarantees.after(10)
+    assert after["epsilon_user"] > 0
+    assert after["epsilon_user_entity_max"] == after["epsilon_user_entity_robust_max"] == after["epsilon_user"]
+    assert result.protected.record()["reach"]["max"]["users"] == 0
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "without"),
+    [
+        ({"delta": 0.05}, "δ = 0.05 is not below 1/N = 0.05", {"delta": 0.0499}),
+        ({"delta": 0.01, "population": 100}, "is not below 1/N", {"delta": 0.01, "population": 99}),
+        ({}, "N is the corpus's number of users", {"population": 20}),
+        (OLD, "settings chosen on this corpus: not covered by ε", {}),
+        ({"entity_bound": "unbounded"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
+        ({"entity_bound_by": "stated"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
+        (
+            {"strategy": "published", "settings_from_corpus": True},
+            "W_e and W_s are the corpus's",
+            PUBLIC_SUMS | {"population": 20},
+        ),
+        (
+            {"server.momentum": 0.5},
+            "server.momentum has no effect",
+            {"server.optimizer": "sgd", "server.momentum": 0.5},
+        ),
+        ({"strategy": "noiseless"}, "gives no guarantee", {"strategy": "user_level"}),
+    ],
+)
+def test_warnings(settings: dict[str, Any], words: str, without: dict[str, Any]) -> None:
+    said = " ".join(planned(**settings).warnings)
+    assert words in said
+    assert words not in " ".join(planned(**without).warnings)
+
+
+def test_an_epsilon_that_cannot_be_proven_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composition, "_TAIL_SHARE", 1e8)  # truncations use up more than δ
+    said = " ".join(planned(delta=1.25e-14).warnings)
+    assert "no finite ε can be computed at δ = 1.25e-14" in said
+
+
+def test_n_prime_decides_what_is_guaranteed_to_a_user() -> None:
+    corpus, number, unbounded = (planned(user_sentences=n, **FLAG) for n in ("corpus", 12, "unbounded"))
+    smaller = planned(user_sentences=4)
+    assert corpus.guarantees.after(10) == number.guarantees.after(10)
+    assert math.isinf(unbounded.protected.user_sentences)
+    curves = [result.guarantees.after(10) for result in (smaller, corpus, unbounded)]
+    assert curves[0]["epsilon_user"] < curves[1]["epsilon_user"] < curves[2]["epsilon_user"]
+    assert {curve["epsilon_user_unbounded"] for curve in curves} == {curves[2]["epsilon_user"]}

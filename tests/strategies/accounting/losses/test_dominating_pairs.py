@@ -1,0 +1,269 @@
+"""Test the bounds on an entity's shift against exact distributions: weighted sentences, and displaced ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl_sim.strategies.accounting.accountant import (
+    RoundEvent,
+    delta,
+    dominating_pairs_for,
+    epsilon,
+    user_distribution,
+)
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.losses.dominating_pairs import (
+    Distribution,
+    active_sentences,
+    binomial,
+    constant,
+    entity_shift,
+    exposure_from_bound,
+    mixture,
+)
+from tests.strategies.accounting.oracles import ScalarPair
+
+EVENT = RoundEvent("uedp", 1.0, q_u=0.4, q_e=0.5, q_s=0.6, user_cap=1.5)
+ALL = RoundEvent("uedp", 1.0)
+TAIL = 1e-12
+
+
+def poisson_binomial(rates: np.ndarray) -> np.ndarray:
+    """Return the exact probabilities of a sum of independent draws."""
+    masses = np.ones(1)
+    for rate in rates:
+        masses = np.convolve(masses, [1 - rate, rate])
+    return masses
+
+
+def assert_at_least(bound: tuple[np.ndarray, np.ndarray], exact: np.ndarray) -> None:
+    """Assert that a distribution, cut off at the top, is stochastically at least ``exact``."""
+    values, probabilities = bound
+    certain = 1.0 - probabilities.sum()  # what is cut off counts as larger than everything
+    for t in range(len(exact) + 1):
+        assert exact[t:].sum() <= probabilities[values >= t].sum() + certain + 1e-13
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=25),
+    st.sampled_from([1e-3, 0.05, 0.2, 0.7, 0.99, 1.0]),
+    st.floats(1.0, 1.4),
+    st.integers(0, 5),
+)
+def test_unequal_rates_are_bounded(weights: list[float], q_s: float, slack: float, more: int) -> None:
+    """The sum of exact draws never exceeds the bound, whether the mean or the number of sentences binds."""
+    rates = q_s * np.array(weights)
+    bound = active_sentences(len(rates) + more, float(rates.max()), float(rates.sum()) * slack, TAIL)
+    assert_at_least((bound.values, bound.probabilities), poisson_binomial(rates))
+    loose = active_sentences(10**6, q_s, float(rates.sum()) * slack, TAIL)
+    assert_at_least((loose.values, loose.probabilities), poisson_binomial(rates))
+
+
+@pytest.mark.parametrize("q_s", [0.6, 1.0])
+def test_two_sure_sentences_are_at_least_two(q_s: float) -> None:
+    """Poisson(mean) alone is no bound: two sentences of full weight are both active with probability q_s²."""
+    exact = poisson_binomial(np.full(2, q_s))
+    assert stats.poisson.sf(1, 2 * q_s) < exact[2]
+    bound = active_sentences(100, q_s, 2 * q_s, TAIL)
+    assert_at_least((bound.values, bound.probabilities), exact)
+
+
+def test_many_faint_sentences_are_nearly_poisson() -> None:
+    bound = active_sentences(10**6, 0.1, 1.0, TAIL)
+    mean = float(bound.values @ bound.probabilities)
+    assert 1.0 <= mean <= 1.06
+    poisson = stats.poisson.sf(bound.values[3:8] - 1, 1.0)
+    tails = np.cumsum(bound.probabilities[::-1])[::-1]
+    assert tails[3:8] == pytest.approx(poisson)
+
+
+def test_equal_weights_are_binomial() -> None:
+    bound = ContributionBound(users=3, sentences_per_user=4, weight=0.3)
+    assert (bound.total, bound.total_weight) == (12, pytest.approx(3.6))
+    assert np.array_equal(
+        active_sentences(12, 0.3 * 0.2, 0.2 * bound.total_weight, TAIL).probabilities,
+        binomial(12, 0.06, TAIL).probabilities,
+    )
+
+
+@pytest.mark.parametrize("q_e", [0.5, 0.95, 0.999])
+def test_an_entity_is_inactive_with_the_rest_of_its_rate(q_e: float) -> None:
+    shift = entity_shift(q_e, constant(3.0), 2.0)
+    assert (shift.values.tolist(), shift.probabilities) == ([0.0, 2.0], pytest.approx([1 - q_e, q_e]))
+    assert entity_shift(1.0, constant(3.0), 2.0).values.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(("users", "q_u"), [(5, 0.3), (3000, 0.5)])
+@pytest.mark.parametrize("tail", [1e-3, 1e-12])
+def test_the_exposure_of_many_users_is_rounded_up(users: int, q_u: float, tail: float) -> None:
+    """Thousands of numbers of sampled users share 128 cases: no number of them is more probable to be exceeded."""
+    exposure = exposure_from_bound(ContributionBound(users, 2), q_u, tail)
+    assert len(exposure.probabilities) <= 128
+    assert exposure.cut is not None
+    assert exposure.probabilities.sum() + exposure.cut == pytest.approx(1, abs=1e-12)
+    above = np.cumsum(exposure.probabilities[::-1])[::-1] + exposure.cut
+    for lower, bound in zip([-1, *exposure.users[:-1].tolist()], above, strict=True):
+        assert bound >= stats.binom.sf(lower, users, q_u) - 1e-12
+    assert (exposure.sentences == 2 * exposure.users).all()
+
+
+@pytest.mark.parametrize("q_u", [1.0, 0.3])
+def test_a_weight_is_a_rate(q_u: float) -> None:
+    event = RoundEvent("uedp", 1.0, q_u=q_u, q_e=0.5, q_s=0.2, user_cap=3)
+    heavy = Adjacency(6, ContributionBound(4, 3, weight=0.5))
+    lower_rate = replace(event, q_s=0.1)
+    user_alone = Adjacency(0, ContributionBound(4, 3))
+    assert epsilon(event, replace(heavy, user_sentences=0), 20, 1e-5) == epsilon(lower_rate, user_alone, 20, 1e-5)
+    assert epsilon(event, heavy, 20, 1e-5) < epsilon(event, Adjacency(6, ContributionBound(4, 3)), 20, 1e-5)
+
+
+def test_a_sum_of_weights_bounds_many_sentences() -> None:
+    """Ten thousand sentences of weight 1/1000 cost about as much as ten; a user clip sees the users alone."""
+    event = RoundEvent("uedp", 4.0, q_e=0.5, q_s=0.1, user_cap=2)
+    light = Adjacency(32, ContributionBound(10_000, 1, sentences=10, weighted=True))
+    ten = Adjacency(32, ContributionBound(10, 1))
+    assert epsilon(event, ten, 30, 1e-5) < epsilon(event, light, 30, 1e-5) < 1.1 * epsilon(event, ten, 30, 1e-5)
+    clipped = replace(event, clipping="user")
+    users = Adjacency(32, ContributionBound(5, 2, sentences=1.5, weighted=True, weight=0.1))
+    assert epsilon(clipped, users, 30, 1e-5) == epsilon(clipped, Adjacency(32, ContributionBound(5, 2)), 30, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"weight": -0.1}, {"weight": 1.1}, {"sentences": 1.5}, {"sentences": math.inf, "weighted": True}]
+)
+def test_impossible_weights_are_refused(bad: dict) -> None:
+    with pytest.raises(PrivacyError, match="allowed"):
+        ContributionBound(3, 1, **bad)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A one-dimensional gradient of norm at most 1, whether it mentions e', and its place in the user's keyed order."""
+
+    gradient: float
+    protected: bool
+    place: float
+
+
+def kept(sentences: list[Sentence], most: int) -> list[Sentence]:
+    return sorted(sentences, key=lambda sentence: sentence.place)[:most]
+
+
+def outcomes(rates: list[float]) -> Iterator[tuple[tuple[bool, ...], float]]:
+    """Yield the values of independent draws, and their probability."""
+    for values in itertools.product((False, True), repeat=len(rates)):
+        probability = math.prod(rate if value else 1 - rate for rate, value in zip(rates, values, strict=True))
+        if probability:
+            yield values, probability
+
+
+def sums(users: list[list[Sentence]], most: int, event: RoundEvent) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distribution of the sum of a round's client updates in units of β, by enumeration."""
+    chosen = [kept(sentences, most) for sentences in users]
+    rates = [event.q_e] + [event.q_u] * len(users) + [event.q_s] * sum(map(len, chosen))
+    distribution: dict[float, float] = {}
+    for (active, *draws), probability in outcomes(rates):
+        sampled, included = draws[: len(users)], iter(draws[len(users) :])
+        total = 0.0
+        for user_sampled, sentences in zip(sampled, chosen, strict=True):
+            taken = [s.gradient for s in sentences if next(included) and (active or not s.protected)]
+            total += user_sampled * float(np.clip(sum(taken), -event.user_cap, event.user_cap))
+        key = round(total / event.user_cap, 9)
+        distribution[key] = distribution.get(key, 0.0) + probability
+    return np.array(list(distribution)), np.array(list(distribution.values()))
+
+
+def corpora(seed: int) -> tuple[list[list[Sentence]], list[list[Sentence]]]:
+    """Return a tiny corpus of two users and u', each with one or two sentences with e', and the adjacent one."""
+    draw = np.random.default_rng(seed)
+    larger = [
+        [Sentence(draw.choice([-1.0, 1.0, 0.5]), i < draw.integers(1, 3), draw.random()) for i in range(4)]
+        for _ in range(2)
+    ]
+    smaller = [[sentence for sentence in user if not sentence.protected] for user in larger]
+    return [*larger, [Sentence(1.0, False, 0.0)]], smaller
+
+
+OPPOSED = (
+    [[Sentence(1.0, True, 0.1), Sentence(1.0, True, 0.2), Sentence(-1.0, False, 0.3), Sentence(-1.0, False, 0.4)]],
+    [[Sentence(-1.0, False, 0.3), Sentence(-1.0, False, 0.4)]],
+)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.4, 1.5])
+@pytest.mark.parametrize("seed", [None, *range(6)])
+@pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7), ALL])
+def test_displaced_sentences_are_covered(seed: int | None, event: RoundEvent, at: float) -> None:
+    """Two sentences are kept of each user: without e', its neighbours in the keyed order move up."""
+    larger, smaller = OPPOSED if seed is None else corpora(seed)
+    pair = ScalarPair(sums(larger, 2, event), sums(smaller, 2, event), event.noise_multiplier)
+    affected = Adjacency(len(larger) > 1, ContributionBound(len(smaller), 2), displaced=True)
+    for accounted in (event, event.robust()):
+        assert delta(accounted, affected, 1, at) >= max(pair.delta(at)) - 1e-9
+
+
+@pytest.mark.parametrize("clipping", ["sentence", "user"])
+def test_displacing_is_not_free(clipping: str) -> None:
+    """The bound without displaced sentences fails for a pair of corpora with them."""
+    event = replace(EVENT, q_e=0.1, noise_multiplier=0.7, clipping=clipping)
+    exact = max(ScalarPair(sums(OPPOSED[0], 2, event), sums(OPPOSED[1], 2, event), 0.7).delta(0.4))
+    unaware = Adjacency(0, ContributionBound(1, 2))
+    assert delta(event, unaware, 1, 0.4) < exact
+    assert delta(event, replace(unaware, displaced=True), 1, 0.4) >= exact - 1e-9
+
+
+@pytest.mark.parametrize("q_u", [0.1, 1.0])
+def test_whole_users_who_displace_sentences_move_whether_the_entity_is_active_or_not(q_u: float) -> None:
+    event = RoundEvent("uedp", 2.0, q_u=q_u, q_e=0.1, q_s=0.5, clipping="user")
+    displaced = Adjacency(3, ContributionBound(4, 2), displaced=True)
+    assert epsilon(event, displaced, 5, 1e-5) == epsilon(event.robust(), displaced, 5, 1e-5)
+
+
+def test_displaced_sentences_of_many_users_cost_more() -> None:
+    event = RoundEvent("uedp", 4.0, q_u=0.1, q_e=0.5, q_s=0.1, user_cap=2)
+    unit = Adjacency(32, ContributionBound(300, 2))
+    assert epsilon(event, unit, 30, 1e-5) < epsilon(event, replace(unit, displaced=True), 30, 1e-5) < math.inf
+
+
+@pytest.mark.parametrize("tail", [1e-3, 1e-6, 1e-12, 1e-25])
+@pytest.mark.parametrize(("n", "p"), [(400, 0.1), (7, 0.6), (30, 0.01)])
+def test_a_binomial_knows_what_it_cuts_off(n: int, p: float, tail: float) -> None:
+    kept = binomial(n, p, tail)
+    assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], n, p), rel=1e-6, abs=0)
+
+
+def test_what_both_shifts_of_a_case_cut_off_is_missing() -> None:
+    user, entity, opposed = (
+        Distribution(np.array([value]), np.array([0.9]), cut)
+        for value, cut in ((1.0, 1e-20), (2.0, 3e-20), (1.0, 5e-20))
+    )
+    assert mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 0.0).cut == pytest.approx((4e-20, 5e-20), rel=1e-12, abs=0)
+    listed = mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 1e-19)
+    assert listed.cut == pytest.approx((14e-20, 15e-20), rel=1e-12, abs=0)
+
+
+def test_what_truncations_cut_off_is_known_below_rounding() -> None:
+    """At a tail of 1e-25, 1 less the sum of the probabilities is rounding error, and 10,000 times more."""
+    kept = binomial(400, 0.1, 1e-25)
+    assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], 400, 0.1), rel=1e-6, abs=0)
+    assert 0 < kept.cut < 2e-25
+    event = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, q_s=0.1, user_cap=90)
+    revealed, hidden = dominating_pairs_for(event, Adjacency(400, ContributionBound(200, 400)), 1e-25)
+    (user, _), users = user_distribution(event, 400, 1e-25), binomial(200, 0.3, 1e-25)
+    missing = [sum(mixture.probability * mixture.missing[k] for mixture in revealed) for k in (0, 1)]
+    assert users.cut is not None
+    assert user.cut is not None
+    assert missing[1] == pytest.approx(users.cut, rel=1e-6, abs=0)
+    assert users.cut + user.cut < missing[0] < users.cut + user.cut + 4e-25
+    assert hidden[0].missing[1] == pytest.approx(users.cut, rel=1e-6, abs=0)
+    assert users.cut + user.cut / 2 < hidden[0].missing[0] < users.cut + 2 * user.cut + 2e-25
