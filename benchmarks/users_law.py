@@ -174,6 +174,8 @@ def _run(point: Point, folder: Path) -> dict[str, Any]:
     run = simulation.run(config.changed({"server.learning_rate": rate}))
     seconds = time.process_time() - began
     result = run.result or {}
+    if result.get("stopped") != "rounds":
+        raise SystemExit(f"{run.path}: the run did not end; remove it and start again")
     return asdict(point) | {
         "users": corpus.ownership("train").num_users,
         "noise_multiplier": z,
