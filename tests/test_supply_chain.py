@@ -81,7 +81,10 @@ def test_the_notice_names_every_dependency_and_every_folder_that_ships_data() ->
     for requirement in requirements():
         assert re.search(rf"[ |]{re.escape(requirement.name)}[, |]", listed), requirement.name
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert data.keys() == {"fl_sim", "fl_sim.data_prep", "fl_sim.data_prep.synthetic", "fl_sim.clients"}
+    assert data.keys() == {
+        *("fl_sim", "fl_sim.clients", "fl_sim.data_prep", "fl_sim.data_prep.synthetic"),
+        "fl_sim.search",  # settings alone
+    }
     shipped = ["data_prep/bundled", "data_prep/names", "data_prep/models/en_fl_sim_ner"]
     shipped += ["clients/assets/tokenizer", "clients/assets/small-gpt2-public"]
     assert all(folder in notice and (ROOT / folder).exists() for folder in shipped)

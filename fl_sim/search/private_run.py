@@ -256,7 +256,7 @@ def _epsilon(config: RunConfig, plan: PrivacyPlan) -> float:
             "privacy.noise_multiplier has no finite ε for any user with any entity; allowed: privacy.entity_bound, "
             "privacy.entity_users under user_level, or privacy.target_unit = user"
         )
-    return float(f"{epsilon:.6g}")
+    return round(epsilon, 5)
 
 
 def _rounded_down(rate: float) -> float:

@@ -138,9 +138,11 @@ def _leaves(tree: Mapping[str, Any], section: str) -> Iterable[tuple[str, Any]]:
 def noise_key(parts: Mapping[str, Any]) -> str:
     """Return the digest of what releases are computed from that is part of the key of their seeded noise.
 
-    It is not salted, so that the same run can be repeated, and must not leave the process.
+    It is not salted, so that the same run can be repeated, and must not leave the process. Settings that are None are
+    left out, so that a later version's new setting gives earlier runs no other noise.
     """
-    return hashlib.sha256(_canonical(parts)).hexdigest()
+    settings = {key: value for key, value in parts["settings"].items() if value is not None}
+    return hashlib.sha256(_canonical({**parts, "settings": settings})).hexdigest()
 
 
 def noise_digest() -> str:

@@ -58,9 +58,9 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
     seen: list[tuple[int, list[int]]] = []
     work = client_app.bounded_sum
 
-    def watched(model: Any, examples: Any, selection: Any, rule: Any, round_seed: int) -> TrainReply:
+    def watched(model: Any, examples: Any, selection: Any, rule: Any, round_seed: int, *others: Any) -> TrainReply:
         seen.append((round_seed, selection.sentences.tolist()))
-        return work(model, examples, selection, rule, round_seed)
+        return work(model, examples, selection, rule, round_seed, *others)
 
     monkeypatch.setattr(client_app, "bounded_sum", watched)
     return seen

@@ -80,7 +80,7 @@ def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[
 
 def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("Ada saw\n\nRain fell on\n", encoding="utf-8")
+    prompts.write_text("Ada saw\n\nMail to ada@example.org\n", encoding="utf-8")  # an entity for any tagger
     file = tmp_path / "texts.jsonl"
     words = ["--prompts", str(prompts), "--samples", "12", "--max-tokens", "8", "--out", str(file)]
     facts = report(runs["uedp"], *words, capsys=capsys)

@@ -105,7 +105,11 @@ def _loaded(path: str | None, overrides: dict[str, object]) -> RunConfig:
 
 
 def _text(file: Path, origin: Origin) -> str:
-    target = "no noise" if origin.epsilon is None else f"ε ≤ {origin.epsilon:g} ({origin.unit}) at δ {origin.delta:g}"
+    from fl_sim.formats import format_epsilon
+
+    target = f"ε ≤ {format_epsilon(origin.epsilon)} ({origin.unit}) at δ {origin.delta:g}"
+    if origin.epsilon is None:
+        target = "no noise"
     last = max(trial.rung for trial in origin.trials)
     final = [trial for trial in origin.trials if trial.rung == last and trial.score is not None]
     return "\n".join(

@@ -24,6 +24,8 @@ def test_equal_parts_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"corpus": "0a1c"}, {"initial_model": "fe"}, {"settings": {"seed": 0}}])
 def test_the_key_of_the_noise_holds_every_part(change: dict[str, Any]) -> None:
     assert noise_key(PARTS) == noise_key(dict(reversed(PARTS.items()))) != noise_key(PARTS | change)
+    unset = {"settings": PARTS["settings"] | {"privacy.clip_quantile": None}}
+    assert noise_key(PARTS | unset) == noise_key(PARTS)
 
 
 @pytest.mark.parametrize(

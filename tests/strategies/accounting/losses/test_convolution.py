@@ -19,7 +19,7 @@ from fl_sim.strategies.accounting.losses.convolution import Convolution, TailSum
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair, GridLoss, discretize
 from tests.strategies.accounting.oracles import importance_sampled_delta
 
-EXTREMES = json.loads((Path(__file__).parents[2] / "golden" / "extreme_epsilon.json").read_text())["cases"]
+EXTREMES = json.loads((Path(__file__).parents[3] / "golden" / "extreme_epsilon.json").read_text())["cases"]
 ROUNDS = 40
 LOSS = GridLoss(0.05, -6, np.random.default_rng(3).dirichlet(np.full(16, 0.3)), 0.0, 0.0)
 
