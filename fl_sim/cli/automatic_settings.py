@@ -15,7 +15,7 @@ from rich.console import Console
 from fl_sim.cli.run_commands.tune_command import in_words
 from fl_sim.config import RunConfig
 from fl_sim.search.automatic import MINUTES, choose_settings
-from fl_sim.search.tuning import Tried
+from fl_sim.search.settings_search import Tried
 from fl_sim.stop_signals import exit_status
 
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.config import add_setting
     from fl_sim.search.private_run import PrivateRun, PublicText
-    from fl_sim.search.tuning import Search, Tried, tune
+    from fl_sim.search.settings_search import Search, Tried, tune
     from fl_sim.stop_signals import exit_status
 
     overrides = run_command.overrides_of(args, _SHORTHANDS)

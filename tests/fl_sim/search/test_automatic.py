@@ -11,12 +11,12 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-from fl_sim.search import automatic, tuning
+from fl_sim.search import automatic, settings_search
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
 from fl_sim.search.batch import DONE, Ending
 from fl_sim.search.planner import Goal, Proposal, Settings
 from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.tuning import as_toml
+from fl_sim.search.settings_search import as_toml
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -40,8 +40,8 @@ def goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Goals:
     monkeypatch.setattr(automatic, "propose", propose)
     monkeypatch.setattr(automatic, "public_text", lambda corpus: str(public))
     monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.01)
-    monkeypatch.setattr(tuning, "run_batch", lambda configs, jobs: (Ending(name, DONE) for name in configs))
-    monkeypatch.setattr(tuning, "_score", lambda config: abs(config.server.learning_rate - 0.003))
+    monkeypatch.setattr(settings_search, "run_batch", lambda configs, jobs: (Ending(name, DONE) for name in configs))
+    monkeypatch.setattr(settings_search, "_score", lambda config: abs(config.server.learning_rate - 0.003))
     return asked
 
 
@@ -71,13 +71,15 @@ def test_nothing_but_the_number_of_users_is_read_off_the_corpus(goals: Goals, tm
 def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus, finishing = tiny.tiny_corpus(tmp_path / "corpus", users=20), tuning.run_batch
+    corpus, finishing = tiny.tiny_corpus(tmp_path / "corpus", users=20), settings_search.run_batch
     config = RunConfig.from_mapping({"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL})
-    monkeypatch.setattr(tuning, "run_batch", lambda configs, jobs: iter([Ending(min(configs), INTERRUPTED, "SIGINT")]))
+    monkeypatch.setattr(
+        settings_search, "run_batch", lambda configs, jobs: iter([Ending(min(configs), INTERRUPTED, "SIGINT")])
+    )
     ended = choose_settings(config, 1.0, tmp_path / "trials")
-    assert isinstance(ended, tuning.Tried)
+    assert isinstance(ended, settings_search.Tried)
     assert ended.interrupted
-    monkeypatch.setattr(tuning, "run_batch", finishing)
+    monkeypatch.setattr(settings_search, "run_batch", finishing)
     monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.001)
     assert isinstance(choose_settings(config, 1.0, tmp_path / "trials"), Automatic)
     assert len(goals) == 1

@@ -17,10 +17,10 @@ from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
-from fl_sim.search import tuning
+from fl_sim.search import settings_search
 from fl_sim.search.batch import DONE, FAILED, Ending
 from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.tuning import Search, Tried, candidates, rungs, tune
+from fl_sim.search.settings_search import Search, Tried, candidates, rungs, tune
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.computation import released_settings
 from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
@@ -131,8 +131,8 @@ class Trials:
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
     fake = Trials()
-    monkeypatch.setattr(tuning, "run_batch", fake)
-    monkeypatch.setattr(tuning, "_score", fake.score)
+    monkeypatch.setattr(settings_search, "run_batch", fake)
+    monkeypatch.setattr(settings_search, "_score", fake.score)
     return fake
 
 
@@ -222,7 +222,7 @@ def test_the_private_corpus_itself_is_refused(corpus: Path, tmp_path: Path, caps
 
 
 def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
-    sample = tuning.sentence_sample(map(str, corpus.texts("train")))
+    sample = settings_search.sentence_sample(map(str, corpus.texts("train")))
     origin = {
         "made_by": "fl-sim tune", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
         "sampled_sentences": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
