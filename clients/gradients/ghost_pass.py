@@ -161,7 +161,7 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
     if head is None:
         losses, of_scores = loss_and_score_gradient(scores.detach(), batch)
     else:
-        scored = head.score(scores.detach(), batch, with_gradient=True)
+        scored = head.score(scores.detach(), batch, with_gradient=True, mixed=model.mixed)
         losses, of_scores = scored.nats.sum(dim=1) / batch.predictions, scored.gradient
     if not bool(losses.isfinite().all()):
         raise NotCovered("a loss is not finite")

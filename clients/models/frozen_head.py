@@ -2,7 +2,8 @@
 
 The scores of a batch, (B, T, V), are its largest tensor by far: 200 MB for 1,024 tokens and 49,152 words. Where the
 output layer is frozen, losses and the gradient of its input are all that is needed of them, and both are sums over
-positions. The chunks share two buffers, which stay, because fresh memory of this size takes time too.
+positions. The chunks share two buffers, which stay, because fresh memory of this size takes time too. In mixed
+precision both products are of bfloat16, by a copy of the weights that is made once; shares and losses stay float32.
 
 Not every model's scores are its output layer's (some are scaled or squashed afterwards), so both are compared once.
 
@@ -56,6 +57,7 @@ class FrozenHead:
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
         self._buffers: torch.Tensor | None = None
+        self._rounded: torch.Tensor | None = None
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
@@ -66,14 +68,16 @@ class FrozenHead:
         finally:
             del vars(self._layer)["forward"]
 
-    def score(self, states: torch.Tensor, batch: Batch, *, with_gradient: bool) -> TargetScores:
+    def score(self, states: torch.Tensor, batch: Batch, *, with_gradient: bool, mixed: bool = False) -> TargetScores:
         """Return losses, errors and gradients of a batch.
 
         Args:
             states: the input of the output layer, float32 (B, T, h), detached.
             batch: its targets.
             with_gradient: whether to compute the gradient, which takes as long as the scores.
+            mixed: whether the products are of bfloat16.
         """
+        weight = self._bfloat16() if mixed else self._layer.weight
         known = batch.targets != NO_TARGET
         rows, targets = states[known], batch.targets[known].unsqueeze(1)
         nats, wrong = rows.new_empty(len(rows)), known.new_empty(len(rows))
@@ -81,7 +85,8 @@ class FrozenHead:
         of_rows = torch.empty_like(rows) if with_gradient else rows
         with torch.no_grad():
             for part in self._chunks(len(rows)):
-                self._score_rows(rows[part], targets[part], (nats[part], wrong[part], of_rows[part]), with_gradient)
+                results = nats[part], wrong[part], of_rows[part]
+                self._score_rows(weight, rows[part], targets[part], results, with_gradient)
         if with_gradient:
             predictions = batch.predictions.unsqueeze(1).expand(known.shape)[known]
             gradient[known] = of_rows.div_(predictions.unsqueeze(1))
@@ -90,15 +95,19 @@ class FrozenHead:
         return TargetScores(by_target, missed, gradient)
 
     def _score_rows(
-        self, rows: torch.Tensor, targets: torch.Tensor, results: tuple[torch.Tensor, ...], with_gradient: bool
+        self,
+        weight: torch.Tensor,
+        rows: torch.Tensor,
+        targets: torch.Tensor,
+        results: tuple[torch.Tensor, ...],
+        with_gradient: bool,
     ) -> None:
         """Write nats, errors and gradients of some positions into ``results``."""
         nats, wrong, gradient = results
-        weight, bias = self._layer.weight, self._layer.bias
         scores, shares = self._memory(rows)
-        torch.mm(rows, weight.t(), out=scores)
-        if bias is not None:
-            scores += bias
+        _product(rows, weight.t(), out=scores)
+        if self._layer.bias is not None:
+            scores += self._layer.bias
         highest, best = scores.max(dim=1, keepdim=True)
         chosen = scores.gather(1, targets)
         wrong.copy_((best != targets).squeeze(1))
@@ -108,7 +117,13 @@ class FrozenHead:
         torch.softmax(scores, dim=1, out=shares)
         nats.copy_((highest - shares.gather(1, best).log() - chosen).squeeze(1))
         shares.scatter_add_(1, targets, torch.full_like(chosen, -1.0))
-        torch.mm(shares, weight, out=gradient)
+        _product(shares, weight, out=gradient)
+
+    def _bfloat16(self) -> torch.Tensor:
+        """Return the weights as bfloat16, (V, h)."""
+        if self._rounded is None or self._rounded.device != self._layer.weight.device:
+            self._rounded = self._layer.weight.detach().bfloat16()
+        return self._rounded
 
     def _memory(self, rows: torch.Tensor) -> torch.Tensor:
         """Return two buffers for the scores of some positions, float32 (2, n, V)."""
@@ -121,18 +136,22 @@ class FrozenHead:
         return (slice(start, start + at_once) for start in range(0, rows, at_once))
 
 
+def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """Write ``left @ right`` into ``out``, of matrices in the precision of ``right``."""
+    if left.dtype == right.dtype == out.dtype:
+        torch.mm(left, right, out=out)
+    else:
+        out.copy_(left.to(right.dtype) @ right)
+
+
 _HEADS: WeakKeyDictionary[LanguageModel, FrozenHead | None] = WeakKeyDictionary()
 
 
 def frozen_head(model: LanguageModel) -> FrozenHead | None:
-    """Return the model's output layer if nothing of it trains and it alone makes the scores; None else.
-
-    None also while a model computes in mixed precision.
-    """
-    if model.mixed:
-        return None
+    """Return the model's output layer if nothing of it trains and it alone makes the scores; None else."""
     if model not in _HEADS:
-        _HEADS[model] = _head_of(model)
+        with model.exact():
+            _HEADS[model] = _head_of(model)
     return _HEADS[model]
 
 

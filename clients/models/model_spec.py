@@ -57,8 +57,8 @@ class ModelSpec(BaseModel):
         drop_weight: rate at which hidden-to-hidden weights are dropped, the same for all sentences of a round.
         max_layers: the deepest model that is built; a configuration of more layers is refused.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
-        precision: of a transformer's training: ``float32``, or ``bfloat16`` for its matrix products (on a GPU);
-            parameters, norms, sums and held-out utility are float32 either way.
+        precision: of a transformer's training: ``float32``, or ``bfloat16`` for its matrix products (on a GPU, or a
+            processor with AVX512-BF16 or AMX); parameters, norms, sums and held-out utility are float32 either way.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for models that
             are built or ship.
         begin_token, end_token: the tokens before and after every sentence; ``None`` means the tokenizer's own, and

@@ -188,7 +188,26 @@ def _notes(config: RunConfig, planned: Planned, cost: Forecast, where: Path) -> 
         notes.append(f"The run may need more disk than the {size(free)} that are free in {where}.")
     if cost.seconds * cost.rounds > _LONG:
         notes.append(_proposal(config, planned, cost))
+    if config.model.precision == "bfloat16" and config.model.device == "cpu" and _bfloat16_is_slow():
+        notes.append(
+            "Products of bfloat16 are slower than float32 on this processor; model.precision = 'float32' is faster."
+        )
     return tuple(notes)
+
+
+def _bfloat16_is_slow() -> bool:
+    return _product_seconds(torch.bfloat16) > _product_seconds(torch.float32)
+
+
+def _product_seconds(precision: torch.dtype) -> float:
+    """Return the seconds of a product of matrices of 256 x 512 and 512 x 512, the least of eight."""
+    left, right = torch.ones(256, 512, dtype=precision), torch.ones(512, 512, dtype=precision)
+    seconds = []
+    for _ in range(8):
+        began = time.perf_counter()
+        torch.mm(left, right)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 _SMALLER = "model.lora_rank or model.tune = 'head' needs less"

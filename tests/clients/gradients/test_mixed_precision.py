@@ -12,9 +12,11 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
 from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.model_spec import ModelSpec
+from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import examples
 
 SIZES = {"hidden": 32, "layers": 2, "heads": 2, "max_tokens": 32}
@@ -61,3 +63,26 @@ def test_utility_is_measured_in_float32(mixed: LanguageModel, full: LanguageMode
 def test_an_lstm_is_refused() -> None:
     with pytest.raises(ModelError, match=r"model.precision is 'bfloat16'; allowed for 'awd-lstm': float32"):
         load_model(ModelSpec(name="awd-lstm", hidden=8, layers=1, precision="bfloat16"), seed=0)
+
+
+def test_a_frozen_output_layer_is_in_bfloat16_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient in the states is that of bfloat16 scores, computed in float32 from them on."""
+    model, seen = models_to_try.shifted(models_to_try.with_adapters()), []
+    sentences = examples(5, 9, 17, 30)
+    exact = clipped_gradient_sum(model, sentences, CLIP)
+    product = frozen_head._product
+
+    def noticed(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+        seen.append((right.dtype, out.dtype))
+        product(left, right, out)
+
+    monkeypatch.setattr(frozen_head, "_product", noticed)
+    monkeypatch.setattr(model, "_mixed", True)
+    rounded = clipped_gradient_sum(model, sentences, CLIP)
+    assert set(seen) == {(torch.bfloat16, torch.float32)}
+    cosine = rounded.vector @ exact.vector / np.linalg.norm(rounded.vector) / np.linalg.norm(exact.vector)
+    assert 0.999 < cosine < 1 - 1e-9
+    assert rounded.loss_sum == pytest.approx(exact.loss_sum, rel=1e-2)
+    for sentence in sentences:
+        alone = clipped_gradient_sum(model, [sentence], CLIP).vector
+        assert np.linalg.norm(alone.astype(np.float64)) <= CLIP * (1 + 1e-5)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fl_sim
 from fl_sim.cli.main import main
@@ -106,6 +107,14 @@ def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, disk = cost(monkeypatch, 1e-4).notes
     assert memory.startswith("The run may need more memory than the ")
     assert disk.startswith("The run may need more disk than the 1 MiB that are free")
+
+
+def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow, expected in ((1.0, 1), (0.25, 0)):
+        monkeypatch.setattr(forecasts, "_product_seconds", lambda of, slow=slow: slow if of == torch.bfloat16 else 0.5)
+        notes = cost(monkeypatch, 1e-4, model__precision="bfloat16").notes
+        assert [note.startswith("Products of bfloat16 are slower") for note in notes] == [True] * expected
+        assert cost(monkeypatch, 1e-4).notes == ()
 
 
 @pytest.mark.usefixtures("no_plots")
