@@ -73,10 +73,11 @@ HELD_OUT = [
     *(Point(4000, epsilon) for epsilon in (2, 4, 8)),
     Point(1500, 16, 0.033, seed=1),
     Point(1500, 1, seed=1),
-    Point(3000, 3, rounds=12, seed=2),
     Point(16000, 8, 0.025),
     Point(16000, 8, 0.033, seed=1),
 ]
+OTHER_ROUNDS = [Point(3000, 3, rounds=12, seed=2)]  # neither fitted nor in the error: what becomes of fewer rounds
+ROUNDS = 20
 
 
 def main() -> None:
@@ -86,15 +87,15 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="and draw them into this one")
     args = parser.parse_args()
     if args.record is None:
-        for point in (*FITTED, *HELD_OUT):
+        for point in (*FITTED, *HELD_OUT, *OTHER_ROUNDS):
             print(json.dumps(measured(point, args.out)), flush=True)
         return
-    fitted, held_out = (
+    fitted, held_out, others = (
         [measured(point, args.out) for point in points if (args.out / f"{point.name}.json").exists()]
-        for points in (FITTED, HELD_OUT)
+        for points in (FITTED, HELD_OUT, OTHER_ROUNDS)
     )
     points = [[(row["signal_to_noise"], gain_of(row)) for row in rows] for rows in (fitted, held_out)]
-    law = law_of(*points)
+    law = law_of(*points, ROUNDS)
     record = {
         "format": "fl-sim users law",
         "format_version": 1,
@@ -103,6 +104,7 @@ def main() -> None:
         "fitted": fitted,
         "error_on": {name: error_on(law, pairs) for name, pairs in zip(("fitted", "held_out"), points, strict=True)},
         "held_out": [row | {"expected_perplexity": expected(law, row)} for row in held_out],
+        "other_rounds": [row | {"expected_perplexity": expected(law, row)} for row in others],
         "environment": environment.describe(),
     }
     args.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -120,6 +122,17 @@ def expected(law: UsersLaw, row: Mapping[str, Any]) -> float:
     return law.perplexity(row["signal_to_noise"], row["initial_perplexity"])
 
 
+def _neighbours(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the points in groups that are too close together for a label each."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in sorted(rows, key=lambda row: row["signal_to_noise"]):
+        if groups and row["signal_to_noise"] < 1.15 * groups[-1][-1]["signal_to_noise"]:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
 def picture(law: UsersLaw, fitted: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw perplexity against the ratio: the law with two errors, the points of the fit, and those held out."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
@@ -132,12 +145,13 @@ def picture(law: UsersLaw, fitted: Sequence[Mapping[str, Any]], held_out: Sequen
         places = [START * math.exp(-gain_of(row)) for row in rows]
         fill = {} if marker == "o" else {"markerfacecolor": "white"}
         axes.plot([row["signal_to_noise"] for row in rows], places, marker, color="#D55E00", label=label, **fill)
-    for row in (*fitted, *held_out):
-        place = (row["signal_to_noise"], START * math.exp(-gain_of(row)))
-        words = f"{row['users']:,}, ε {row['epsilon']:g}"
-        left = row in fitted
-        offset, side = ((-6, -8), "right") if left else ((6, 4), "left")
-        axes.annotate(words, place, xytext=offset, textcoords="offset points", fontsize=6, ha=side)
+    for rows, offset, side, base in ((fitted, (-7, -5), "right", "top"), (held_out, (7, 5), "left", "bottom")):
+        for group in _neighbours(rows):
+            words = "\n".join(dict.fromkeys(f"{row['users']:,}, ε {row['epsilon']:g}" for row in group))
+            first = group[0] if side == "right" else group[-1]
+            place = (first["signal_to_noise"], START * math.exp(-gain_of(first)))
+            style = {"xytext": offset, "textcoords": "offset points", "fontsize": 6, "ha": side, "va": base}
+            axes.annotate(words, place, **style)
     axes.set(xscale="log", yscale="log", ylabel="held-out perplexity per token")
     axes.set_xlabel("signal-to-noise ratio √T·S/(z·ŵ), proportional to the users")
     axes.set_yticks([150, 200, 300, 400], ["150", "200", "300", "400"])

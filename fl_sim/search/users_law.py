@@ -3,9 +3,10 @@
 Users, ε, rates, cap and rounds act on a private training through the ratio r = √T·S/(z·ŵ)
 (:mod:`fl_sim.search.planner`). On Ubuntu IRC the gain in log perplexity follows g·r/(r + h): half of the largest gain g
 is reached at r = h. S grows with the users at equal rates and bounds while z stays, so r is proportional to them.
-docs/planning.md shows the points.
+docs/planning.md shows the points. All have 20 rounds: fewer leave the model nearer to its start than r says, because an
+adaptive step has a length of its own.
 
->>> law = UsersLaw(largest_gain=1.0, half=1000.0, error=0.02, lowest=100.0, highest=5000.0)
+>>> law = UsersLaw(largest_gain=1.0, half=1000.0, error=0.02, lowest=100.0, highest=5000.0, rounds=20)
 >>> round(law.perplexity(1000.0, start=400.0), 1), round(law.ratio_for(242.6, start=400.0))
 (242.6, 1000)
 >>> [round(bound, 1) for bound in law.interval(1000.0, start=400.0)]
@@ -34,6 +35,7 @@ class UsersLaw:
         error: the root mean square error on the points of the fit or on those held out of it, in nats; the larger one.
         lowest: the smallest ratio of the points.
         highest: the largest one.
+        rounds: the number of rounds of all points.
     """
 
     largest_gain: float
@@ -41,6 +43,7 @@ class UsersLaw:
     error: float
     lowest: float
     highest: float
+    rounds: int
 
     def gain(self, ratio: float) -> float:
         """Return the expected gain in log perplexity over the start."""
@@ -66,15 +69,15 @@ class UsersLaw:
         gain = math.log(start / perplexity)
         return self.half * gain / (self.largest_gain - gain) if gain < self.largest_gain else math.inf
 
-    def covers(self, ratio: float) -> bool:
-        """Return whether a ratio lies within those of the points."""
-        return self.lowest <= ratio <= self.highest
+    def covers(self, ratio: float, rounds: int) -> bool:
+        """Return whether a run with this ratio and number of rounds lies within the points."""
+        return self.lowest <= ratio <= self.highest and rounds == self.rounds
 
 
 START = 464.6
 """Perplexity per token of ``small-gpt2-public`` on the held-out messages of ``irc``, before the training."""
 
-IRC_LAW = UsersLaw(largest_gain=1.16411, half=1303.57, error=0.0182258, lowest=78.7457, highest=4830.9)
+IRC_LAW = UsersLaw(largest_gain=1.16411, half=1303.57, error=0.0182258, lowest=78.7457, highest=4830.9, rounds=20)
 """The law of results/users_law/irc.json."""
 
 ORIGIN = (
@@ -105,11 +108,17 @@ def fitted(ratios: Sequence[float], gains: Sequence[float]) -> tuple[float, floa
     return largest_gain(half), half
 
 
-def law_of(points: Sequence[tuple[float, float]], held_out: Sequence[tuple[float, float]]) -> UsersLaw:
-    """Return the law of ``points``, checked on those ``held_out``, both of (ratio, gain in log perplexity)."""
+def law_of(points: Sequence[tuple[float, float]], held_out: Sequence[tuple[float, float]], rounds: int) -> UsersLaw:
+    """Return the law of ``points``, checked on those ``held_out``, both of (ratio, gain in log perplexity).
+
+    Args:
+        points: of the fit.
+        held_out: left out of it.
+        rounds: the number of rounds of all of them.
+    """
     gain, half = fitted(*zip(*points, strict=True))
     ratios = [r for r, _ in (*points, *held_out)]
-    law = UsersLaw(gain, half, 0.0, min(ratios), max(ratios))
+    law = UsersLaw(gain, half, 0.0, min(ratios), max(ratios), rounds)
     return replace(law, error=max(error_on(law, points), error_on(law, held_out)))
 
 

@@ -87,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected) | bounds.record()
     report |= _proposed(proposal, goal, protected, units) | {"command": _command(args, goal, proposal.best)}
     if args.perplexity is not None:
-        report["users_law"] = _by_the_law(args.perplexity, proposal.best, bounds.ownership.num_users)
+        users = bounds.ownership.num_users
+        report["users_law"] = _by_the_law(args.perplexity, proposal.best, users, proposal.best.rounds)
     report |= {"seconds": round(time.monotonic() - start, 1), "note": _PUBLIC if args.public else _PRIVATE}
     if args.json:
         print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
@@ -119,7 +120,7 @@ def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
     }
 
 
-def _by_the_law(perplexity: float, best: Settings, users: int) -> dict[str, Any]:
+def _by_the_law(perplexity: float, best: Settings, users: int, rounds: int) -> dict[str, Any]:
     """Return what the plan is expected to reach, and the users that a perplexity needs at the same rates and bounds.
 
     Raises:
@@ -136,11 +137,11 @@ def _by_the_law(perplexity: float, best: Settings, users: int) -> dict[str, Any]
         "perplexity": perplexity,
         "users": per_user * needed,
         "users_interval": [per_user * easier, per_user * harder],
-        "users_within_the_points": LAW.covers(needed),
+        "users_within_the_points": LAW.covers(needed, rounds),
         "sentences_per_round": best.sentences * needed / ratio,
         "expected_perplexity": LAW.perplexity(ratio, START),
         "expected_interval": list(LAW.interval(ratio, START)),
-        "expected_within_the_points": LAW.covers(ratio),
+        "expected_within_the_points": LAW.covers(ratio, rounds),
         "planned_users": users,
         "start": START,
         "error": LAW.error,

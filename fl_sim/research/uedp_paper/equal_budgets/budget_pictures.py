@@ -40,7 +40,7 @@ def offsets(curves: int) -> NDArray[np.float64]:
 
 
 def _draw(record: TrainingRecord) -> Figure:
-    figure = Figure(figsize=(8.0, 4.6 * len(record.panels)), layout="constrained")
+    figure = Figure(figsize=(8.0, 5.4 * len(record.panels)), layout="constrained")
     grid: Any = figure.subplots(len(record.panels), 1, squeeze=False)
     for panel, axes in zip(record.panels, grid[:, 0], strict=True):
         _draw_panel(record, panel, axes)
@@ -70,7 +70,7 @@ def _draw_panel(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     axes.grid(color="#E3E3E3", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def _draw_curve(
