@@ -1,4 +1,4 @@
-"""Train a small GPT-2 centrally on public text, as the initial model of private runs."""
+"""Train a small GPT-2 or AWD-LSTM centrally on public text, as the initial model of private runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_sim.clients.models.model_names import AWD_LSTM, SMALL_GPT2
+
 if TYPE_CHECKING:
     from fl_sim.clients.examples import Example
     from fl_sim.clients.models.language_model import LanguageModel
+    from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.pretraining import PretrainingConfig
 
 HELD_OUT_SHARE = 0.02
@@ -21,9 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim pretrain``."""
     parser.add_argument("text", nargs="+", metavar="FILE", help="public UTF-8 text, a sentence per line, plain or .xz")
     parser.add_argument("--out", required=True, metavar="DIR", help="the model's folder; must be new")
+    parser.add_argument("--model", choices=(SMALL_GPT2, AWD_LSTM), default=SMALL_GPT2, help="the architecture")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
-    parser.add_argument("--layers", type=int, default=2, help="number of blocks")
-    parser.add_argument("--heads", type=int, default=4, help="attention heads per block")
+    parser.add_argument("--layers", type=int, default=2, help="number of blocks or LSTM layers")
+    parser.add_argument("--heads", type=int, default=4, help="attention heads per block of small-gpt2")
+    parser.add_argument("--embedding", type=int, default=48, help="width of awd-lstm's word vectors and last layer")
     parser.add_argument("--max-tokens", type=int, default=128, help="context length")
     parser.add_argument("--epochs", type=int, default=6, help="passes over the text")
     parser.add_argument("--batch-size", type=int, default=32, help="sentences per step")
@@ -38,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.clients.models.finite_scores import has_finite_scores
     from fl_sim.clients.models.language_model import load_model
-    from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
     from fl_sim.config import ConfigError
     from fl_sim.storage.run_folder import replace_file
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out is {out}; allowed: a folder that is new or empty")
     try:
         config = PretrainingConfig(args.epochs, args.batch_size, args.learning_rate, seed=args.seed)
-        spec = ModelSpec(hidden=args.hidden, layers=args.layers, heads=args.heads, max_tokens=args.max_tokens)
+        spec = _spec(args)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     lines = _read_lines(args.text)
@@ -72,6 +76,14 @@ def run(args: argparse.Namespace) -> int:
     text = f"held-out perplexity {record['perplexity']:.1f}; the model is in {out}"
     print(json.dumps({"folder": str(out), **record}) if args.json else text)
     return 0
+
+
+def _spec(args: argparse.Namespace) -> ModelSpec:
+    """Return the model of the flags; the sizes of the other architecture stay at their defaults."""
+    from fl_sim.clients.models.model_spec import ModelSpec
+
+    own = {"heads": args.heads} if args.model == SMALL_GPT2 else {"embedding": args.embedding}
+    return ModelSpec(name=args.model, hidden=args.hidden, layers=args.layers, max_tokens=args.max_tokens, **own)
 
 
 def _read_lines(paths: list[str]) -> list[str]:
