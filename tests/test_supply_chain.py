@@ -86,5 +86,5 @@ def test_the_notice_names_every_dependency_and_every_folder_that_ships_data() ->
         "fl_sim.search",  # settings alone
     }
     shipped = ["data_prep/bundled", "data_prep/names", "data_prep/models/en_fl_sim_ner"]
-    shipped += ["clients/assets/tokenizer", "clients/assets/small-gpt2-public"]
+    shipped += [f"clients/assets/{name}" for name in ("tokenizer", "small-gpt2-public", "small-awd-lstm-public")]
     assert all(folder in notice and (ROOT / folder).exists() for folder in shipped)

@@ -12,6 +12,7 @@ from typing import Literal
 SMALL_GPT2 = "small-gpt2"
 SMALL_GPT2_PUBLIC = "small-gpt2-public"
 AWD_LSTM = "awd-lstm"
+SMALL_AWD_LSTM_PUBLIC = "small-awd-lstm-public"
 MINILM = "minilm"
 SMOLLM2 = "smollm2"
 

@@ -26,6 +26,7 @@ SOURCES = ("LICENSE", "README.md", "pyproject.toml", "fl_sim", "clients", "data_
 LINKS = ("clients", "data_prep", "strategies")
 DATA = (
     "fl_sim/py.typed",
+    "fl_sim/clients/assets/small-awd-lstm-public/model.safetensors",
     "fl_sim/clients/assets/small-gpt2-public/model.safetensors",
     "fl_sim/clients/assets/tokenizer/tokenizer.json",
     "fl_sim/data_prep/bundled/manifest.json",

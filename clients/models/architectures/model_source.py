@@ -7,7 +7,7 @@ import path ``module:attribute``, a model of the Hugging Face hub.
 >>> source.architecture.tokenizer, sorted(source.settings)
 ('bundled', ['heads', 'hidden', 'layers'])
 >>> sorted(MODELS.built_in)
-['awd-lstm', 'minilm', 'small-gpt2', 'small-gpt2-public', 'smollm2']
+['awd-lstm', 'minilm', 'small-awd-lstm-public', 'small-gpt2', 'small-gpt2-public', 'smollm2']
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, SETTINGS_KEY, Architecture
 from fl_sim.clients.models.architectures.declared_size import config_of
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
-from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMALL_GPT2, SMALL_GPT2_PUBLIC, SMOLLM2
+from fl_sim.clients.models.model_names import (
+    AWD_LSTM,
+    MINILM,
+    SMALL_AWD_LSTM_PUBLIC,
+    SMALL_GPT2,
+    SMALL_GPT2_PUBLIC,
+    SMOLLM2,
+)
 from fl_sim.plugins import PluginError, Registry
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ MODELS = Registry(
         SMALL_GPT2_PUBLIC: f"{_HERE}.transformer:SMALL_GPT2_PUBLIC",
         SMALL_GPT2: f"{_HERE}.transformer:SMALL_GPT2",
         AWD_LSTM: f"{_HERE}.recurrent:AWD_LSTM",
+        SMALL_AWD_LSTM_PUBLIC: f"{_HERE}.recurrent:SMALL_AWD_LSTM_PUBLIC",
         MINILM: f"{_HERE}.transformer:PRETRAINED",
         SMOLLM2: f"{_HERE}.transformer:PRETRAINED",
     },

@@ -1,4 +1,5 @@
-"""The architecture ``awd-lstm``; its modules are in `fl_sim.clients.models.architectures.awd_lstm`.
+"""The architectures ``awd-lstm`` and ``small-awd-lstm-public``; the modules are in
+`fl_sim.clients.models.architectures.awd_lstm`.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> from fl_sim.clients.models.tokenizers import Vocabulary
@@ -6,6 +7,8 @@
 >>> module = AWD_LSTM.build(spec, Vocabulary("bundled"), output_layer=True)
 >>> AWD_LSTM.width(module), AWD_LSTM.has_dropout(module)
 (4, True)
+>>> SMALL_AWD_LSTM_PUBLIC.settings
+frozenset()
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
+from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC as PUBLIC_NAME
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
+
+
+PUBLIC_LSTM_FOLDER = Path(__file__).resolve().parents[2] / "assets" / PUBLIC_NAME
 
 
 class RecurrentArchitecture(Architecture):
@@ -67,7 +74,17 @@ class RecurrentArchitecture(Architecture):
         return awd_lstm.load(folder, spec, output_layer=output_layer)
 
 
+class PublicRecurrent(RecurrentArchitecture):
+    """The AWD-LSTM that ships, pre-trained on public text; its sizes are its own."""
+
+    settings: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        return self.load(PUBLIC_LSTM_FOLDER, spec, vocabulary, output_layer=output_layer)
+
+
 AWD_LSTM = RecurrentArchitecture()
+SMALL_AWD_LSTM_PUBLIC = PublicRecurrent()
 
 
 def _body(module: Any) -> Any:

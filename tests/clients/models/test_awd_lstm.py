@@ -15,6 +15,7 @@ from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
 from fl_sim.clients.models.losses import held_out, sentence_losses
+from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC
 from fl_sim.clients.models.model_spec import ModelSpec
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import AWD, CLASSES, VOCABULARY, examples
@@ -44,6 +45,16 @@ def test_it_is_torchs_lstm() -> None:
             reference.bias_hh_l0.zero_()
         states = reference(states)[0] * batch.masks.states[index + 1]
     torch.testing.assert_close(body(batch), states, rtol=1e-5, atol=1e-6)
+
+
+def test_the_public_one_has_its_own_sizes_and_the_dropout_of_the_spec() -> None:
+    model = load_model(ModelSpec(name=SMALL_AWD_LSTM_PUBLIC, hidden=7, dropout=1.0), 3)
+    shapes = dict(model.named_shapes())
+    assert shapes["body.embedding.weight"] == (VOCABULARY, 64)
+    assert [shapes[f"body.layers.{i}.recurrence.weight"][1] for i in range(2)] == [96, 64]
+    assert model.has_dropout
+    np.testing.assert_array_equal(model.get_vector(), load_model(ModelSpec(name=SMALL_AWD_LSTM_PUBLIC), 0).get_vector())
+    assert load_model(ModelSpec(name=SMALL_AWD_LSTM_PUBLIC), 0, task=CLASSES).classifier is not None
 
 
 def test_the_papers_sizes_are_the_defaults() -> None:
