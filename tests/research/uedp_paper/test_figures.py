@@ -320,3 +320,15 @@ def test_the_results_are_what_their_records_say() -> None:
     for record in records:
         check_publishable(record)
         assert draw(record) is None or (RESULTS / picture_name(record)).stat().st_size > 0
+
+
+def test_records_of_one_corpus_agree_on_its_tagging() -> None:
+    """A tagger that changed in between would let two figures of one corpus show different entities."""
+    prepared: dict[tuple[object, ...], set[tuple[int, str]]] = {}
+    for record in read_records(RESULTS):
+        for panel in record.panels if isinstance(record, TrainingRecord) else ():
+            corpus = panel.corpus
+            size = (corpus.name, corpus.users, corpus.sentences, corpus.tagger)
+            prepared.setdefault(size, set()).add((corpus.entities, corpus.fingerprint))
+    assert len(prepared) > 3
+    assert {size: found for size, found in prepared.items() if len(found) > 1} == {}
