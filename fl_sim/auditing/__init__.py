@@ -16,4 +16,5 @@ code or the proof is wrong (docs/audit.md).
 * :mod:`~fl_sim.auditing.one_run`: bounds from the canaries of a single training.
 * :mod:`~fl_sim.auditing.real_rounds`: random canaries and adjacent rounds through the real model and clients.
 * :mod:`~fl_sim.auditing.recorded_runs`: the ledger of a run, and enforced contribution bounds.
+* :mod:`~fl_sim.auditing.leakage`: attacks on finished runs, beside what their proof allows.
 """
