@@ -5,7 +5,8 @@ What a notebook or a script needs, each imported when it is first used:
 * ``run``, ``resume``, ``open_run``, ``plot_runs``, ``Run``, ``RunConfig``: runs (:mod:`fl_sim.api.runs`);
 * ``prepare``, ``open_corpus``, ``corpus_stats``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
 * ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
-* ``audit``, ``audit_published``: attacks (:mod:`fl_sim.api.audits`);
+* ``audit``, ``audit_published``: attacks on mechanisms (:mod:`fl_sim.api.audits`);
+* ``leak``: attacks on runs (:mod:`fl_sim.api.leakage`);
 * ``Observer``, ``RunStart``: what a run calls with every round's row (:mod:`fl_sim.experiments.observers`).
 
 >>> import fl_sim
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
+    from fl_sim.api.leakage import leak
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
@@ -41,6 +43,7 @@ _MODULES = {
     "corpus_stats": "api.corpora",
     "open_corpus": "api.corpora",
     "prepare": "api.corpora",
+    "leak": "api.leakage",
     "Plot": "api.runs",
     "Run": "api.runs",
     "open_run": "api.runs",
@@ -72,6 +75,7 @@ __all__ = [
     "audit_published",
     "calibrate",
     "corpus_stats",
+    "leak",
     "open_corpus",
     "open_run",
     "plot_runs",

@@ -4,7 +4,7 @@
 >>> args.verb, args.run.name, args.json
 ('report', 'first', True)
 >>> sorted(VERBS["privacy"])
-['account', 'audit', 'entities', 'plan']
+['account', 'audit', 'entities', 'leak', 'plan']
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "plan": (_PRIVACY, "propose the settings with the best signal-to-noise at a target ε"),
         "entities": (_PRIVACY, "compute ε of every entity of a corpus, and its distribution"),
         "audit": (_PRIVACY, "attack a mechanism: a lower bound on ε, beside the claimed ε"),
+        "leak": (_PRIVACY, "attack a run's model, beside the most that ε allows"),
     },
     "research": {
         "reproduce": ("research", "make a figure or table of the UeDP paper, or one of ours"),

@@ -17,6 +17,7 @@ run's bounds: a user's sentences of weight above 0, and an entity's profile of t
 
 Two units are exchanged in :meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by two such steps.
 
+>>> from fl_sim.strategies.ledger import ReleaseRecord
 >>> from fl_sim.strategies.user_level import UserLevelDP
 >>> mechanism = UserLevelDP(
 ...     strategy="user_level", population=2, q_u=1.0, q_e=1.0, q_s=1.0, clip_norm=1.0, user_cap=1.0,
@@ -108,6 +109,11 @@ class ProvenRates:
         """
         once = self.trade_off()
         return lambda right: once(once(right))
+
+    def largest_after_exchange(self, false_positive_rate: float) -> float:
+        """Return F(F(FPR)), the largest true positive rate of a test that tells two such units apart; FPR in (0, 1)."""
+        once = self.largest_true_positive_rate(false_positive_rate)
+        return self.largest_true_positive_rate(once) if once < 1 else 1.0
 
     def record(self, false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES) -> dict[str, Any]:
         """Return the bound as a JSON object; its rates are upper bounds."""

@@ -1,0 +1,165 @@
+"""Open a finished run to attack it: its model, the model it began with, its corpus by side, and what its ledger proves.
+
+An attacked *side* is a split: the training split holds the members, the held-out split the non-members. A run on a
+de-identified corpus is attacked with its raw text: the corpus that it was made from has the same sentences under the
+same ids.
+
+>>> AttackedRun.open("no/such/run")
+Traceback (most recent call last):
+fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fl_sim.auditing.leakage.proven_rates import LedgerProof
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.released_model import initial_model, released_model
+from fl_sim.experiments.run_inputs import declared_names, held_out_split
+from fl_sim.experiments.run_record import Record, read_order
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+
+Ids = NDArray[np.int64]
+
+
+class NotApplicableError(ConfigError):
+    """Report that an attack makes no sense for a run; one line that says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Hold a split as the attacker reads it.
+
+    Attributes:
+        split: the name of the split.
+        ownership: its users, sentences and entities.
+        texts: of its sentences.
+        targets: int32 (S,), the class of each sentence; None for the next word.
+        users: the keys of its users, in the order of their ids.
+    """
+
+    split: str
+    ownership: Ownership
+    texts: pa.ChunkedArray
+    targets: NDArray[np.int32] | None
+    users: tuple[str, ...]
+
+    @classmethod
+    def of(cls, corpus: Corpus, split: str, *, needs_targets: bool) -> Self:
+        """Return a split of a corpus."""
+        targets = corpus.targets(split) if needs_targets else None
+        users = tuple(map(str, corpus.users(split)["user"].tolist()))
+        return cls(split, corpus.ownership(split), corpus.texts(split), targets, users)
+
+    def sentences_of(self, user: int) -> Ids:
+        """Return the sentences of a user that have a class, where the task needs one, int64 (k,)."""
+        ids, _ = self.ownership.sentences_of(np.array([user]))
+        return ids if self.targets is None else ids[self.targets[ids] >= 0]
+
+    def read(self, ids: Ids) -> list[str]:
+        """Return the texts of sentences."""
+        return [str(text) for text in self.texts.take(pa.array(ids)).to_pylist()]
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedRun:
+    """Hold a finished run and what an attack on it needs.
+
+    Attributes:
+        folder: of the run.
+        config: of the run.
+        corpus: with which it is attacked.
+        model: the model that it released last.
+        proof: what its ledger proves.
+        bounds: on contributions, with the weights of the training split's sentences.
+        members: the training split.
+        non_members: the held-out split.
+        has_raw_text: whether the text is that of another corpus, from which the run's corpus was made.
+        computed: what attacks on the run share, by name; they fill it.
+    """
+
+    folder: RunFolder
+    config: RunConfig
+    corpus: Corpus
+    model: LanguageModel
+    proof: LedgerProof
+    bounds: EnforcedBounds
+    members: Side
+    non_members: Side
+    has_raw_text: bool = False
+    computed: dict[Any, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path | str, raw: Path | str | None = None) -> Self:
+        """Open a run folder; every checksum of model, corpus and ledger is verified.
+
+        Args:
+            path: the run folder.
+            raw: a corpus with the same sentences under the same ids, whose texts are attacked instead.
+
+        Raises:
+            ResultsError: the folder is no run, has no model, or its corpus has changed.
+            LedgerError: its ledger cannot be trusted.
+            CorpusError: the corpus cannot be read.
+            ConfigError: ``raw`` has other users or sentences.
+            ModelError: the model cannot be loaded.
+        """
+        if not Path(path).is_dir():
+            raise ResultsError(f"{path}: {'is not a folder' if Path(path).exists() else 'there is no such folder'}")
+        folder = RunFolder.open(path)
+        model = released_model(folder)
+        record = Record.read(folder)
+        config, proof = record.config, LedgerProof.of(folder)
+        own = record.open_corpus(folder)
+        train, held_out = config.corpus.train_split, held_out_split(config, own)
+        names, order = declared_names(config, own), read_order(folder)
+        bounds = EnforcedBounds.of(config.privacy, own.ownership(train), config.seed, names, order)
+        corpus = own if raw is None else _raw_corpus(own, raw, (train, held_out))
+        members, others = (
+            Side.of(corpus, split, needs_targets=model.task.needs_targets) for split in (train, held_out)
+        )
+        return cls(folder, config, corpus, model, proof, bounds, members, others, has_raw_text=raw is not None)
+
+    @functools.cached_property
+    def initial(self) -> LanguageModel:
+        """Return the model with which the run began."""
+        return initial_model(self.folder, self.config)
+
+    def contribution_of(self, user: int) -> int:
+        """Return the number of a member's sentences that take part under the run's bounds."""
+        ids, _ = self.bounds.ownership.sentences_of(np.array([user]))
+        return int((self.bounds.weights[ids] > 0).sum())
+
+    def largest_contribution_of(self, non_member: int) -> int:
+        """Return the number of a non-member's sentences that would at most take part."""
+        ids, _ = self.non_members.ownership.sentences_of(np.array([non_member]))
+        return int(min(len(ids), self.bounds.guarantee.user.user_sentences))
+
+
+def _raw_corpus(own: Corpus, raw: Path | str, splits: tuple[str, ...]) -> Corpus:
+    """Open the corpus of the raw text; raise ConfigError if its users or sentences are not those of ``own``."""
+    corpus = Corpus.open(raw, verify=True)
+    for split in splits:
+        if split not in corpus.splits:
+            raise ConfigError(f"raw is {corpus.path}, without the split '{split}'; allowed: {_RAW}")
+        ours, theirs = own.ownership(split), corpus.ownership(split)
+        if not np.array_equal(ours.user_of_sentence, theirs.user_of_sentence) or list(own.users(split)["user"]) != list(
+            corpus.users(split)["user"]
+        ):
+            raise ConfigError(f"raw is {corpus.path}, whose split '{split}' has other users; allowed: {_RAW}")
+    return corpus
+
+
+_RAW = "the corpus from which fl-sim deidentify made that of the run"

@@ -1,0 +1,227 @@
+"""Run every attack on finished runs, and say which contradicts what a run's ledger proves.
+
+The table :data:`ATTACKS` names the attacks: functions of an open run, a random stream, the options and an observer,
+that return a JSON object. One that may contradict the proof has ``verdict`` in its object. The probability that any
+attack on any run is called ``beyond`` although all proofs hold is at most ``Options.failure``, which all of them share.
+
+Results are kept in a folder, one file per run and attack, and read again if the run, the corpora, the references and
+the options are the same; so a stopped command goes on where it was. Files are for their owner alone.
+
+>>> chosen(["users"])
+('users',)
+>>> chosen(["everything"])
+Traceback (most recent call last):
+fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
+from fl_sim.auditing.leakage.membership import Observer, Options, attack_sentences, attack_users
+from fl_sim.config import ConfigError
+from fl_sim.input_files import read_bytes
+from fl_sim.private_files import owner_only
+from fl_sim.storage import model_files
+from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
+from fl_sim.strategies.primitives import streams
+
+Attack = Callable[[AttackedRun, np.random.Generator, Options, Observer], dict[str, Any]]
+Progress = Callable[[str], AbstractContextManager[Observer]]
+
+ATTACKS: dict[str, Attack] = {"users": attack_users, "sentences": attack_sentences}
+
+FORMAT = 1
+"""Version of the records; raised when equal settings give other figures."""
+
+PRIVATE = (
+    "These figures are computed from private text, without noise: they are for the corpus's owner, and no ε covers "
+    "their publication."
+)
+_EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """Hold what all attacks found.
+
+    Attributes:
+        runs: one JSON object per run, with the attacks' records under ``attacks``.
+        options: of all attacks.
+    """
+
+    runs: tuple[dict[str, Any], ...]
+    options: Options
+
+    def in_state(self, state: str) -> list[str]:
+        """Return the attacks with a verdict, each as ``run: attack``."""
+        return [
+            f"{run['run']}: {name}"
+            for run in self.runs
+            for name, record in run["attacks"].items()
+            if (record.get("verdict") or {}).get("state") == state
+        ]
+
+    @property
+    def holds(self) -> bool:
+        """Return whether no attack contradicts a proof."""
+        return not self.in_state("beyond")
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as one JSON object."""
+        return {
+            "runs": list(self.runs),
+            "options": asdict(self.options),
+            "beyond": self.in_state("beyond"),
+            "above": self.in_state("above"),
+            "holds": self.holds,
+            "note": PRIVATE,
+        }
+
+
+def _silent(words: str) -> AbstractContextManager[Observer]:
+    return nullcontext(lambda done, total: None)
+
+
+def leak(
+    runs: Sequence[Path | str],
+    options: Options | None = None,
+    attacks: Sequence[str] | None = None,
+    raw: Path | str | None = None,
+    out: Path | str | None = None,
+    progress: Progress = _silent,
+) -> Leakage:
+    """Attack runs, one after the other.
+
+    Args:
+        runs: run folders.
+        options: of all attacks; None for the defaults.
+        attacks: names in :data:`ATTACKS`; None for all that make sense for a run.
+        raw: a corpus whose text is attacked in place of that of runs on its de-identified copy.
+        out: a folder in which results are kept and found; None keeps nothing.
+        progress: gives a context with an observer for every attack, whose name it is called with.
+
+    Raises:
+        ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
+        ResultsError, LedgerError, CorpusError, ModelError: a run cannot be opened.
+    """
+    given, names = options or Options(), chosen(attacks)
+    if not runs:
+        raise ConfigError("runs is empty; allowed: at least one run folder")
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"out is {out}; allowed: a folder")
+    shared = replace(given, failure=given.failure / (len(runs) * len(names)))
+    found = [_attacked(Path(run), shared, names, raw, out, progress, strict=attacks is not None) for run in runs]
+    return Leakage(tuple(found), given)
+
+
+def chosen(attacks: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the attacks to run, each once; all of them for None.
+
+    Raises:
+        ConfigError: there is no such attack.
+    """
+    names = tuple(dict.fromkeys(ATTACKS if attacks is None else attacks))
+    for name in names:
+        if name not in ATTACKS:
+            raise ConfigError(f"attack is '{name}'; allowed: {', '.join(ATTACKS)}")
+    if not names:
+        raise ConfigError(f"attacks is empty; allowed: {', '.join(ATTACKS)}")
+    return names
+
+
+def _attacked(
+    path: Path,
+    options: Options,
+    names: Sequence[str],
+    raw: Path | str | None,
+    out: Path | str | None,
+    progress: Progress,
+    *,
+    strict: bool,
+) -> dict[str, Any]:
+    """Return the record of one run; attacks that make no sense for it are left out with the reason, or refused."""
+    run = AttackedRun.open(path, raw)
+    records: dict[str, Any] = {}
+    for name in names:
+        file = None if out is None else Path(out) / f"{path.name}-{_key(run, name, options)[:16]}.json"
+        record = None if file is None else _kept(file)
+        if record is None:
+            try:
+                record = _timed(run, name, options, progress)
+            except NotApplicableError as error:
+                if strict:
+                    raise
+                record = {"left_out": str(error)}
+            _keep(file, record)
+        records[name] = record
+    return {**_facts(run), "attacks": records}
+
+
+def _timed(run: AttackedRun, name: str, options: Options, progress: Progress) -> dict[str, Any]:
+    """Run an attack; return its record, with the seconds that it took."""
+    rng, begun = streams.generator(options.seed, f"leak-{name}"), time.perf_counter()
+    with progress(f"{run.folder.path}, {name}") as observer:
+        record = ATTACKS[name](run, rng, options, observer)
+    return {**record, "seconds": time.perf_counter() - begun}
+
+
+def _facts(run: AttackedRun) -> dict[str, Any]:
+    """Return what identifies a run and its guarantee."""
+    result = run.folder.result or {}
+    return {
+        "run": str(run.folder.path),
+        "strategy": run.config.privacy.strategy,
+        "task": run.config.task,
+        "model": run.config.model.name,
+        "corpus": str(run.config.corpus.path),
+        "raw_text": run.has_raw_text,
+        "rounds": run.folder.last_round,
+        "delta": run.config.privacy.delta,
+        "epsilon": {name: result[name] for name in _EPSILONS if name in result},
+        "mention_graph": run.bounds.guarantee.mention_graph,
+    }
+
+
+def _key(run: AttackedRun, name: str, options: Options) -> str:
+    """Return a hash of all that the record of an attack depends on."""
+    result = run.folder.result or {}
+    parts = {
+        "format": FORMAT,
+        "attack": name,
+        "options": asdict(options),
+        "model": result.get(model_files.KEY),
+        "ledger": result.get("ledger"),
+        "releases": [(entry.run, entry.round, entry.sum, entry.terms.record()) for entry in run.proof.entries],
+        "corpus": run.corpus.fingerprint,
+        "splits": (run.members.split, run.non_members.split),
+        "references": [(RunFolder.open(folder).result or {}).get(model_files.KEY) for folder in options.references],
+    }
+    return hashlib.sha256(json.dumps(encode(parts), sort_keys=True).encode()).hexdigest()
+
+
+def _kept(file: Path) -> dict[str, Any] | None:
+    """Return the record in a file; None if there is none, or the file was cut off."""
+    try:
+        record = decode(json.loads(read_bytes(file)))
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _keep(file: Path | None, record: Mapping[str, Any]) -> None:
+    """Write a record for its owner alone."""
+    if file is not None:
+        with owner_only():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(file, json.dumps(encode(record)).encode())

@@ -1,0 +1,399 @@
+"""Tell who trained from who did not: user inference, and likelihood ratios of sentences.
+
+* ``users`` (Kandpal, Pillutla, Oprea, Kairouz, Choquette-Choo and Xu 2023, "User Inference Attacks on Large Language
+  Models"): the mean over a user's sentences of ln p(s; model) − ln p(s; reference).
+* ``sentences`` (Zarifzadeh, Liu and Shokri 2024, RMIA, with few references): ln p(s; model) − ln of the mean of
+  p(s; reference). RMIA compares this ratio with those of population sentences; where all sentences have the same
+  population, that orders them as the ratio itself does, so the curve is the same.
+
+p is the probability of the sentence's tokens, or of its class for classification. Attacker: sees the released model, a
+reference, and the raw text of the unit; knows no other text. The reference is the model with which the run began, or
+runs that never saw the attacked text.
+
+What the comparison needs. Members are users of the training split, non-members those of the held-out split. Their
+rates estimate TPR and FPR if users are *exchangeable*: every division of the same people into splits of these sizes was
+equally likely. A split by time or by source makes an attack look strong that recognises the time or the source. So the
+initial model scores the same units first: where it already tells the splits apart, nothing is tested.
+
+What is tested. Under exchangeability the training corpora that are compared hold equally many users, so they differ by
+exchanging users, not by adding one: with the trade-off function F of one user in or out, an attack may reach F∘F.
+(Example: one of two users trains, drawn by a fair coin, and the sum of the values +1 and −1 is released with noise 1.
+The score value·sum has mean 1 for the member and −1 for the other, twice the distance that in or out allows.) The test
+pairs members with non-members and takes F∘F; the bound that is shown beside the rates is F, that of one user in or out.
+Scores of one model depend on each other, so counting them as independent could contradict a proof that holds; the test
+does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`).
+
+A split by users puts all sentences of a user on one side. Whether a sentence trained is then whether its user did, with
+all of the user's sentences: the bound of the attack on sentences is that of their user. (Example: a user who writes one
+sentence a hundred times.) Only where most held-out users also have sentences in the training split, so that sentences
+were divided, it is that of one sentence; the sentences attacked are those of users on both sides, and users cannot be
+attacked. F is that of the largest contribution among the attacked users, on either side: F grows with the contribution
+and is concave, so it also bounds the mean over units.
+
+>>> Options(max_users=5).sentences_per_user
+20
+>>> Options(max_users=0)
+Traceback (most recent call last):
+fl_sim.config.ConfigError: max_users is 0; allowed: an integer of at least 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Side
+from fl_sim.auditing.leakage.proven_rates import ProvenRates
+from fl_sim.auditing.leakage.rates import (
+    FALSE_POSITIVE_RATES,
+    Rates,
+    Scored,
+    Verdict,
+    are_exchangeable,
+    differ_before_training,
+    is_above,
+    judge_pairs,
+)
+from fl_sim.clients.features import sentence_features
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.config import ConfigError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.released_model import released_model
+from fl_sim.experiments.run_record import Record
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.primitives import streams
+
+AT_ONCE = 256
+_TELLING_WORDS = 4  # shorter sentences are anybody's: "see you later"
+_SHARED = 0.5  # share of a user's telling sentences in a reference's text from which it was trained on that user
+
+Observer = Callable[[int, int], None]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What all attacks are given.
+
+    Attributes:
+        seed: of the units that are attacked; equal for all runs, so that they compare.
+        max_users: at most so many users of each side, a seeded sample.
+        sentences_per_user: at most so many sentences of a user, a seeded sample.
+        references: run folders whose models are the reference; none for the model with which the run began.
+        failure: the probability that an attack says ``beyond`` of a run whose proof holds.
+        show_names: whether records name the most exposed users.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    seed: int = 0
+    max_users: int = 500
+    sentences_per_user: int = 20
+    references: tuple[str, ...] = ()
+    failure: float = 1e-3
+    show_names: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in {"seed": 0, "max_users": 1, "sentences_per_user": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; allowed: an integer of at least {least}")
+        if not 0 < self.failure < 1:
+            raise ConfigError(f"failure is {self.failure:g}; allowed: a number between 0 and 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Hold the n attacked sentences of one side, user by user, in a random order within each user.
+
+    Attributes:
+        side: the side.
+        ids: int64 (n,), of the sentences.
+        users: int64 (n,), of their users.
+    """
+
+    side: Side
+    ids: NDArray[np.int64]
+    users: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Hold the attacked sentences of both sides.
+
+    Attributes:
+        members: of the training split.
+        non_members: of the held-out split.
+        by_user: whether users were divided into the splits, not sentences.
+    """
+
+    members: Sample
+    non_members: Sample
+    by_user: bool
+
+    @property
+    def is_member(self) -> NDArray[np.bool_]:
+        """Return of which side each sentence is, bool (n,), members first."""
+        return np.repeat([True, False], [len(self.members.ids), len(self.non_members.ids)])
+
+    @property
+    def users(self) -> NDArray[np.int64]:
+        """Return the user of each sentence, int64 (n,)."""
+        return np.concatenate([self.members.users, self.non_members.users])
+
+
+def sample(run: AttackedRun, options: Options) -> Samples:
+    """Return the attacked sentences of a run.
+
+    Raises:
+        ConfigError: a side has no user with a sentence.
+    """
+    shared = set(run.members.users) & set(run.non_members.users)
+    by_user = 2 * len(shared) <= len(run.non_members.users)
+    members, others = (_sample(side, shared, options, by_user=by_user) for side in (run.members, run.non_members))
+    for drawn in (members, others):
+        if not len(drawn.ids):
+            raise ConfigError(f"split {drawn.side.split} has no user to attack; allowed: a split with sentences")
+    return Samples(members, others, by_user)
+
+
+def _sample(side: Side, shared: set[str], options: Options, *, by_user: bool) -> Sample:
+    rng = streams.generator(options.seed, f"leak-{side.split}")
+    ids: list[NDArray[np.int64]] = []
+    users: list[int] = []
+    for user in rng.permutation(len(side.users)).tolist():
+        own = side.sentences_of(user) if (side.users[user] in shared) != by_user else np.empty(0, dtype=np.int64)
+        if len(own):
+            ids.append(rng.permutation(own)[: options.sentences_per_user])
+            users.append(user)
+        if len(users) == options.max_users:
+            break
+    counts = [len(one) for one in ids]
+    return Sample(side, np.concatenate([np.empty(0, dtype=np.int64), *ids]), np.repeat(users, counts).astype(np.int64))
+
+
+def log_likelihoods(model: LanguageModel, samples: Samples, observer: Observer = lambda done, total: None) -> Floats:
+    """Return ln p of each attacked sentence under a model, float64 (n,), members first.
+
+    Args:
+        model: the model.
+        samples: the sentences.
+        observer: called with the number of sentences that are done, and of all.
+    """
+    torch.set_num_threads(1)  # more threads on the same cores slow each other down
+    sides = (samples.members, samples.non_members)
+    total, parts = sum(len(one.ids) for one in sides), [np.empty(0)]
+    for one in sides:
+        for start in range(0, len(one.ids), AT_ONCE):
+            parts.append(_of_sentences(model, one.side, one.ids[start : start + AT_ONCE]))
+            observer(sum(map(len, parts)), total)
+    return np.concatenate(parts)
+
+
+def _of_sentences(model: LanguageModel, side: Side, ids: NDArray[np.int64]) -> Floats:
+    examples = model.encode(side.read(ids), None if side.targets is None else side.targets[ids].tolist())
+    if model.reads_features:
+        states = sentence_features(model, examples)
+        examples = [replace(example, features=state) for example, state in zip(examples, states, strict=True)]
+    return -held_out(model, examples).nats
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihoods:
+    """Hold ln p of the attacked sentences, each float64 (n,).
+
+    Attributes:
+        samples: the sentences.
+        model: of the run's model.
+        initial: of the model with which the run began.
+        references: of each reference; the initial model's if none is given.
+    """
+
+    samples: Samples
+    model: Floats
+    initial: Floats
+    references: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
+        """Compute the likelihoods of a run.
+
+        Raises:
+            ConfigError: a reference was trained on attacked text, or for another task.
+            ResultsError: a reference has no model, or its corpus has changed.
+        """
+        samples = sample(run, options)
+        count = 2 + len(options.references)
+
+        def part(number: int) -> Observer:
+            return lambda done, total: observer(number * total + done, count * total)
+
+        references = [_reference(name, run, samples) for name in options.references]
+        model, initial = (
+            log_likelihoods(one, samples, part(number)) for number, one in enumerate((run.model, run.initial))
+        )
+        given = tuple(log_likelihoods(one, samples, part(2 + number)) for number, one in enumerate(references))
+        return cls(samples, model, initial, given or (initial,))
+
+
+def _reference(name: str, run: AttackedRun, samples: Samples) -> LanguageModel:
+    """Return the model of a reference run; raise ConfigError if it was trained on an attacked user."""
+    folder = RunFolder.open(name)
+    model = released_model(folder)
+    if model.task.name != run.model.task.name or model.task.classes != run.model.task.classes:
+        raise ConfigError(
+            f"reference is {name}, whose task is another; allowed: {run.model.task.name}, with its classes"
+        )
+    record = Record.read(folder)
+    corpus = record.open_corpus(folder)
+    _check_apart(name, corpus, record.config.corpus.train_split, samples)
+    return model
+
+
+def _check_apart(name: str, corpus: Corpus, split: str, samples: Samples) -> None:
+    """Raise ConfigError if a split has half of the telling sentences of an attacked user."""
+    known = {str(text) for text in corpus.texts(split).to_pylist()}
+    for one in (samples.members, samples.non_members):
+        texts = one.side.read(one.ids)
+        telling = np.array([len(text.split()) >= _TELLING_WORDS for text in texts])
+        found = np.array([text in known for text in texts]) & telling
+        size = int(one.users.max()) + 1
+        share = np.bincount(one.users[found], minlength=size) / np.maximum(
+            np.bincount(one.users[telling], minlength=size), 1
+        )
+        if (share > _SHARED).any():
+            count = int((share > _SHARED).sum())
+            raise ConfigError(
+                f"reference is {name}, which was trained on the text of {count} attacked users of split "
+                f"{one.side.split}; allowed: runs on other users' text"
+            )
+
+
+def user_scores(likelihoods: Likelihoods) -> Scored:
+    """Return the mean log-likelihood ratio of each user's sentences."""
+    of_sentences = _scored(likelihoods, likelihoods.model - np.mean(likelihoods.references, axis=0))
+    return _mean_by_user(of_sentences)
+
+
+def sentence_scores(likelihoods: Likelihoods) -> Scored:
+    """Return the log-likelihood ratio of each sentence to the mean likelihood under the references."""
+    mean = logsumexp(likelihoods.references, axis=0) - np.log(len(likelihoods.references))
+    return _scored(likelihoods, likelihoods.model - mean)
+
+
+def _scored(likelihoods: Likelihoods, scores: Floats) -> Scored:
+    return Scored(scores, likelihoods.samples.is_member, likelihoods.samples.users)
+
+
+def _mean_by_user(scored: Scored) -> Scored:
+    keys = np.stack([~scored.is_member, scored.users], axis=1).astype(np.int64)
+    units, index, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    means = np.bincount(index.ravel(), scored.scores) / counts
+    return Scored(means, units[:, 0] == 0, units[:, 1])
+
+
+def attack_users(
+    run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
+) -> dict[str, Any]:
+    """Attack users; return the record.
+
+    Args:
+        run: the run.
+        rng: draws resamples and pairs.
+        options: of the attack.
+        observer: called with the number of sentences that are scored, and of all.
+
+    Raises:
+        NotApplicableError: most held-out users also train.
+        ConfigError: a reference was trained on an attacked user.
+    """
+    likelihoods = likelihoods_of(run, options, observer)
+    if not likelihoods.samples.by_user:
+        raise NotApplicableError(
+            f"most users of split {run.non_members.split} also train; allowed: users on one side, to attack users"
+        )
+    scored, before = user_scores(likelihoods), _mean_by_user(_scored(likelihoods, likelihoods.initial))
+    facts = _record(scored, scored, before, _proven_user(run, likelihoods.samples), options, rng)
+    return facts | ({"most_exposed": _named(run, scored)} if options.show_names else {})
+
+
+def attack_sentences(
+    run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
+) -> dict[str, Any]:
+    """Attack sentences; return the record. One sentence of each user is tested. Arguments as for users.
+
+    Raises:
+        ConfigError: a reference was trained on an attacked user.
+    """
+    likelihoods = likelihoods_of(run, options, observer)
+    samples, scored = likelihoods.samples, sentence_scores(likelihoods)
+    proven = _proven_user(run, samples) if samples.by_user else run.proof.of_sentence()
+    before = _scored(likelihoods, likelihoods.initial).one_per_user()
+    facts = _record(scored, scored.one_per_user(), before, proven, options, rng)
+    return facts | {"divided_by": "users" if samples.by_user else "sentences"}
+
+
+def likelihoods_of(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
+    """Return the likelihoods of a run, computed once for all attacks with the same options."""
+    key = ("likelihoods", options)
+    if key not in run.computed:
+        run.computed[key] = Likelihoods.of(run, options, observer)
+    likelihoods: Likelihoods = run.computed[key]
+    return likelihoods
+
+
+def _proven_user(run: AttackedRun, samples: Samples) -> ProvenRates:
+    """Return what is proven for a user with the largest contribution of any attacked user, of either side."""
+    members = [run.contribution_of(user) for user in np.unique(samples.members.users).tolist()]
+    others = [run.largest_contribution_of(user) for user in np.unique(samples.non_members.users).tolist()]
+    most = max(*members, *others)
+    if ("user", most) not in run.computed:
+        run.computed["user", most] = run.proof.of_user(float(most))
+    proven: ProvenRates = run.computed["user", most]
+    return proven
+
+
+def _record(
+    scored: Scored, tested: Scored, before: Scored, proven: ProvenRates, options: Options, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Return rates, bound and verdict of an attack.
+
+    Args:
+        scored: all scores.
+        tested: one per user.
+        before: of the initial model, one per user.
+        proven: the bound.
+        options: of the attack.
+        rng: draws resamples and pairs.
+    """
+    p_value = differ_before_training(before)
+    return {
+        **Rates.of(scored, rng).record(),
+        "before_training": {"auc": Rates.of(before, rng, rates=()).area.record(), "p_value": p_value},
+        "bound": proven.record(FALSE_POSITIVE_RATES),
+        "verdict": _verdict(tested, proven, p_value, options.failure, rng).record(),
+    }
+
+
+def _verdict(scored: Scored, proven: ProvenRates, p_value: float, failure: float, rng: np.random.Generator) -> Verdict:
+    if not proven.is_proven:
+        return Verdict("not tested", 0, failure, f"no bound: {proven.reason}")
+    if not are_exchangeable(p_value):
+        return Verdict("not tested", 0, failure, "the splits differ before training, so they are not exchangeable")
+    verdict = judge_pairs(scored, proven.exchanged(), failure, rng)
+    above = verdict.state == "within" and is_above(scored, proven.largest_after_exchange, failure)
+    return replace(verdict, state="above") if above else verdict
+
+
+def _named(run: AttackedRun, scored: Scored, most: int = 5) -> list[dict[str, Any]]:
+    """Return the names and scores of the members with the highest scores."""
+    users, scores = scored.users[scored.is_member], scored.scores[scored.is_member]
+    order: Sequence[int] = np.argsort(-scores, kind="stable")[:most].tolist()
+    return [{"user": run.members.users[int(users[i])], "score": float(scores[i])} for i in order]

@@ -1,0 +1,158 @@
+"""Attack finished runs: what their models give away of users and sentences, beside what ε allows any attack.
+
+Exit code 1 means that an attack contradicts what a run's ledger proves (docs/leakage.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl_sim.auditing.leakage.leak import Leakage
+
+EXIT_BEYOND = 1
+
+_OPTIONS = ("seed", "max_users", "sentences_per_user")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim leak``."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder with a model")
+    parser.add_argument(
+        "--attacks", nargs="+", metavar="NAME", help="users, sentences (default: all that make sense for a run)"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="of the attacked units and intervals (default 0)")
+    parser.add_argument("--max-users", type=int, metavar="N", help="attack at most N users of each side (default 500)")
+    parser.add_argument(
+        "--sentences-per-user", type=int, metavar="N", help="read at most N sentences of a user (default 20)"
+    )
+    parser.add_argument(
+        "--reference", action="append", default=[], metavar="RUN",
+        help="a run on other users' text, whose model is the reference; may be given several times (default: the model "
+        "with which the attacked run began)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--raw", metavar="CORPUS", help="attack with this text: the corpus from which the run's was de-identified"
+    )
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help="keep results here, and go on from those kept")
+    parser.add_argument("--show-names", action="store_true", help="name the most exposed users; the list is private")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attack the runs and print the result; return 1 if an attack contradicts a proof, else 0."""
+    from fl_sim.api.leakage import leak
+    from fl_sim.cli.counting import counting
+    from fl_sim.storage.run_folder import encode
+
+    options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+    found = leak(
+        args.runs,
+        attacks=args.attacks,
+        raw=args.raw,
+        out=args.out,
+        progress=lambda words: counting(words, args.quiet),
+        references=tuple(args.reference),
+        show_names=args.show_names,
+        **options,
+    )
+    print(json.dumps(encode(found.record()), ensure_ascii=False) if args.json else _text(found))
+    for attack in found.in_state("beyond"):
+        print(
+            f"fl-sim leak: {attack} is BEYOND ITS BOUND: what the ledger proves is not so. Either the run was not what "
+            "its ledger says, or members and held-out users differ in more than training (docs/leakage.md).",
+            file=sys.stderr,
+        )
+    return 0 if found.holds else EXIT_BEYOND
+
+
+def _text(found: Leakage) -> str:
+    """Return a table per run."""
+    from fl_sim.auditing.leakage.leak import PRIVATE
+
+    lines: list[str] = []
+    for one in found.runs:
+        lines += [*_head(one), "", *_table(one["attacks"]), ""]
+    return "\n".join([*lines, *_MEANING, "", PRIVATE])
+
+
+_MEANING = (
+    "TPR: share of members found, at a share of non-members taken for members; – for too few non-members.",
+    "≤: what the ledger allows any attack on one unit, in or out. An area of 0.5 is guessing. Intervals: 95 %.",
+)
+_COLUMNS = (11, 22, 19, 10, 19, 10, 19, 10)
+
+
+def _head(one: dict[str, Any]) -> list[str]:
+    from fl_sim.formats import format_delta, format_epsilon, printable
+
+    figures = one["epsilon"].items()
+    epsilon = ", ".join(f"{name.replace('epsilon', 'ε')} {format_epsilon(float(value))}" for name, value in figures)
+    guarantee = f"; {epsilon.replace('_', ' ')} at δ = {format_delta(one['delta'])}" if epsilon else ""
+    raw = "; attacked with raw text" if one["raw_text"] else ""
+    return [f"{printable(one['run'])}: {one['strategy']}, {one['rounds']} rounds{guarantee}{raw}"]
+
+
+def _table(attacks: dict[str, Any]) -> list[str]:
+    """Return a line per attack, with others for what needs words."""
+    from fl_sim.formats import format_figure
+
+    lines = [_cells("attack", "area under curve", "TPR at 0.1 %", "", "TPR at 1 %", "", "advantage", "", "verdict")]
+    for name, record in attacks.items():
+        if "left_out" in record:
+            lines.append(_cells(name, f"left out: {record['left_out']}"))
+        elif "auc" in record:
+            lines.append(_row(name, record))
+        else:
+            plain = {key: value for key, value in record.items() if isinstance(value, int | float | str)}
+            lines += [_cells(name, f"{key}: {format_figure(key, value)}") for key, value in plain.items()]
+        lines += [_cells("", remark) for remark in _remarks(record)]
+    return lines
+
+
+def _cells(*cells: str) -> str:
+    widths = (*_COLUMNS, 0)
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)).rstrip()
+
+
+def _row(name: str, record: dict[str, Any]) -> str:
+    bound, area = record["bound"], record["auc"]
+    cells = [f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})"]
+    for rate in ("0.001", "0.01"):
+        cells += [_percent(record["tpr_at_fpr"][rate]), _at_most(bound["largest_tpr_at_fpr"][rate])]
+    cells += [_percent(record["advantage"]), _at_most(bound["largest_advantage"])]
+    return _cells(name, *cells, record["verdict"]["state"])
+
+
+def _remarks(record: dict[str, Any]) -> list[str]:
+    """Return what a reader of the row must know, a line each."""
+    from fl_sim.formats import printable
+
+    remarks = []
+    if "members" in record:
+        count = f"{record['members']:,} members, {record['non_members']:,} non-members"
+        remarks.append(f"{count}; bound of {record['bound']['unit']}")
+    verdict = record.get("verdict") or {}
+    if verdict.get("reason"):
+        remarks.append(f"not tested: {verdict['reason']}")
+    if verdict.get("state") == "above":
+        remarks.append("above its bound if one model's scores are independent of each other, which is not proven")
+    exposed = record.get("most_exposed", ())
+    return [*remarks, *(f"{printable(row['user'])}: {row['score']:.3f}" for row in exposed)]
+
+
+def _percent(figure: dict[str, float] | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{100 * figure['value']:.1f} % ({100 * figure['low']:.0f}–{100 * figure['high']:.0f})"
+
+
+def _at_most(bound: float) -> str:
+    from fl_sim.formats import round_up
+
+    return "no bound" if bound >= 1 else f"≤ {round_up(100 * bound, 3)} %"

@@ -1,0 +1,253 @@
+"""fl-sim leak finds runs whose noise or ledger is not what is stated, and refuses in one line what it cannot attack."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fl_sim
+from fl_sim.auditing.leakage import leak, membership
+from fl_sim.auditing.leakage.attacked_run import AttackedRun
+from fl_sim.auditing.leakage.membership import Options
+from fl_sim.auditing.real_rounds.round_faults import fault
+from fl_sim.cli.main import main
+from fl_sim.config import ConfigError
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE
+from tests.conftest import REPOSITORY
+from tests.e2e import small_runs
+
+pytestmark = pytest.mark.usefixtures("no_plots_here")
+
+Capture = pytest.CaptureFixture[str]
+USERS = 50
+LEARNS = {
+    "rounds": 5, "engine.name": "inline", "evaluation.max_sentences": 2, "evaluation.every": 5,
+    "model.name": "awd-lstm", "model.embedding": 16, "model.hidden": 32, "model.layers": 1, "model.max_tokens": 16, "privacy.strategy": "user_level", "privacy.q_u": 1.0,
+    "privacy.clip_norm": 10.0, "server.optimizer": "adam", "server.learning_rate": 0.05,
+}  # fmt: skip
+"""A run that memorises a word in five rounds if there is no noise."""
+
+
+def sentences(users: int = USERS, each: int = 2) -> Iterator[Sentence]:
+    """Yield the sentences of users, each of whom repeats a word of one token that no one else writes."""
+    tokenizer = json.loads((REPOSITORY / "clients/assets/tokenizer/tokenizer.json").read_text())
+    marked = (token for token in tokenizer["model"]["vocab"] if token.startswith("Ġ") and len(token) > 6)
+    words = np.random.default_rng(0).permutation(sorted(token[1:] for token in marked if token[1:].isalpha()))
+    for number, word in enumerate(words[: 2 * users].tolist()):
+        split = "train" if number < users else "validation"
+        for length in range(each):
+            text = f"Ada saw {' '.join([word] * (5 + length))}"
+            yield Sentence(split, f"user {number}", text, (Mention(0, 3, "PER"),))
+
+
+@pytest.fixture(scope="module")
+def no_plots_here() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, no_plots_here: None) -> Path:
+    """An honest run, one without the noise that its ledger states, and one with the ledger of the honest run."""
+    folder = tmp_path_factory.mktemp("leak")
+    write_corpus(sentences(), folder / "corpus", name="words")
+    for name, noise in {"honest": 60.0, "noise_off": 60.0, "other_ledger": 0.01}.items():
+        settings = LEARNS | {"corpus.path": str(folder / "corpus"), "privacy.noise_multiplier": noise}
+        with fault(name) if name == "noise_off" else nullcontext():
+            fl_sim.run(settings, out=folder / name)
+    for file in (LEDGER_FILE, HEAD_FILE):
+        shutil.copy(folder / "honest" / file, folder / "other_ledger")
+    result = folder / "other_ledger" / "result.json"
+    facts, honest = (json.loads((folder / name / "result.json").read_text()) for name in ("other_ledger", "honest"))
+    result.write_text(json.dumps(facts | {"ledger": honest["ledger"]}))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "state"), [("honest", "within"), ("noise_off", "beyond"), ("other_ledger", "beyond")])
+def test_a_run_that_is_not_what_its_ledger_says_is_found(runs: Path, name: str, state: str, capsys: Capture) -> None:
+    code = main(["leak", str(runs / name), "--json", "--quiet"])
+    shown = capsys.readouterr()
+    facts = json.loads(shown.out)
+    (run,) = facts["runs"]
+    assert {attack: record["verdict"]["state"] for attack, record in run["attacks"].items()} == {
+        "users": state, "sentences": state,
+    }  # fmt: skip
+    for record in run["attacks"].values():
+        assert record["bound"]["largest_advantage"] < 0.03
+        assert record["bound"]["unit"] == "a user with 2 sentences that take part"
+        assert record["before_training"]["p_value"] > 0.001
+        if state == "beyond":
+            assert record["auc"]["low"] > 0.9
+    assert (code, facts["holds"]) == ((0, True) if state == "within" else (1, False))
+    assert ("BEYOND ITS BOUND" in shown.err) == (state == "beyond")
+    assert facts["beyond"] == ([] if state == "within" else [f"{runs / name}: users", f"{runs / name}: sentences"])
+
+
+def test_results_are_kept_and_found_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
+    files = sorted((tmp_path / "kept").iterdir())
+    assert len(files) == 2
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, "log_likelihoods", None)
+        assert leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept").runs == first.runs
+        files[0].write_text("{")
+        with pytest.raises(TypeError):
+            leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
+    seconds = ("seconds",)
+    again = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
+    for name, record in again.runs[0]["attacks"].items():
+        before = first.runs[0]["attacks"][name]
+        assert {k: v for k, v in record.items() if k not in seconds} == {
+            k: v for k, v in before.items() if k not in seconds
+        }
+    leak.leak([runs / "honest"], Options(max_users=20, seed=1), out=tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 4
+
+
+def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> None:
+    assert main(["leak", str(runs / "honest"), "--quiet", "--max-users", "20"]) == 0
+    text = capsys.readouterr().out
+    assert "user_level, 5 rounds; ε any ∞, ε user 0." in text
+    assert "20 members, 20 non-members; bound of a user with 2 sentences that take part" in text
+    assert "for the corpus's owner" in text
+    assert "user 1" not in text
+    assert main(["leak", str(runs / "honest"), "--quiet", "--max-users", "20", "--show-names"]) == 0
+    assert capsys.readouterr().out.count("\n           user ") == 5
+
+
+def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Path) -> None:
+    one, other = (AttackedRun.open(runs / name) for name in ("honest", "noise_off"))
+    drawn = [membership.sample(run, Options(max_users=9)).members.ids.tolist() for run in (one, other)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != membership.sample(one, Options(max_users=9, seed=1)).members.ids.tolist()
+    assert membership.sample(one, Options(sentences_per_user=1)).by_user
+
+
+def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The initial model already tells the splits apart."""
+    run = AttackedRun.open(runs / "noise_off")
+    likelihoods = membership.likelihoods_of(run, Options())
+    shifted = replace(likelihoods, initial=likelihoods.initial + 100 * likelihoods.samples.is_member)
+    monkeypatch.setattr(membership, "likelihoods_of", lambda *args: shifted)
+    record = membership.attack_users(run, np.random.default_rng(0), Options())
+    assert record["verdict"]["state"] == "not tested"
+    assert "differ before training" in record["verdict"]["reason"]
+    assert record["before_training"]["auc"]["value"] == 1.0
+
+
+def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    settings = LEARNS | {"corpus.path": str(runs / "corpus"), "privacy.strategy": "noiseless", "rounds": 1}
+    fl_sim.run({k: v for k, v in settings.items() if k != "privacy.clip_norm"}, out=tmp_path / "run")
+    assert main(["leak", str(tmp_path / "run"), "--quiet", "--attacks", "users"]) == 0
+    text = capsys.readouterr().out
+    assert "no bound" in text
+    assert "not tested: no bound: noiseless guarantees nothing" in text
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, no_plots_here: None) -> Path:
+    """A folder with a run on a corpus whose sentences, not users, were divided into splits."""
+    folder = tmp_path_factory.mktemp("shared")
+    corpus = small_runs.small_corpus(folder / "corpus")
+    fl_sim.run(small_runs.configuration(corpus, folder / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
+    return folder
+
+
+def test_sentences_were_divided(shared: Path, capsys: Capture) -> None:
+    """Users on both sides cannot be attacked; a sentence has the bound of a sentence."""
+    (run,) = fl_sim.leak([shared / "run"]).runs
+    assert "also train" in run["attacks"]["users"]["left_out"]
+    assert run["attacks"]["sentences"]["bound"]["unit"] == "one sentence"
+    assert run["attacks"]["sentences"]["divided_by"] == "sentences"
+    assert main(["leak", str(shared / "run"), "--quiet", "--attacks", "users"]) == 2
+    assert "most users of split validation also train" in capsys.readouterr().err
+
+
+def test_a_reference_is_another_run_on_other_text(runs: Path, shared: Path) -> None:
+    """The score of a user is the mean of ln p under the model, less ln p under the reference."""
+    options = Options(max_users=5, references=(str(shared / "run"),))
+    likelihoods = membership.Likelihoods.of(AttackedRun.open(runs / "honest"), options)
+    scored = membership.user_scores(likelihoods)
+    gap = likelihoods.model - likelihoods.references[0]
+    assert not np.array_equal(likelihoods.references[0], likelihoods.initial)
+    users = likelihoods.samples.users
+    for user in np.unique(users[likelihoods.samples.is_member]):
+        mine = (users == user) & likelihoods.samples.is_member
+        assert scored.scores[scored.is_member & (scored.users == user)] == pytest.approx(gap[mine].mean())
+
+
+def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "honest", copy)
+    shutil.rmtree(copy / "model")
+    return {
+        "no run": ([str(tmp_path / "none")], "there is no such folder"),
+        "no model": ([str(copy)], "has no model yet"),
+        "attack": ([str(runs / "honest"), "--attacks", "all"], "attack is 'all'; allowed: users, sentences"),
+        "max users": ([str(runs / "honest"), "--max-users", "0"], "max_users is 0; allowed"),
+        "raw": ([str(runs / "honest"), "--raw", str(shared / "corpus")], "has other users"),
+        "reference": ([str(runs / "honest"), "--reference", str(runs / "noise_off")], "was trained on the text of 50"),
+        "out": ([str(runs / "honest"), "--out", str(copy / "result.json")], "allowed: a folder"),
+    }
+
+
+def test_bad_input_is_one_line(runs: Path, shared: Path, tmp_path: Path, capsys: Capture) -> None:
+    for words, said in refused(shared, runs, tmp_path).values():
+        assert main(["leak", *words, "--quiet"]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+
+def test_a_changed_corpus_and_a_broken_ledger(shared: Path, tmp_path: Path, capsys: Capture) -> None:
+    copy, corpus = tmp_path / "run", tmp_path / "corpus"
+    shutil.copytree(shared / "run", copy)
+    shutil.copytree(shared / "corpus", corpus)
+    lines = (copy / LEDGER_FILE).read_bytes()
+    (copy / LEDGER_FILE).write_bytes(lines.replace(b'"noise_multiplier":', b'"noise_multiplier":1'))
+    assert main(["leak", str(copy), "--quiet"]) == 2
+    assert "was changed (its hash does not match)" in capsys.readouterr().err
+    (copy / LEDGER_FILE).write_bytes(lines)
+    config = json.loads((copy / "config.json").read_text())
+    config["corpus"]["fingerprint"] = "0" * 64
+    (copy / "config.json").write_text(json.dumps(config))
+    assert main(["leak", str(copy), "--quiet"]) == 2
+    assert "has changed since the run began" in capsys.readouterr().err
+
+
+def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_path: Path) -> None:
+    assert main(["deidentify", str(shared / "corpus"), "--out", str(tmp_path / "made")]) == 0
+    settings = small_runs.configuration(
+        tmp_path / "made", tmp_path / "run", rounds=1, privacy__strategy="user_level", **small_runs.QUICK_TO_LOAD
+    )
+    fl_sim.run(settings)
+    with_names = AttackedRun.open(tmp_path / "run", shared / "corpus")
+    without = AttackedRun.open(tmp_path / "run")
+    ids = np.arange(3)
+    assert with_names.members.read(ids) == Corpus.open(shared / "corpus").texts("train").to_pylist()[:3]
+    assert without.members.read(ids) != with_names.members.read(ids)
+    assert fl_sim.leak([tmp_path / "run"], raw=shared / "corpus").runs[0]["raw_text"]
+
+
+def test_options_and_failure_are_shared(runs: Path) -> None:
+    found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4))
+    failures = [record["verdict"]["failure"] for run in found.runs for record in run["attacks"].values()]
+    assert failures == [1e-3 / 4] * 4
+    with pytest.raises(ConfigError, match="failure is 2; allowed"):
+        Options(failure=2)
+    with pytest.raises(ConfigError, match="runs is empty"):
+        leak.leak([])
+    assert RunFolder.open(runs / "honest").finished
