@@ -30,13 +30,13 @@ from tests.e2e import small_runs
 pytestmark = pytest.mark.usefixtures("no_plots_here")
 
 Capture = pytest.CaptureFixture[str]
-USERS = 50
+USERS = 30
 LEARNS = {
-    "rounds": 5, "engine.name": "inline", "evaluation.max_sentences": 2, "evaluation.every": 5,
+    "rounds": 4, "engine.name": "inline", "evaluation.max_sentences": 2, "evaluation.every": 4,
     "model.name": "awd-lstm", "model.embedding": 16, "model.hidden": 32, "model.layers": 1, "model.max_tokens": 16, "privacy.strategy": "user_level", "privacy.q_u": 1.0,
     "privacy.clip_norm": 10.0, "server.optimizer": "adam", "server.learning_rate": 0.05,
 }  # fmt: skip
-"""A run that memorises a word in five rounds if there is no noise."""
+"""A run that memorises a word in four rounds if there is no noise."""
 
 
 def sentences(users: int = USERS, each: int = 2) -> Iterator[Sentence]:
@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, no_plots_here: None) -> Path:
     """An honest run, one without the noise that its ledger states, and one with the ledger of the honest run."""
     folder = tmp_path_factory.mktemp("leak")
     write_corpus(sentences(), folder / "corpus", name="words")
-    for name, noise in {"honest": 60.0, "noise_off": 60.0, "other_ledger": 0.01}.items():
+    for name, noise in {"honest": 60.0, "noise_off": 60.0, "other_ledger": 0.001}.items():
         settings = LEARNS | {"corpus.path": str(folder / "corpus"), "privacy.noise_multiplier": noise}
         with fault(name) if name == "noise_off" else nullcontext():
             fl_sim.run(settings, out=folder / name)
@@ -120,7 +120,7 @@ def test_results_are_kept_and_found_again(runs: Path, tmp_path: Path, monkeypatc
 def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> None:
     assert main(["leak", str(runs / "honest"), "--quiet", "--max-users", "20"]) == 0
     text = capsys.readouterr().out
-    assert "user_level, 5 rounds; ε any ∞, ε user 0." in text
+    assert "user_level, 4 rounds; ε any ∞, ε user 0." in text
     assert "20 members, 20 non-members; bound of a user with 2 sentences that take part" in text
     assert "for the corpus's owner" in text
     assert "user 1" not in text
@@ -199,7 +199,7 @@ def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[st
         "attack": ([str(runs / "honest"), "--attacks", "all"], "attack is 'all'; allowed: users, sentences"),
         "max users": ([str(runs / "honest"), "--max-users", "0"], "max_users is 0; allowed"),
         "raw": ([str(runs / "honest"), "--raw", str(shared / "corpus")], "has other users"),
-        "reference": ([str(runs / "honest"), "--reference", str(runs / "noise_off")], "was trained on the text of 50"),
+        "reference": ([str(runs / "honest"), "--reference", str(runs / "noise_off")], "was trained on the text of 30"),
         "out": ([str(runs / "honest"), "--out", str(copy / "result.json")], "allowed: a folder"),
     }
 
@@ -243,9 +243,9 @@ def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_pat
 
 
 def test_options_and_failure_are_shared(runs: Path) -> None:
-    found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4))
+    found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4), ["sentences"])
     failures = [record["verdict"]["failure"] for run in found.runs for record in run["attacks"].values()]
-    assert failures == [1e-3 / 4] * 4
+    assert failures == [1e-3 / 2] * 2
     with pytest.raises(ConfigError, match="failure is 2; allowed"):
         Options(failure=2)
     with pytest.raises(ConfigError, match="runs is empty"):
