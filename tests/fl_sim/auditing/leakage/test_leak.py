@@ -33,8 +33,9 @@ Capture = pytest.CaptureFixture[str]
 USERS = 30
 LEARNS = {
     "rounds": 4, "engine.name": "inline", "evaluation.max_sentences": 2, "evaluation.every": 4,
-    "model.name": "awd-lstm", "model.embedding": 16, "model.hidden": 32, "model.layers": 1, "model.max_tokens": 16, "privacy.strategy": "user_level", "privacy.q_u": 1.0,
-    "privacy.clip_norm": 10.0, "server.optimizer": "adam", "server.learning_rate": 0.05,
+    "model.name": "awd-lstm", "model.embedding": 16, "model.hidden": 32, "model.layers": 1, "model.max_tokens": 16,
+    "privacy.strategy": "user_level", "privacy.q_u": 1.0, "privacy.clip_norm": 10.0, "server.optimizer": "adam",
+    "server.learning_rate": 0.05,
 }  # fmt: skip
 """A run that memorises a word in four rounds if there is no noise."""
 
