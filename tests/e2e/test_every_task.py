@@ -118,6 +118,10 @@ def test_a_private_classifier(
         "epsilon_against_steps.png", "utility_against_epsilon.png"
     ]  # fmt: skip
     assert not (folder.path / "encoded").exists()  # features are as private as the text
+    capsys.readouterr()
+    assert main(["leak", str(folder.path), "--quiet", "--json", "--max-users", "5"]) == 0
+    attacks = json.loads(capsys.readouterr().out)["runs"][0]["attacks"]
+    assert attacks["sentences"]["verdict"]["state"] == "within"
 
 
 def test_the_user_level_baseline_classifies(corpus: Path, bert: Path, tmp_path: Path) -> None:
