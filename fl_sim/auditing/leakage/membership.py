@@ -13,7 +13,8 @@ runs that never saw the attacked text.
 What the comparison needs. Members are users of the training split, non-members those of the held-out split. Their
 rates estimate TPR and FPR if users are *exchangeable*: every division of the same people into splits of these sizes was
 equally likely. A split by time or by source makes an attack look strong that recognises the time or the source. So the
-initial model scores the same units first: where it already tells the splits apart, nothing is tested.
+reference scores the same units first: where it already tells the splits apart, nothing is tested. A run that began with
+the model of a run on the same text needs a reference that did not see it.
 
 What is tested. Under exchangeability the training corpora that are compared hold equally many users, so they differ by
 exchanging users, not by adding one: with the trade-off function F of one user in or out, an attack may reach F∘F.
@@ -212,14 +213,17 @@ class Likelihoods:
     Attributes:
         samples: the sentences.
         model: of the run's model.
-        initial: of the model with which the run began.
-        references: of each reference; the initial model's if none is given.
+        references: of each reference; the model with which the run began if none is given.
     """
 
     samples: Samples
     model: Floats
-    initial: Floats
     references: tuple[Floats, ...]
+
+    @property
+    def before(self) -> Floats:
+        """Return the mean over the references, which saw neither side, float64 (n,)."""
+        return np.asarray(np.mean(self.references, axis=0))
 
     @classmethod
     def of(cls, run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
@@ -230,17 +234,14 @@ class Likelihoods:
             ResultsError: a reference has no model, or its corpus has changed.
         """
         samples = sample(run, options)
-        count = 2 + len(options.references)
+        references = [_reference(name, run, samples) for name in options.references] or [run.initial]
+        count = 1 + len(references)
 
         def part(number: int) -> Observer:
             return lambda done, total: observer(number * total + done, count * total)
 
-        references = [_reference(name, run, samples) for name in options.references]
-        model, initial = (
-            log_likelihoods(one, samples, part(number)) for number, one in enumerate((run.model, run.initial))
-        )
-        given = tuple(log_likelihoods(one, samples, part(2 + number)) for number, one in enumerate(references))
-        return cls(samples, model, initial, given or (initial,))
+        found = [log_likelihoods(one, samples, part(number)) for number, one in enumerate((run.model, *references))]
+        return cls(samples, found[0], tuple(found[1:]))
 
 
 def _reference(name: str, run: AttackedRun, samples: Samples) -> LanguageModel:
@@ -278,7 +279,7 @@ def _check_apart(name: str, corpus: Corpus, split: str, samples: Samples) -> Non
 
 def user_scores(likelihoods: Likelihoods) -> Scored:
     """Return the mean log-likelihood ratio of each user's sentences."""
-    of_sentences = _scored(likelihoods, likelihoods.model - np.mean(likelihoods.references, axis=0))
+    of_sentences = _scored(likelihoods, likelihoods.model - likelihoods.before)
     return _mean_by_user(of_sentences)
 
 
@@ -319,7 +320,7 @@ def attack_users(
         raise NotApplicableError(
             f"most users of split {run.non_members.split} also train; allowed: users on one side, to attack users"
         )
-    scored, before = user_scores(likelihoods), _mean_by_user(_scored(likelihoods, likelihoods.initial))
+    scored, before = user_scores(likelihoods), _mean_by_user(_scored(likelihoods, likelihoods.before))
     facts = _record(scored, scored, before, _proven_user(run, likelihoods.samples), options, rng)
     return facts | ({"most_exposed": _named(run, scored)} if options.show_names else {})
 
@@ -335,7 +336,7 @@ def attack_sentences(
     likelihoods = likelihoods_of(run, options, observer)
     samples, scored = likelihoods.samples, sentence_scores(likelihoods)
     proven = _proven_user(run, samples) if samples.by_user else run.proof.of_sentence()
-    before = _scored(likelihoods, likelihoods.initial).one_per_user()
+    before = _scored(likelihoods, likelihoods.before).one_per_user()
     facts = _record(scored, scored.one_per_user(), before, proven, options, rng)
     return facts | {"divided_by": "users" if samples.by_user else "sentences"}
 
@@ -368,7 +369,7 @@ def _record(
     Args:
         scored: all scores.
         tested: one per user.
-        before: of the initial model, one per user.
+        before: of the reference, one per user.
         proven: the bound.
         options: of the attack.
         rng: draws resamples and pairs.

@@ -138,10 +138,11 @@ def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Pat
 
 
 def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The initial model already tells the splits apart."""
+    """The model with which the run began already tells the splits apart."""
     run = AttackedRun.open(runs / "noise_off")
     likelihoods = membership.likelihoods_of(run, Options())
-    shifted = replace(likelihoods, initial=likelihoods.initial + 100 * likelihoods.samples.is_member)
+    (initial,) = likelihoods.references
+    shifted = replace(likelihoods, references=(initial + 100 * likelihoods.samples.is_member,))
     monkeypatch.setattr(membership, "likelihoods_of", lambda *args: shifted)
     record = membership.attack_users(run, np.random.default_rng(0), Options())
     assert record["verdict"]["state"] == "not tested"
@@ -183,7 +184,9 @@ def test_a_reference_is_another_run_on_other_text(runs: Path, shared: Path) -> N
     likelihoods = membership.Likelihoods.of(AttackedRun.open(runs / "honest"), options)
     scored = membership.user_scores(likelihoods)
     gap = likelihoods.model - likelihoods.references[0]
-    assert not np.array_equal(likelihoods.references[0], likelihoods.initial)
+    own = membership.likelihoods_of(AttackedRun.open(runs / "honest"), Options(max_users=5))
+    assert np.array_equal(likelihoods.model, own.model)
+    assert not np.array_equal(likelihoods.references[0], own.references[0])
     users = likelihoods.samples.users
     for user in np.unique(users[likelihoods.samples.is_member]):
         mine = (users == user) & likelihoods.samples.is_member
