@@ -12,6 +12,9 @@ fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +32,8 @@ from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.experiments.run_record import Record, read_order
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage import model_files
+from fl_sim.storage.run_folder import ResultsError, RunFolder, encode
 
 Ids = NDArray[np.int64]
 
@@ -87,6 +91,7 @@ class AttackedRun:
         members: the training split.
         non_members: the held-out split.
         has_raw_text: whether the text is that of another corpus, from which the run's corpus was made.
+        kept: a folder in which results are kept; None for none.
         computed: what attacks on the run share, by name; they fill it.
     """
 
@@ -99,15 +104,17 @@ class AttackedRun:
     members: Side
     non_members: Side
     has_raw_text: bool = False
+    kept: Path | None = None
     computed: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path | str, raw: Path | str | None = None) -> Self:
+    def open(cls, path: Path | str, raw: Path | str | None = None, kept: Path | None = None) -> Self:
         """Open a run folder; every checksum of model, corpus and ledger is verified.
 
         Args:
             path: the run folder.
             raw: a corpus with the same sentences under the same ids, whose texts are attacked instead.
+            kept: a folder in which results are kept.
 
         Raises:
             ResultsError: the folder is no run, has no model, or its corpus has changed.
@@ -130,12 +137,35 @@ class AttackedRun:
         members, others = (
             Side.of(corpus, split, needs_targets=model.task.needs_targets) for split in (train, held_out)
         )
-        return cls(folder, config, corpus, model, proof, bounds, members, others, has_raw_text=raw is not None)
+        return cls(folder, config, corpus, model, proof, bounds, members, others, raw is not None, kept)
 
     @functools.cached_property
     def initial(self) -> LanguageModel:
         """Return the model with which the run began."""
         return initial_model(self.folder, self.config)
+
+    def file_of(self, key: Mapping[str, Any], ending: str, references: Sequence[str] = ()) -> Path | None:
+        """Return the file of a result, named after all that it depends on; None if no folder keeps results.
+
+        Args:
+            key: what was computed, and its settings.
+            ending: of the file's name.
+            references: run folders whose models it depends on.
+        """
+        if self.kept is None:
+            return None
+        result = self.folder.result or {}
+        parts = {
+            **key,
+            "model": result.get(model_files.KEY),
+            "ledger": result.get("ledger"),
+            "releases": [(entry.run, entry.round, entry.sum, entry.terms.record()) for entry in self.proof.entries],
+            "corpus": self.corpus.fingerprint,
+            "splits": (self.members.split, self.non_members.split),
+            "references": [(RunFolder.open(folder).result or {}).get(model_files.KEY) for folder in references],
+        }
+        digest = hashlib.sha256(json.dumps(encode(parts), sort_keys=True).encode()).hexdigest()
+        return self.kept / f"{self.folder.path.name}-{digest[:16]}{ending}"
 
     def contribution_of(self, user: int) -> int:
         """Return the number of a member's sentences that take part under the run's bounds."""

@@ -4,8 +4,9 @@ The table :data:`ATTACKS` names the attacks: functions of an open run, a random 
 that return a JSON object. One that may contradict the proof has ``verdict`` in its object. The probability that any
 attack on any run is called ``beyond`` although all proofs hold is at most ``Options.failure``, which all of them share.
 
-Results are kept in a folder, one file per run and attack, and read again if the run, the corpora, the references and
-the options are the same; so a stopped command goes on where it was. Files are for their owner alone.
+Results are kept in a folder, one file per run and attack and one for the likelihoods that attacks share, and read
+again if the run, the corpora, the references and the options are the same; so a stopped command goes on where it was.
+Files are for their owner alone.
 
 >>> chosen(["users"])
 ('users',)
@@ -16,7 +17,6 @@ fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,7 @@ from fl_sim.auditing.leakage.membership import Observer, Options, attack_sentenc
 from fl_sim.config import ConfigError
 from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only
-from fl_sim.storage import model_files
-from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
+from fl_sim.storage.run_folder import decode, encode, replace_file
 from fl_sim.strategies.primitives import streams
 
 Attack = Callable[[AttackedRun, np.random.Generator, Options, Observer], dict[str, Any]]
@@ -151,10 +150,11 @@ def _attacked(
     strict: bool,
 ) -> dict[str, Any]:
     """Return the record of one run; attacks that make no sense for it are left out with the reason, or refused."""
-    run = AttackedRun.open(path, raw)
+    run = AttackedRun.open(path, raw, None if out is None else Path(out))
     records: dict[str, Any] = {}
     for name in names:
-        file = None if out is None else Path(out) / f"{path.name}-{_key(run, name, options)[:16]}.json"
+        key = {"format": FORMAT, "attack": name, "options": asdict(options)}
+        file = run.file_of(key, ".json", options.references)
         record = None if file is None else _kept(file)
         if record is None:
             try:
@@ -191,23 +191,6 @@ def _facts(run: AttackedRun) -> dict[str, Any]:
         "epsilon": {name: result[name] for name in _EPSILONS if name in result},
         "mention_graph": run.bounds.guarantee.mention_graph,
     }
-
-
-def _key(run: AttackedRun, name: str, options: Options) -> str:
-    """Return a hash of all that the record of an attack depends on."""
-    result = run.folder.result or {}
-    parts = {
-        "format": FORMAT,
-        "attack": name,
-        "options": asdict(options),
-        "model": result.get(model_files.KEY),
-        "ledger": result.get("ledger"),
-        "releases": [(entry.run, entry.round, entry.sum, entry.terms.record()) for entry in run.proof.entries],
-        "corpus": run.corpus.fingerprint,
-        "splits": (run.members.split, run.non_members.split),
-        "references": [(RunFolder.open(folder).result or {}).get(model_files.KEY) for folder in options.references],
-    }
-    return hashlib.sha256(json.dumps(encode(parts), sort_keys=True).encode()).hexdigest()
 
 
 def _kept(file: Path) -> dict[str, Any] | None:

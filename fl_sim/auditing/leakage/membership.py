@@ -40,8 +40,10 @@ fl_sim.config.ConfigError: max_users is 0; allowed: an integer of at least 1
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,7 +70,8 @@ from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.released_model import released_model
 from fl_sim.experiments.run_record import Record
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.private_files import owner_only
+from fl_sim.storage.run_folder import RunFolder, replace_file
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256
@@ -343,11 +346,36 @@ def attack_sentences(
 
 def likelihoods_of(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
     """Return the likelihoods of a run, computed once for all attacks with the same options."""
-    key = ("likelihoods", options)
+    settings = {name: getattr(options, name) for name in ("seed", "max_users", "sentences_per_user", "references")}
+    key = ("likelihoods", *settings.values())
     if key not in run.computed:
-        run.computed[key] = Likelihoods.of(run, options, observer)
+        file = run.file_of({"likelihoods": settings}, ".npy", options.references)
+        known = _read(file)
+        if known is None:
+            run.computed[key] = Likelihoods.of(run, options, observer)
+            _write(file, run.computed[key])
+        else:
+            run.computed[key] = Likelihoods(sample(run, options), known[0], tuple(known[1:]))
     likelihoods: Likelihoods = run.computed[key]
     return likelihoods
+
+
+def _read(file: Path | None) -> Floats | None:
+    """Return the likelihoods in a file, float64 (models, n); None if there is none, or it was cut off."""
+    try:
+        return None if file is None else np.asarray(np.load(file, allow_pickle=False), dtype=np.float64)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+
+
+def _write(file: Path | None, likelihoods: Likelihoods) -> None:
+    """Write likelihoods for their owner alone."""
+    if file is not None:
+        content = io.BytesIO()
+        np.save(content, np.stack([likelihoods.model, *likelihoods.references]))
+        with owner_only():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(file, content.getvalue())
 
 
 def _proven_user(run: AttackedRun, samples: Samples) -> ProvenRates:
