@@ -24,8 +24,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.run_plan import plan_run

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.table import Table
 
+from fl_sim.data_prep.canaries.planted_canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import EntityContributions
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
@@ -34,7 +35,8 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
     """Return the statistics of a corpus as JSON values; those of each split under ``splits``.
 
     ``bad_text`` counts the problems met while reading (:class:`fl_sim.data_prep.readers.cleaning.Note`), over
-    all parts. ``not_looked_for`` names the kinds of personal data that nobody looked for.
+    all parts. ``not_looked_for`` names the kinds of personal data that nobody looked for. ``canaries`` counts made-up
+    secrets (docs/canaries.md); None for a corpus without them.
     """
     return {
         "name": corpus.manifest.name,
@@ -42,6 +44,7 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
         "splits": {split: split_stats(corpus, split) for split in corpus.splits},
         "bad_text": _bad_text(corpus),
         "not_looked_for": list(unsought_kinds(corpus)),
+        "canaries": _canaries(corpus),
         "note": CONTRIBUTIONS_ARE_PRIVATE,
     }
 
@@ -67,6 +70,21 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
         "reach": _contribution_summary(ownership.entity_contributions()),
         "sentences_per_user": _summary(ownership.sentences_per_user),
         "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
+    }
+
+
+def _canaries(corpus: Corpus) -> dict[str, int] | None:
+    """Return how many canaries there are, how many are included, their users, |R|, and the N that fits them."""
+    if not corpus.has_canaries:
+        return None
+    planted = read_canaries(corpus)
+    return {
+        "number": len(planted.canaries),
+        "included": sum(canary.included for canary in planted.canaries),
+        "users": len(planted.users),
+        "users_left_out": planted.left_out_users,
+        "possible_secrets": planted.law.size,
+        "population": planted.population(corpus),
     }
 
 

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries, read_canaries
+from fl_sim.data_prep.canaries.planting import WARNING as CANARY_WARNING
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category, category_of
 from fl_sim.private_files import owner_only
@@ -100,11 +102,16 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
     identity = _identity_of(corpus)
     tally = Tally()
-    surrogates = assign_surrogates(_all_sentences(corpus), identity, seed) if mode == "surrogate" else None
+    canaries = read_canaries(corpus) if corpus.has_canaries else None
+    surrogates = None
+    if mode == "surrogate":
+        known = itertools.chain(_all_sentences(corpus), canaries.all_sentences() if canaries else ())
+        surrogates = assign_surrogates(known, identity, seed)
     rewriter = Rewriter(mode, identity, surrogates)
+    beside = _canary_file(canaries, rewriter)
     recorder = _Recorder(corpus, tally)
     with folder_appearing_at(out) as scratch:
-        _write(corpus, scratch / "corpus", rewriter, recorder, _settings(corpus, mode, seed), identity)
+        _write(corpus, scratch / "corpus", rewriter, recorder, _settings(corpus, mode, seed), identity, beside)
         for path in (scratch / "corpus").iterdir():
             path.rename(scratch / path.name)
         (scratch / "corpus").rmdir()
@@ -124,41 +131,25 @@ def merge_overlapping(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
     return tuple(_hull(mentions) for mentions in hulls)
 
 
-def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
-    """Yield the sentences of one part of ``corpus``, split by split, in the order of their ids."""
-    for split in corpus.parts[part].manifest.splits:
-        counts = [p.manifest.splits[split].sentences if split in p.manifest.splits else 0 for p in corpus.parts]
-        first = sum(counts[:part])
-        yield from _rows(corpus, split, first, first + counts[part])
-
-
 def _all_sentences(corpus: Corpus) -> Iterator[Sentence]:
     return itertools.chain.from_iterable(sentences_of(corpus, part) for part in range(len(corpus.parts)))
 
 
-def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentence]:
-    users = corpus.users(split)["user"].tolist()
-    owners = corpus.ownership(split).user_of_sentence
-    targets = corpus.targets(split)
-    texts = corpus.texts(split)
-    table = corpus.mentions(split)
-    starts, ends = (table.column(name).to_numpy() for name in ("start", "end"))
-    labels = table.column("label").to_pylist()
-    bounds = np.searchsorted(table.column("sentence").to_numpy(), np.arange(first, stop + 1))
-    for row in range(first, stop):
-        indices = range(bounds[row - first], bounds[row - first + 1])
-        target = int(targets[row])
-        yield Sentence(
-            split,
-            users[owners[row]],
-            texts[row].as_py(),
-            tuple(Mention(int(starts[i]), int(ends[i]), labels[i]) for i in indices),
-            target=corpus.classes[target] if target >= 0 else None,
-        )
+def _canary_file(canaries: PlantedCanaries | None, rewriter: Rewriter) -> dict[str, str]:
+    """Return the file of the canaries as they stand in the rewritten corpus; no file for a corpus without canaries."""
+    if canaries is None:
+        return {}
+    return {CANARIES_FILE: canaries.rewritten(lambda sentence: rewriter.rewrite(sentence).sentence).to_json()}
 
 
 def _write(
-    corpus: Corpus, out: Path, rewriter: Rewriter, recorder: _Recorder, settings: dict[str, Any], identity: Identity
+    corpus: Corpus,
+    out: Path,
+    rewriter: Rewriter,
+    recorder: _Recorder,
+    settings: dict[str, Any],
+    identity: Identity,
+    beside: dict[str, str],
 ) -> None:
     for number, part in enumerate(corpus.parts):
         rewritten = (recorder.rewrite(rewriter, sentence) for sentence in sentences_of(corpus, number))
@@ -171,7 +162,7 @@ def _write(
             "identity": identity,
         }
         if number == 0:
-            write_corpus(rewritten, out, needs_entities=False, **described)
+            write_corpus(rewritten, out, needs_entities=False, beside=beside, **described)
         else:
             append_corpus(Corpus.open(out), rewritten, joined_at=part.manifest.joined_at, **described)
 
@@ -184,6 +175,8 @@ def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:
         warnings = [SURROGATE_WARNING]
     else:
         warnings = [WARNING.format(mode=mode)]
+    if corpus.has_canaries:
+        warnings.append(CANARY_WARNING)
     return {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from rich.table import Table
 
 from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE
-from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership

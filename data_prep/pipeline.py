@@ -15,17 +15,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fl_sim.data_prep.canaries.planted_canaries import read_canaries
+from fl_sim.data_prep.canaries.planting import WARNING, CanarySettings, apart, draw_canaries, planted
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.origin import Origin, summarize
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.layout import part_folder
+from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.taggers.tagger import Marking
@@ -59,6 +61,7 @@ def prepare(
     marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
+    canaries: CanarySettings | None = None,
     overwrite: bool = False,
 ) -> PreparedCorpus:
     """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus is there already.
@@ -75,12 +78,16 @@ def prepare(
         marking: what marks the entities; by default gold where the corpus has it, else the best tagger installed.
         identity: which mentions are the same entity.
         watch: sees the sentences as they pass, for progress.
+        canaries: made-up secrets to plant in the training split (docs/canaries.md); None for none.
         overwrite: whether to replace another corpus in ``out`` once the new one is finished.
 
     Raises:
         CorpusError: the input is bad, or ``out`` holds something else.
     """
     marking = marking or make_marking(has_gold=raw.has_gold)
+    secrets = None if canaries is None else draw_canaries(canaries)
+    if canaries is not None:
+        raw = _recorded(raw, canaries)
     _recover(out)
     origin = Origin.of(raw, marking, identity, seen_in=[out])
     if _is_corpus(out):
@@ -89,10 +96,11 @@ def prepare(
             return PreparedCorpus(same, cached=True)
     with _marked(raw, marking, origin, out) as (sentences, store):
         corpus = write_corpus(
-            watch(sentences),
+            watch(sentences if secrets is None else planted(sentences, secrets, identity)),
             out,
             replace=overwrite and _is_corpus(out),
             identity=identity,
+            beside=None if secrets is None else {CANARIES_FILE: secrets.to_json()},
             **_described(raw, marking, origin),
         )
     origin.remember(corpus.path)
@@ -129,6 +137,8 @@ def append(
         return PreparedCorpus(corpus, cached=True)
     folder = corpus.path / part_folder(len(corpus.parts))
     with _marked(raw, marking, origin, folder) as (sentences, store):
+        if corpus.has_canaries:
+            sentences = apart(sentences, read_canaries(corpus), identity)
         corpus = append_corpus(
             corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, marking, origin)
         )
@@ -157,6 +167,12 @@ def _marked(
             error.add_note("what was tagged so far is kept, and the same command goes on from there")
         raise
     store.remove()
+
+
+def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
+    """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
+    warnings = [*raw.settings.get("warnings", ()), WARNING]
+    return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 
 def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def write_corpus(
     rewrite: Rewrite | None = None,
     limits: SourceLimits | None = None,
     needs_entities: bool = True,
+    beside: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
@@ -76,6 +77,7 @@ def write_corpus(
         rewrite: changes the text after the entities are identified.
         limits: of the number of splits, classes and labels; by default those of a source.
         needs_entities: whether a train split without entities is an error.
+        beside: further files of the corpus by name, such as that of its canaries, and their texts.
         replace: whether to replace what is at ``out`` once everything is written.
 
     Raises:
@@ -86,6 +88,8 @@ def write_corpus(
         writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None, limits)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
+        for file, text in (beside or {}).items():
+            (folder / file).write_text(text, encoding="utf-8")
         _finish(
             folder,
             writers,

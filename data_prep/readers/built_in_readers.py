@@ -212,6 +212,22 @@ class SyntheticReader(Reader):
         return raw_corpora.synthetic(args.users, args.seed)
 
 
+class PreparedReader(Reader):
+    """Reads a prepared corpus again, with its marks."""
+
+    help = "a corpus that is prepared already, or ships: its texts, users, splits, classes and marks"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--source", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc"
+        )
+
+    def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
+        from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+
+        return prepared_corpus(args.source, cleaning)
+
+
 def _add_source(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--source", type=Path, required=True, help=meaning)
 

@@ -72,6 +72,7 @@ READERS = Registry(
         "parquet": f"{_MODULE}:ParquetReader",
         "hf": f"{_MODULE}:HuggingFaceReader",
         "synthetic": f"{_MODULE}:SyntheticReader",
+        "prepared": f"{_MODULE}:PreparedReader",
     },
     check=_is_reader,
     interface="a class with help, add_arguments(parser) and read(args, cleaning)",

@@ -24,7 +24,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
 from fl_sim.data_prep.store.incidence_check import check_part, check_whole
 from fl_sim.data_prep.store.index import open_index
-from fl_sim.data_prep.store.layout import ENTITIES, USERS, part_files, part_folder, table_file
+from fl_sim.data_prep.store.layout import CANARIES_FILE, ENTITIES, USERS, part_files, part_folder, table_file
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.data_prep.store.textfiles import sha256_of
@@ -117,6 +117,11 @@ class Corpus:
     def had_fingerprint(self, fingerprint: str) -> bool:
         """Return whether the corpus has this fingerprint, or had it before sentences were appended."""
         return any(part.manifest.fingerprint == fingerprint for part in self.parts)
+
+    @property
+    def has_canaries(self) -> bool:
+        """Whether canaries were planted (:mod:`fl_sim.data_prep.canaries`)."""
+        return CANARIES_FILE in self.manifest.files
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -283,7 +288,10 @@ def _combined_manifest(parts: Sequence[Part]) -> Manifest:
 def _check_files(part: Part, before: Container[str], verify: bool) -> None:
     manifest, folder = part.manifest, part.folder
     expected = {name for split in manifest.splits for name in part_files(split, first=split not in before)}
-    if expected != set(manifest.files) or fingerprint_of(manifest.files, manifest.follows) != manifest.fingerprint:
+    if (
+        expected != set(manifest.files) - {CANARIES_FILE}
+        or fingerprint_of(manifest.files, manifest.follows) != manifest.fingerprint
+    ):
         raise CorpusError(
             f"{folder}: the manifest contradicts itself (its files, splits and fingerprint); prepare it again"
         )

@@ -54,6 +54,10 @@ PROFILES: dict[str, type[np.generic]] = {"profile_offsets": np.int64, "profile_s
 """The entities' profiles (:class:`fl_sim.data_prep.store.ownership.EntityProfiles`), with the first part only."""
 
 
+CANARIES_FILE = "canaries.json"
+"""Lies in the folder of a corpus with canaries (:mod:`fl_sim.data_prep.canaries`); only there."""
+
+
 def table_file(split: str, table: str) -> str:
     """Return the name of the Parquet file of ``table`` of ``split``."""
     return f"{split}.{table}.parquet"

@@ -75,6 +75,8 @@ def prepare(
     cleaning: Cleaning | None = None,
     preprocessing: Preprocessing | None = None,
     joined_at: int | None = None,
+    canaries: int | None = None,
+    canary_seed: int = 0,
     overwrite: bool = False,
     **options: Any,
 ) -> Corpus:
@@ -94,6 +96,8 @@ def prepare(
         cleaning: how bad text is treated.
         preprocessing: what is done to the text once its entities are known.
         joined_at: add to the corpus in ``out``; the round from which the new part takes part.
+        canaries: how many made-up secrets to plant (docs/canaries.md); not with ``joined_at``.
+        canary_seed: of their secrets, names and coins.
         overwrite: replace another corpus in ``out``, once the new one is finished.
         options: the reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
 
@@ -102,6 +106,7 @@ def prepare(
         PluginError: there is no such reader or tagger, or its interface is wrong.
     """
     from fl_sim.data_prep import pipeline
+    from fl_sim.data_prep.canaries.planting import CanarySettings
     from fl_sim.data_prep.readers.cleaning import Cleaning
     from fl_sim.data_prep.readers.preprocessing import Preprocessing
     from fl_sim.data_prep.readers.reader_registry import load_reader, read_raw_corpus
@@ -120,9 +125,15 @@ def prepare(
             structured=structured,
             processes=processes,
         )
+    if joined_at is not None and canaries is not None:
+        raise CorpusError("canaries is given with joined_at; allowed: when the corpus is made, which fixes N")
     if joined_at is not None:
         return pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity).corpus
-    return pipeline.prepare(raw, Path(out), marking=marking, identity=identity, overwrite=overwrite).corpus
+    planted = None if canaries is None else CanarySettings(canaries, canary_seed)
+    prepared = pipeline.prepare(
+        raw, Path(out), marking=marking, identity=identity, canaries=planted, overwrite=overwrite
+    )
+    return prepared.corpus
 
 
 def _arguments(kind: str, reader: Reader, options: Mapping[str, Any]) -> argparse.Namespace:

@@ -59,6 +59,7 @@ class KindParsers(argparse._SubParsersAction):
         parser.add_argument("--out", type=Path, required=True, help="the corpus's folder")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         _add_place(parser)
+        _add_canaries(parser)
         add_identity(parser)
         add_preprocessing(parser)
         if not getattr(reader, "generated", False):
@@ -108,3 +109,11 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         help="with --append: the first round that may sample the new part; an entity joins then only if no earlier "
         "part mentions it, detected or not",
     )
+
+
+def _add_canaries(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "canaries: made-up secrets that measure what a model memorises (docs/canaries.md)"
+    )
+    group.add_argument("--canaries", type=int, metavar="N", help="plant N in the training split, each by its own coin")
+    group.add_argument("--canary-seed", type=int, metavar="SEED", help="of secrets, names and coins (default 0)")

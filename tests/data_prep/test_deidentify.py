@@ -17,10 +17,10 @@ from fl_sim.data_prep.deidentify import (
     assign_surrogates,
     deidentify,
     merge_overlapping,
-    sentences_of,
 )
 from fl_sim.data_prep.identity import Identity, entity_key
 from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category

@@ -41,6 +41,16 @@ def run(args: argparse.Namespace) -> int:
     console.print(stats_table(stats))
     for name, times in stats["bad_text"].items():
         console.print(f"survived: {times:,} {MEANING[Note(name)]}")
+    if stats["canaries"]:
+        console.print(_canaries_in_words(stats["canaries"]), highlight=False)
     if stats["not_looked_for"]:
         console.print(f"nobody looked for: {', '.join(map(table_cell, stats['not_looked_for']))}")
     return 0
+
+
+def _canaries_in_words(counts: dict[str, int]) -> str:
+    return (
+        f"canaries: {counts['included']:,} of {counts['number']:,} are included, with {counts['users']:,} users of "
+        f"which {counts['users_left_out']:,} are left out; for a training on them: "
+        f"--set privacy.population={counts['population']} (docs/canaries.md)"
+    )

@@ -20,8 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, cast
 
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.deidentify import deidentify, sentences_of
+from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.strict_model import StrictModel

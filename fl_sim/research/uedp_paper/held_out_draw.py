@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.primitives import streams

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.data_prep.deidentify import sentences_of
 from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
