@@ -7,7 +7,7 @@ no preprocessing changes. A secret is named by its number in [0, |R|), so that d
 >>> [law.secret(number) for number in range(law.size)]
 ['red red', 'blue red', 'red blue', 'blue blue']
 >>> law.draw(np.random.default_rng(0), 2, without={0, 3}).tolist()
-[2, 1]
+[1, 2]
 >>> SecretLaw().size
 262144
 """

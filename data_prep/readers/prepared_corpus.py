@@ -2,7 +2,7 @@
 
 >>> sentence = next(sentences_of(Corpus.open("bundled")))
 >>> sentence.split, sentence.user
-('train', 'train-00000')
+('train', 'train-00001')
 """
 
 from __future__ import annotations
