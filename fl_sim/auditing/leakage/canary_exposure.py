@@ -1,0 +1,308 @@
+"""Exposure of canaries: how far a model prefers a planted secret to secrets of the same distribution that it never saw.
+
+Carlini, Liu, Erlingsson, Kos, Song 2019 ("The Secret Sharer", arXiv 1802.08232). The attacker knows a canary's public
+words, the distribution of its secret, and the model, and ranks the possible secrets by the log-perplexity of the whole
+sentence. The exposure of a canary (definition 5 there) is
+
+    exposure = log₂|R| − log₂ rank,
+
+the bits by which the model shortens the search for the secret. The rank is estimated among n secrets drawn from the
+others (equation 3 there): exposure = log₂(n + 1) − log₂ rank, at most log₂(n + 1). Where |R| is so small that all
+others are taken, it is exact. *Extrapolation* (section 4.3 there) fits a skew normal distribution to the n
+log-perplexities and takes −log₂ of the probability of a value as low as the canary's; here it is fitted by moments and
+cut at log₂|R|. The Kolmogorov–Smirnov distance says how far the n values are from the fit.
+
+*Left-out canaries are the control.* No two canaries have the same secret, and none is drawn again. So a secret that
+was left out and the n drawn ones are exchangeable, whatever the model is: the rank is uniform on 1, …, n + 1 (ties
+count against the canary), and the mean exposure is about 1/ln 2 = 1.44 bits, a little less for small n. Canaries share
+the drawn secrets where they share the public words, so their exposures are not independent; the interval of their mean,
+a bootstrap over canaries, takes the drawn secrets as given.
+
+*Scores for the one-run audit* (:meth:`CanaryExposures.audit_arrays`): the distance of a canary's log-perplexity from
+the mean of the drawn secrets', in their standard deviations. Any function of the model and the texts is a valid score,
+and this one has no ties and no cap.
+
+>>> round(uniform_exposure(1000), 3)
+1.436
+>>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> from fl_sim.data_prep.canaries.planting import CanarySettings, draw_canaries
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> planted = draw_canaries(CanarySettings(number=4))
+>>> exposures = canary_exposures(model, planted, seed=0, drawn=20)
+>>> [1 <= canary.rank <= 21 for canary in exposures.canaries]
+[True, True, True, True]
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.data_prep.canaries.planted_canaries import Canary, Owner, PlantedCanaries
+from fl_sim.experiments.held_out_users.bootstrap import RESAMPLES, Figure, intervals
+from fl_sim.strategies.primitives import streams
+
+DRAWN = 1000
+METHOD = "percentile bootstrap over canaries, 95 %"
+
+_LARGEST_SKEWNESS = 0.99  # of a skew normal distribution it is below 0.9953
+
+Floats = NDArray[np.float64]
+Observer = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryExposure:
+    """The exposure of one canary.
+
+    Attributes:
+        number: of the canary.
+        owner: what it belongs to.
+        repetitions: how many sentences say it where it is included.
+        included: whether the training text has it.
+        rank: among the drawn secrets and its own, from 1.
+        exposure: in bits, from the rank.
+        extrapolated: in bits, from the fitted distribution.
+        score: of the one-run audit; high means included.
+    """
+
+    number: int
+    owner: Owner
+    repetitions: int
+    included: bool
+    rank: int
+    exposure: float
+    extrapolated: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureGroup:
+    """The mean exposure of canaries of one kind, with its interval.
+
+    Attributes:
+        owner, repetitions: of the canaries; None for any.
+        included: whether they are in the training text.
+        canaries: how many there are.
+        exposure: mean in bits, from ranks.
+        extrapolated: mean in bits, from fitted distributions.
+    """
+
+    owner: Owner | None
+    repetitions: int | None
+    included: bool
+    canaries: int
+    exposure: Figure
+    extrapolated: Figure
+
+    def record(self) -> dict[str, Any]:
+        """Return the group as JSON values."""
+        return {
+            "owner": self.owner,
+            "repetitions": self.repetitions,
+            "included": self.included,
+            "canaries": self.canaries,
+            "exposure": figure_record(self.exposure),
+            "extrapolated": figure_record(self.extrapolated),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryExposures:
+    """The exposures of all canaries of a corpus under one model.
+
+    Attributes:
+        canaries: in the order of their numbers.
+        drawn: n, the secrets drawn beside each.
+        possible: |R|.
+        fit_distance: the largest Kolmogorov–Smirnov distance of the fitted distributions.
+        seed: of the drawn secrets and of the bootstrap.
+    """
+
+    canaries: tuple[CanaryExposure, ...]
+    drawn: int
+    possible: int
+    fit_distance: float
+    seed: int
+
+    @property
+    def uniform(self) -> float:
+        """The mean exposure of canaries that were left out, in bits, if the preparation is as recorded."""
+        return uniform_exposure(self.drawn)
+
+    def groups(self) -> list[ExposureGroup]:
+        """Return the means with their intervals: of all canaries, by owner, and by owner and repetitions."""
+        kinds: list[tuple[Owner | None, int | None]] = [(None, None)]
+        kinds += [(owner, None) for owner in dict.fromkeys(c.owner for c in self.canaries)]
+        kinds += sorted(
+            {(c.owner, c.repetitions) for c in self.canaries}, key=lambda kind: (kind[0] != "user", kind[1])
+        )
+        found = (self._group(*kind, included) for kind in kinds for included in (True, False))
+        return [group for group in found if group.canaries]
+
+    def audit_arrays(
+        self, owner: Owner | None = None, repetitions: int | None = None
+    ) -> tuple[NDArray[np.bool_], Floats]:
+        """Return which canaries are included, bool (m,), and their scores, float64 (m,).
+
+        Args:
+            owner: of the canaries; None for any.
+            repetitions: of the canaries; None for any. One number means one contribution, so one bound.
+        """
+        chosen = self._chosen(owner, repetitions)
+        return np.array([c.included for c in chosen], dtype=bool), np.array([c.score for c in chosen], dtype=np.float64)
+
+    def record(self) -> dict[str, Any]:
+        """Return the figures as one JSON object, without texts."""
+        return {
+            "attack": "exposure of canaries",
+            "canaries": len(self.canaries),
+            "included": sum(canary.included for canary in self.canaries),
+            "drawn_secrets": self.drawn,
+            "possible_secrets": self.possible,
+            "largest_exposure": math.log2(self.drawn + 1),
+            "exposure_of_left_out": self.uniform,
+            "fit_distance": self.fit_distance,
+            "intervals": METHOD,
+            "seed": self.seed,
+            "groups": [group.record() for group in self.groups()],
+        }
+
+    def _chosen(self, owner: Owner | None, repetitions: int | None) -> list[CanaryExposure]:
+        return [c for c in self.canaries if owner in (None, c.owner) and repetitions in (None, c.repetitions)]
+
+    def _group(self, owner: Owner | None, repetitions: int | None, included: bool) -> ExposureGroup:
+        chosen = [c for c in self._chosen(owner, repetitions) if c.included == included]
+        sums = np.array([[c.exposure, 1.0, c.extrapolated, 1.0] for c in chosen]).reshape(-1, 4)
+        rng = streams.generator(self.seed, "leak-exposure-bootstrap")
+        exposure, extrapolated = intervals(sums, rng, RESAMPLES)
+        return ExposureGroup(owner, repetitions, included, len(chosen), exposure, extrapolated)
+
+
+def canary_exposures(
+    model: LanguageModel,
+    planted: PlantedCanaries,
+    *,
+    seed: int,
+    drawn: int = DRAWN,
+    observer: Observer = lambda done, total: None,
+) -> CanaryExposures:
+    """Return the exposure of every canary under a next-word model.
+
+    Args:
+        model: the attacked model.
+        planted: the canaries as they stand in the attacked text.
+        seed: of the drawn secrets and of the bootstrap.
+        drawn: n, secrets that are drawn beside a canary's; all others where there are fewer.
+        observer: called with the number of canaries that are done, and that of all.
+
+    Raises:
+        ModelError: ``drawn`` is below 2, the model predicts classes, or its context is too short for a canary.
+    """
+    if drawn < 2:
+        raise ModelError(f"drawn is {drawn}; allowed: an integer of at least 2")
+    secrets = {canary.secret for canary in planted.canaries}
+    drawn = min(drawn, planted.law.size - len(secrets))
+    exposures: list[CanaryExposure] = []
+    distance = 0.0
+    for number, canaries in enumerate(_by_public_words(planted)):
+        rng = streams.generator(seed, "leak-exposure-secrets", number)
+        others = planted.law.draw(rng, drawn, without=secrets).tolist()
+        texts = [canaries[0].text(planted.law, secret) for secret in others]
+        nats = sentence_nats(model, [*(canary.text(planted.law) for canary in canaries), *texts])
+        reference = _Reference(nats[len(canaries) :], planted.law.size)
+        distance = max(distance, reference.fit_distance())
+        exposures += [reference.exposure(canary, own) for canary, own in zip(canaries, nats, strict=False)]
+        observer(len(exposures), len(planted.canaries))
+    exposures.sort(key=lambda exposure: exposure.number)
+    return CanaryExposures(tuple(exposures), drawn, planted.law.size, distance, seed)
+
+
+def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
+    """Return the log-perplexity of whole texts, the sum over their words and their end in nats, float64 (n,).
+
+    Raises:
+        ModelError: the model predicts classes, or a text does not fit into its context.
+    """
+    if model.task.classes:
+        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
+    examples = model.encode(texts)
+    for example in examples:
+        if int(example.tokens[-1]) != model.eos_id:
+            raise ModelError(
+                f"an attacked text has more than {model.max_tokens} tokens; allowed: at most that, the model's context"
+            )
+    return held_out(model, examples).nats
+
+
+def uniform_exposure(drawn: int) -> float:
+    """Return the mean of log₂(n + 1) − log₂ k over k = 1, …, n + 1, for n drawn secrets."""
+    return math.log2(drawn + 1) - float(special.gammaln(drawn + 2)) / math.log(2) / (drawn + 1)
+
+
+def figure_record(figure: Figure) -> dict[str, float | None]:
+    """Return a figure as JSON values: None where it is undefined."""
+    return {name: None if math.isnan(value) else value for name, value in figure.record().items()}
+
+
+class _Reference:
+    """The log-perplexities of the drawn secrets, and their fit."""
+
+    def __init__(self, nats: Floats, possible: int) -> None:
+        """Fit the distribution to ``nats``, float64 (n,), of secrets of which there are ``possible``."""
+        self._nats, self._most = nats, math.log2(possible)
+        self._mean, self._spread = float(nats.mean()), float(nats.std())
+        self._fit = stats.skewnorm(*skew_normal(nats)) if self._spread else None
+
+    def exposure(self, canary: Canary, own: float) -> CanaryExposure:
+        """Return the exposure of a canary whose log-perplexity is ``own``."""
+        rank = 1 + int((self._nats <= own).sum())
+        bits = -float(self._fit.logcdf(own)) / math.log(2) if self._fit else 0.0
+        return CanaryExposure(
+            number=canary.number,
+            owner=canary.owner,
+            repetitions=canary.repetitions,
+            included=canary.included,
+            rank=rank,
+            exposure=math.log2((len(self._nats) + 1) / rank),
+            extrapolated=self._most if math.isnan(bits) else min(max(bits, 0.0), self._most),
+            score=(self._mean - own) / self._spread if self._spread else 0.0,
+        )
+
+    def fit_distance(self) -> float:
+        return float(stats.kstest(self._nats, self._fit.cdf).statistic) if self._fit else 0.0
+
+
+def skew_normal(values: Floats) -> tuple[float, float, float]:
+    """Return shape, location and scale of the skew normal distribution with the moments of ``values``, (n,).
+
+    A skewness beyond that of any skew normal distribution is cut.
+
+    >>> shape, location, scale = skew_normal(stats.skewnorm(3.0, 10.0, 2.0).rvs(20_000, random_state=0))
+    >>> abs(shape - 3) < 0.3, abs(location - 10) < 0.1, abs(scale - 2) < 0.1
+    (True, True, True)
+    """
+    skewness = float(np.clip(stats.skew(values), -_LARGEST_SKEWNESS, _LARGEST_SKEWNESS))
+    power = abs(skewness) ** (2 / 3)
+    delta = math.copysign(math.sqrt(math.pi / 2 * power / (power + ((4 - math.pi) / 2) ** (2 / 3))), skewness)
+    scale = float(values.std()) / math.sqrt(1 - 2 * delta**2 / math.pi)
+    return delta / math.sqrt(1 - delta**2), float(values.mean()) - scale * delta * math.sqrt(2 / math.pi), scale
+
+
+def _by_public_words(planted: PlantedCanaries) -> Iterator[list[Canary]]:
+    """Yield the canaries with the same public words."""
+    groups: dict[str, list[Canary]] = defaultdict(list)
+    for canary in planted.canaries:
+        groups[canary.before].append(canary)
+    yield from groups.values()

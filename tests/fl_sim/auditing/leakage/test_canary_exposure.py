@@ -1,0 +1,126 @@
+"""Exposure of canaries: uniform where a canary was left out, high where a model memorised it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fl_sim.auditing.leakage.canary_exposure import canary_exposures, sentence_nats, skew_normal, uniform_exposure
+from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, refutes_by_ranking
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import Classification
+from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries
+from fl_sim.data_prep.canaries.planting import CanarySettings, draw_canaries
+from fl_sim.data_prep.canaries.secret_law import SecretLaw
+
+LEARNING_RATE = 0.3
+SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=40)
+
+
+def of_users(planted: PlantedCanaries) -> PlantedCanaries:
+    return planted.model_copy(update={"canaries": tuple(c for c in planted.canaries if c.owner == "user")})
+
+
+def memorised(texts: list[str], steps: int) -> LanguageModel:
+    """Return a model after ``steps`` steps of gradient descent with momentum on all texts."""
+    model = load_model(SPEC, seed=0)
+    parameters = model.parameters.tensors
+    velocities = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    batch = model.batch(model.encode(texts))
+    for _ in range(steps):
+        for name, gradient in loss_gradients(model, batch)[1].items():
+            velocities[name].mul_(0.9).add_(gradient / len(texts))
+            parameters[name].data.sub_(velocities[name], alpha=LEARNING_RATE)
+    return model
+
+
+def test_the_exposure_of_left_out_canaries_is_uniform() -> None:
+    """The model has trained on other canaries, with the same public words."""
+    planted = of_users(draw_canaries(CanarySettings(400, seed=3)))
+    texts = [c.text(planted.law) for c in planted.canaries]
+    model = memorised(texts[:20], steps=30)
+    left_out = planted.model_copy(update={"canaries": planted.canaries[20:]})
+    exposures = canary_exposures(model, left_out, seed=0, drawn=300)
+    ranks = np.array([canary.rank for canary in exposures.canaries])
+    assert stats.kstest(ranks / 301, "uniform").pvalue > 1e-3
+    for figure in ([c.exposure for c in exposures.canaries], [c.extrapolated for c in exposures.canaries]):
+        assert abs(np.mean(figure) - 1 / math.log(2)) < 4 / math.log(2) / math.sqrt(len(ranks))
+    assert abs(exposures.uniform - 1 / math.log(2)) < 0.02
+
+
+def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
+    planted = of_users(draw_canaries(CanarySettings(64, seed=1)))
+    included = [c.text(planted.law) for c in planted.canaries if c.included]
+    before = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=200)
+    after = canary_exposures(memorised(included, steps=120), planted, seed=0, drawn=200)
+    means = {group.included: group.exposure for group in after.groups() if group.owner is None}
+    assert means[True].low > 5
+    assert means[False].low < 1 / math.log(2) < means[False].high
+    assert next(g.exposure.value for g in before.groups() if g.included) < 3
+    # Coins and scores are what the one-run audit takes: it refutes ε = 0.5 after, and not before.
+    claim = curve_trade_off([(1e-5, 0.5)])
+    assert refutes_by_ranking(claim, *after.audit_arrays(), confidence=0.999)
+    assert not refutes_by_ranking(claim, *before.audit_arrays(), confidence=0.999)
+
+
+def test_the_record_has_a_mean_per_owner_and_repetitions_and_no_text() -> None:
+    planted = draw_canaries(CanarySettings(28, seed=1))
+    exposures = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=30)
+    record = exposures.record()
+    text = json.dumps(record, allow_nan=False)
+    assert "secret words" not in text
+    assert not any(canary.name in text for canary in planted.canaries if canary.name)
+    by_kind = {(g["owner"], g["repetitions"], g["included"]): g["canaries"] for g in record["groups"]}
+    assert by_kind[None, None, True] + by_kind[None, None, False] == 28
+    assert sum(n for (owner, times, _), n in by_kind.items() if owner == "entity" and times is None) == 14
+    assert sum(n for (owner, times, _), n in by_kind.items() if times == 64) == 4
+    included, scores = exposures.audit_arrays("user", 64)
+    assert included.tolist() == [planted.canaries[i].included for i in (12, 26)]
+    assert scores.shape == (2,)
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_draws_others() -> None:
+    planted = draw_canaries(CanarySettings(4, seed=1))
+    model = load_model(SPEC, seed=0)
+    first, same, other = (canary_exposures(model, planted, seed=seed, drawn=50) for seed in (0, 0, 1))
+    assert first == same
+    assert first.canaries != other.canaries
+
+
+def test_a_small_set_of_secrets_is_ranked_exactly() -> None:
+    law = SecretLaw(words=("apple", "moon"), length=3)
+    planted = draw_canaries(CanarySettings(1), law)
+    model = load_model(SPEC, seed=0)
+    canary = canary_exposures(model, planted, seed=0, drawn=1000).canaries[0]
+    nats = sentence_nats(model, [planted.canaries[0].text(law, secret) for secret in range(8)])
+    rank = 1 + int((np.delete(nats, planted.canaries[0].secret) <= nats[planted.canaries[0].secret]).sum())
+    assert (canary.rank, canary.exposure) == (rank, math.log2(8) - math.log2(rank))
+    assert canary.extrapolated <= 3
+
+
+def test_uniform_exposure_is_the_mean_over_all_ranks() -> None:
+    assert uniform_exposure(9) == pytest.approx(np.mean([math.log2(10 / rank) for rank in range(1, 11)]))
+
+
+def test_extreme_skewness_is_cut() -> None:
+    assert all(math.isfinite(value) for value in skew_normal(np.array([0.0] * 99 + [1000.0])))
+
+
+def test_what_cannot_be_attacked_is_one_line() -> None:
+    planted = draw_canaries(CanarySettings(2))
+    with pytest.raises(ModelError, match=r"^drawn is 1; allowed: an integer of at least 2$"):
+        canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=1)
+    short = load_model(SPEC.model_copy(update={"max_tokens": 6}), seed=0)
+    with pytest.raises(ModelError, match=r"^an attacked text has more than 6 tokens; allowed: "):
+        canary_exposures(short, planted, seed=0, drawn=5)
+    classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
+    with pytest.raises(ModelError, match=r"^the model predicts classes; allowed: "):
+        canary_exposures(classifier, planted, seed=0, drawn=5)
