@@ -148,8 +148,8 @@ class CanaryExposures:
         kinds += sorted(
             {(c.owner, c.repetitions) for c in self.canaries}, key=lambda kind: (kind[0] != "user", kind[1])
         )
-        found = (self._group(*kind, included) for kind in kinds for included in (True, False))
-        return [group for group in found if group.canaries]
+        groups = (self._group(*kind, included) for kind in kinds for included in (True, False))
+        return [group for group in groups if group.canaries]
 
     def audit_arrays(
         self, owner: Owner | None = None, repetitions: int | None = None

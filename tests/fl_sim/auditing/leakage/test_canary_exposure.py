@@ -7,39 +7,21 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from fl_sim.auditing.leakage.canary_exposure import canary_exposures, sentence_nats, skew_normal, uniform_exposure
 from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, refutes_by_ranking
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.losses import loss_gradients
-from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries
 from fl_sim.data_prep.canaries.planting import CanarySettings, draw_canaries
 from fl_sim.data_prep.canaries.secret_law import SecretLaw
-
-LEARNING_RATE = 0.3
-SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=40)
+from tests.fl_sim.auditing.leakage.memorising import SPEC, memorised
 
 
 def of_users(planted: PlantedCanaries) -> PlantedCanaries:
     return planted.model_copy(update={"canaries": tuple(c for c in planted.canaries if c.owner == "user")})
-
-
-def memorised(texts: list[str], steps: int) -> LanguageModel:
-    """Return a model after ``steps`` steps of gradient descent with momentum on all texts."""
-    model = load_model(SPEC, seed=0)
-    parameters = model.parameters.tensors
-    velocities = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    batch = model.batch(model.encode(texts))
-    for _ in range(steps):
-        for name, gradient in loss_gradients(model, batch)[1].items():
-            velocities[name].mul_(0.9).add_(gradient / len(texts))
-            parameters[name].data.sub_(velocities[name], alpha=LEARNING_RATE)
-    return model
 
 
 def test_the_exposure_of_left_out_canaries_is_uniform() -> None:

@@ -1,0 +1,188 @@
+"""Entity inference: which of m names of one kind stood in a sentence of the training text.
+
+Lukas et al. 2023 (arXiv 2302.00539), section 4.3. The attacker knows a sentence of the training split but for one
+mention of a private entity (:mod:`fl_sim.auditing.leakage.entity_targets`), and m candidates for it: the true name, and
+m − 1 others that are drawn uniformly from the private entities of its kind. The candidates are ranked by the
+perplexity of the whole sentence; the attacker guesses the first. Ties count against the attacker.
+
+True name and others are drawn from the same entities, so an attacker without a model is right with probability 1/m:
+``chance``, the mean over the entities. The rest of a sentence may tell which names fit (a street, a language). A model
+that has seen no training text, the one with which the training began, shows how much; ``gain`` is the difference,
+entity by entity.
+
+>>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> from fl_sim.data_prep.store.corpus import Corpus
+>>> entities = TrainingEntities.of(Corpus.open("bundled"), "validation")
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> result = infer_entities(model, model, entities, seed=0, most=3, candidates=4)
+>>> result.groups[0].figures["gain"].value, round(result.groups[0].figures["chance"].value, 2)
+(0.0, 0.25)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.leakage.entity_targets import (
+    METHOD,
+    EntityGroup,
+    Occurrence,
+    Target,
+    TrainingEntities,
+    fits,
+    fitting_occurrence,
+    grouped,
+    sentence_perplexities,
+)
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.strategies.primitives import streams
+
+CANDIDATES = 50
+MOST = 200
+TOP = 5
+
+Observer = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InferredEntity:
+    """The attack on one mention.
+
+    Attributes:
+        target: the entity.
+        candidates: how many names were ranked.
+        rank: of the true name under the attacked model, from 1.
+        initial_rank: under the model with which the training began.
+    """
+
+    target: Target
+    candidates: int
+    rank: int
+    initial_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityInference:
+    """The result of an inference attack.
+
+    Attributes:
+        attacked: the mentions, one per entity.
+        groups: figures in [0, 1]: ``first`` (the true name is ranked first), ``top_5``, ``initial_first``, ``gain``
+            and ``chance``.
+        candidates: m, or fewer where a kind has fewer names.
+        seed: of mentions, candidates and bootstrap.
+    """
+
+    attacked: tuple[InferredEntity, ...]
+    groups: list[EntityGroup]
+    candidates: int
+    seed: int
+
+    def record(self, *, show_names: bool = False) -> dict[str, Any]:
+        """Return the figures as one JSON object; names are private and left out unless asked for."""
+        record = {
+            "attack": "entity inference",
+            "entities": len(self.attacked),
+            "candidates": self.candidates,
+            "intervals": METHOD,
+            "seed": self.seed,
+            "groups": [group.record() for group in self.groups],
+        }
+        ranks = [{"name": a.target.name, "rank": a.rank, "of": a.candidates} for a in self.attacked]
+        return record | ({"ranks": ranks} if show_names else {})
+
+
+def infer_entities(
+    model: LanguageModel,
+    initial: LanguageModel,
+    entities: TrainingEntities,
+    *,
+    seed: int,
+    most: int = MOST,
+    candidates: int = CANDIDATES,
+    observer: Observer = lambda done, total: None,
+) -> EntityInference:
+    """Rank the true name of a masked mention among candidates of its kind, by two next-word models.
+
+    A candidate with which the sentence would not fit into the context is not drawn. Entities without a mention that
+    fits, and kinds with a single name, are left out.
+
+    Args:
+        model: the attacked model.
+        initial: the model with which its training began.
+        entities: of the training split.
+        seed: of mentions, candidates and bootstrap.
+        most: at most so many entities, drawn uniformly.
+        candidates: m, at least 2.
+        observer: called with the number of entities that are done, and that of all.
+
+    Raises:
+        ModelError: a model predicts classes, a number is out of range, or no entity can be attacked.
+    """
+    for name, value, least in (("most", most, 1), ("candidates", candidates, 2)):
+        if value < least:
+            raise ModelError(f"{name} is {value}; allowed: an integer of at least {least}")
+    of_kind: dict[str, list[Target]] = defaultdict(list)
+    for target in entities.targets:
+        of_kind[target.kind].append(target)
+    chosen = entities.sample(most, streams.generator(seed, "leak-inference-entities"))
+    attacked = []
+    for done, position in enumerate(chosen, start=1):
+        target = entities.targets[position]
+        rng = streams.generator(seed, "leak-inference-candidates", position)
+        occurrence = fitting_occurrence(model, target, rng)
+        others = _others(model, target, occurrence, of_kind[target.kind], candidates - 1, rng) if occurrence else []
+        if occurrence and others:
+            texts = [occurrence.with_name(name) for name in (occurrence.name, *others)]
+            ranks = (_rank_of_first(sentence_perplexities(ranking, texts)) for ranking in (model, initial))
+            attacked.append(InferredEntity(target, len(texts), *ranks))
+        observer(done, len(chosen))
+    if not attacked:
+        raise ModelError("no private entity has a mention within the context and a second name; allowed: one at least")
+    groups = _groups(attacked, streams.generator(seed, "leak-inference-bootstrap"))
+    return EntityInference(tuple(attacked), groups, candidates, seed)
+
+
+def _others(
+    model: LanguageModel,
+    target: Target,
+    occurrence: Occurrence,
+    of_kind: list[Target],
+    count: int,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return the names of ``count`` other entities, drawn uniformly from those of one kind that fit."""
+    names: list[str] = []
+    for position in rng.permutation(len(of_kind)).tolist():
+        other = of_kind[position]
+        if other.key != target.key and fits(model, occurrence.with_name(other.name)):
+            names.append(other.name)
+        if len(names) == count:
+            break
+    return names
+
+
+def _rank_of_first(perplexities: NDArray[np.float64]) -> int:
+    """Return the rank of the first value among all, from 1; equal values come before it."""
+    return 1 + int((perplexities[1:] <= perplexities[0]).sum())
+
+
+def _groups(attacked: list[InferredEntity], rng: np.random.Generator) -> list[EntityGroup]:
+    first = np.array([a.rank == 1 for a in attacked], dtype=np.float64)
+    initial = np.array([a.initial_rank == 1 for a in attacked], dtype=np.float64)
+    values = {
+        "first": first,
+        f"top_{TOP}": np.array([a.rank <= TOP for a in attacked], dtype=np.float64),
+        "initial_first": initial,
+        "gain": first - initial,
+        "chance": np.array([1 / a.candidates for a in attacked]),
+    }
+    return grouped([a.target for a in attacked], values, rng)

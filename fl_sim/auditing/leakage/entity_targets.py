@@ -1,0 +1,303 @@
+"""The entities that attacks look for: those of the training split whose names stand in no public text.
+
+A model may know a name from public text, or from the language itself ("May", "Bill"). A name therefore counts as
+*private* if its words follow one another in no text of the other splits, marked or not, and in no public text that is
+given. Names are compared by their words, without case and punctuation; those with fewer than three letters or digits
+are left out. Which mentions are one entity is decided by the corpus's identity (docs/identity.md).
+
+Figures are means over entities, by kind (:mod:`fl_sim.data_prep.taggers.categories`) and by the number of mentions in
+the training split (1, 2–3, 4–7, …). Intervals are bootstraps over entities.
+
+>>> index = NameIndex(["Ada Byron", "Leeds"])
+>>> sorted(index.names_in("ada byron's way to Leeds"))
+[('ada', 'byron'), ('leeds',)]
+>>> [bin_of(mentions) for mentions in (1, 2, 3, 4, 100)]
+[(1, 1), (2, 3), (2, 3), (4, 7), (64, 127)]
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.leakage.canary_exposure import figure_record
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.taggers.categories import category_of
+from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
+
+METHOD = "percentile bootstrap over entities, 95 %"
+
+Name = tuple[str, ...]
+"""The words of a name, without case."""
+
+Floats = NDArray[np.float64]
+
+_WORD = re.compile(r"\w+")
+_POSSESSIVE = re.compile(r"\s*['’][sS]$")
+_FEWEST_CHARACTERS = 3
+
+
+def name_of(text: str) -> Name:
+    """Return the words of ``text``, without case and punctuation."""
+    return tuple(_WORD.findall(text.casefold()))
+
+
+class NameIndex:
+    """Finds names in texts by their words."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_first: dict[str, set[Name]] = defaultdict(set)
+        for text in names:
+            name = name_of(text)
+            if name:
+                self._by_first[name[0]].add(name)
+
+    def names_in(self, text: str) -> set[Name]:
+        """Return the names whose words follow one another in ``text``."""
+        words = name_of(text)
+        return {
+            name
+            for position, word in enumerate(words)
+            for name in self._by_first.get(word, ())
+            if words[position : position + len(name)] == name
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A mention in its sentence; a possessive 's belongs to what follows.
+
+    Attributes:
+        before, name, after: the text of the sentence around the name.
+    """
+
+    before: str
+    name: str
+    after: str
+
+    @classmethod
+    def of(cls, text: str, start: int, end: int) -> Occurrence:
+        """Return the mention of the characters ``[start, end)`` of ``text``."""
+        tail = _POSSESSIVE.search(text[start:end])
+        if tail and tail.start():
+            end = start + tail.start()
+        return cls(text[:start], text[start:end], text[end:])
+
+    def with_name(self, name: str) -> str:
+        """Return the sentence with another name."""
+        return f"{self.before}{name}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A private entity of the training split.
+
+    Attributes:
+        key: of its identity.
+        kind: its category.
+        name: its commonest surface.
+        mentions: how many there are in the training split.
+        occurrences: of these.
+    """
+
+    key: str
+    kind: str
+    name: str
+    mentions: int
+    occurrences: tuple[Occurrence, ...]
+
+    def names(self) -> set[Name]:
+        """Return the words of its surfaces."""
+        return {name_of(occurrence.name) for occurrence in self.occurrences}
+
+
+@dataclass(frozen=True)
+class TrainingEntities:
+    """The private entities of a training split, and the names of all entities of the corpus.
+
+    Attributes:
+        targets: the private ones, in the order of their first mentions.
+        known: the names of all other entities of any split.
+        identity: of the corpus.
+    """
+
+    targets: tuple[Target, ...]
+    known: frozenset[Name]
+    identity: Identity
+
+    @classmethod
+    def of(cls, corpus: Corpus, split: str, public_texts: Iterable[str] = ()) -> TrainingEntities:
+        """Return the entities of a split, by the mentions of the corpus.
+
+        Args:
+            corpus: the attacked text; of a de-identified corpus, the one with the names.
+            split: the training split; all other splits are public here.
+            public_texts: further texts that the attacker knows.
+
+        Raises:
+            CorpusError: the split has no private entity.
+        """
+        identity = _identity_of(corpus)
+        mentioned = _entities(corpus, split, identity)
+        index = NameIndex(surface for entity in mentioned.values() for surface in entity.surfaces)
+        public: set[Name] = set()
+        others = [name for name in corpus.splits if name != split]
+        for text in (*(str(text) for name in others for text in corpus.texts(name).to_pylist()), *public_texts):
+            public |= index.names_in(text)
+        targets = tuple(entity.target(key) for key, entity in mentioned.items() if entity.is_private(public))
+        if not targets:
+            raise CorpusError(
+                f"{corpus.path}: no entity of split {split} is private; allowed: one that no public text has"
+            )
+        theirs = {name_of(surface) for name in others for surface in _surfaces(corpus, name)}
+        all_names = {name_of(surface) for entity in mentioned.values() for surface in entity.surfaces} | theirs
+        private = {name for target in targets for name in target.names()}
+        return cls(targets, frozenset(all_names - private - {()}), identity)
+
+    def sample(self, most: int, rng: np.random.Generator) -> list[int]:
+        """Return the positions of at most ``most`` targets, drawn uniformly, sorted."""
+        return sorted(rng.permutation(len(self.targets))[:most].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class EntityGroup:
+    """Means over the entities of one kind, with one number of mentions, or over all.
+
+    Attributes:
+        kind: of the entities; None for any.
+        mentions: the fewest and the most mentions; None for any number.
+        entities: how many there are.
+        figures: the means, by name.
+    """
+
+    kind: str | None
+    mentions: tuple[int, int] | None
+    entities: int
+    figures: Mapping[str, Figure]
+
+    def record(self) -> dict[str, Any]:
+        """Return the group as JSON values."""
+        figures = {name: figure_record(figure) for name, figure in self.figures.items()}
+        return {"kind": self.kind, "mentions": self.mentions, "entities": self.entities, **figures}
+
+
+def grouped(
+    targets: Sequence[Target], values: Mapping[str, Floats], rng: np.random.Generator, resamples: int = 1000
+) -> list[EntityGroup]:
+    """Return the means of values over all targets, by kind, and by number of mentions.
+
+    Args:
+        targets: the n entities.
+        values: float64 (n,) each, by the name of the figure.
+        rng: draws the resamples of the bootstrap.
+        resamples: how many.
+    """
+    kinds = np.array([target.kind for target in targets], dtype=object)
+    bins = [bin_of(target.mentions) for target in targets]
+    everyone = np.ones(len(targets), dtype=bool)
+    chosen: list[tuple[str | None, tuple[int, int] | None, NDArray[np.bool_]]] = [(None, None, everyone)]
+    chosen += [(kind, None, kinds == kind) for kind in sorted(set(kinds))]
+    chosen += [(None, mentions, np.array([other == mentions for other in bins])) for mentions in sorted(set(bins))]
+    groups = []
+    for kind, mentions, rows in chosen:
+        sums = np.stack(
+            [column[rows] for value in values.values() for column in (value, everyone.astype(float))], axis=1
+        )
+        figures = dict(zip(values, intervals(sums, rng, resamples), strict=True))
+        groups.append(EntityGroup(kind, mentions, int(rows.sum()), figures))
+    return groups
+
+
+def bin_of(mentions: int) -> tuple[int, int]:
+    """Return the fewest and the most mentions of the group of an entity: a power of two, and below the next."""
+    fewest = 1 << (mentions.bit_length() - 1)
+    return fewest, 2 * fewest - 1
+
+
+def fitting_occurrence(model: LanguageModel, target: Target, rng: np.random.Generator) -> Occurrence | None:
+    """Return a mention whose sentence fits into the model's context, drawn uniformly; None without one."""
+    for number in rng.permutation(len(target.occurrences)).tolist():
+        occurrence = target.occurrences[number]
+        if fits(model, occurrence.with_name(occurrence.name)):
+            return occurrence
+    return None
+
+
+def fits(model: LanguageModel, text: str) -> bool:
+    """Return whether a text is not cut to the model's context."""
+    return int(model.encode([text])[0].tokens[-1]) == model.eos_id
+
+
+def sentence_perplexities(model: LanguageModel, texts: Sequence[str]) -> Floats:
+    """Return the log-perplexity per token of each text in nats, float64 (n,).
+
+    Raises:
+        ModelError: the model predicts classes.
+    """
+    check_next_word(model)
+    return held_out(model, model.encode(texts)).losses
+
+
+def check_next_word(model: LanguageModel) -> None:
+    """Raise ModelError for a model that predicts classes."""
+    if model.task.classes:
+        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
+
+
+class _Entity:
+    """The mentions of an entity, while they are collected."""
+
+    def __init__(self) -> None:
+        self.surfaces: Counter[str] = Counter()
+        self._labels: Counter[str] = Counter()
+        self._occurrences: list[Occurrence] = []
+
+    def add(self, occurrence: Occurrence, label: str) -> None:
+        self.surfaces[occurrence.name] += 1
+        self._labels[label] += 1
+        self._occurrences.append(occurrence)
+
+    def is_private(self, public: set[Name]) -> bool:
+        names = {name_of(surface) for surface in self.surfaces}
+        return not names & public and all(sum(map(len, name)) >= _FEWEST_CHARACTERS for name in names)
+
+    def target(self, key: str) -> Target:
+        kind = str(category_of(self._labels.most_common(1)[0][0]))
+        name = self.surfaces.most_common(1)[0][0]
+        return Target(key, kind, name, len(self._occurrences), tuple(self._occurrences))
+
+
+def _identity_of(corpus: Corpus) -> Identity:
+    settings = corpus.manifest.settings.get("identity")
+    return DEFAULT_IDENTITY if settings is None else Identity.from_manifest(settings)
+
+
+def _entities(corpus: Corpus, split: str, identity: Identity) -> dict[str, _Entity]:
+    entities: dict[str, _Entity] = defaultdict(_Entity)
+    for text, start, end, label in _mentions(corpus, split):
+        entities[identity.key(text[start:end])].add(Occurrence.of(text, start, end), label)
+    return entities
+
+
+def _surfaces(corpus: Corpus, split: str) -> Iterator[str]:
+    for text, start, end, _ in _mentions(corpus, split):
+        yield Occurrence.of(text, start, end).name
+
+
+def _mentions(corpus: Corpus, split: str) -> Iterator[tuple[str, int, int, str]]:
+    """Yield text, first character, end and label of every mention of a split."""
+    texts = corpus.texts(split).to_pylist()
+    columns = (corpus.mentions(split).column(name).to_pylist() for name in ("sentence", "start", "end", "label"))
+    for sentence, start, end, label in zip(*columns, strict=True):
+        yield texts[sentence], start, end, label
