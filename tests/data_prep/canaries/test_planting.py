@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus, sentences_
 from fl_sim.data_prep.readers.preprocessing import Preprocessing
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits, greedy_weights, proportional_weights
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
+from fl_sim.strategies.primitives import streams
 from tests.tiny import tiny_corpus
 
 SETTINGS = CanarySettings(number=28, seed=1)
@@ -76,19 +79,23 @@ def test_coins_are_fair_and_independent_of_everything_else() -> None:
 # The two sides of a coin
 
 
+def side_of(coin: bool, number: int, sentences: list[Sentence], out: Path) -> tuple[Corpus, PlantedCanaries]:
+    """Return the corpus in which canary ``number`` is included, or left out."""
+    canaries = draw_canaries(SETTINGS)
+    rows = list(canaries.canaries)
+    rows[number] = rows[number].model_copy(update={"included": coin})
+    side = canaries.model_copy(update={"canaries": tuple(rows)})
+    beside = {CANARIES_FILE: side.to_json()}
+    return write_corpus(planted(sentences, side, DEFAULT_IDENTITY), out, name="x", beside=beside), side
+
+
 @pytest.mark.parametrize("number", [12, 13], ids=OWNERS)
 def test_the_sides_of_a_coin_are_neighbours(number: int, tmp_path: Path) -> None:
     """64 repetitions: of one user, or of 64 users. Only that unit differs, and N does not."""
     canaries = draw_canaries(SETTINGS)
     sides = []
-    for included in (False, True):
-        rows = list(canaries.canaries)
-        rows[number] = rows[number].model_copy(update={"included": included})
-        side = canaries.model_copy(update={"canaries": tuple(rows)})
-        out = tmp_path / str(included)
-        written = write_corpus(
-            planted(TEXT, side, DEFAULT_IDENTITY), out, name="x", beside={CANARIES_FILE: side.to_json()}
-        )
+    for coin in (False, True):
+        written, _ = side_of(coin, number, TEXT, tmp_path / str(coin))
         sides.append((written, Counter((s.user, s.text, s.mentions) for s in sentences_of(written))))
     (without, fewer), (with_it, more) = sides
     canary = canaries.canaries[number]
@@ -102,6 +109,27 @@ def test_the_sides_of_a_coin_are_neighbours(number: int, tmp_path: Path) -> None
     )
     assert read_canaries(without).population(without) == read_canaries(with_it).population(with_it)
     assert without.users("train")["user"].tolist()[:2] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("rule", [greedy_weights, proportional_weights])
+@pytest.mark.parametrize("number", [12, 13], ids=OWNERS)
+def test_limits_keep_the_same_of_all_others_on_both_sides_of_a_coin(
+    rule: Callable[..., np.ndarray[Any, np.dtype[np.float64]]], number: int, base: Corpus, tmp_path: Path
+) -> None:
+    limits = ContributionLimits(sentences_per_entity=5, sentences_per_user=3)
+    source = [s for s in sentences_of(base) if s.split == "train"]
+    kept = []
+    for coin in (False, True):
+        corpus, canaries = side_of(coin, number, source, tmp_path / str(coin))
+        ownership = corpus.ownership("train")
+        order = np.argsort(streams.uniforms(0, "sentence", 0, ownership.num_sentences), kind="stable")
+        weights = rule(ownership, limits, order.astype(np.int64))
+        owners = corpus.users("train")["user"].to_numpy()[ownership.user_of_sentence]
+        of_canaries = [weights[np.isin(owners, c.users)].sum() for c in canaries.canaries if c.number != number]
+        others = ~np.isin(owners, list(canaries.users))
+        kept.append((weights[others].tolist(), np.round(of_canaries, 9).tolist()))
+    assert kept[0] == kept[1]
+    assert min(kept[0][0]) < 1
 
 
 def test_the_contribution_of_a_canary_is_its_repetitions(corpus: Corpus) -> None:
