@@ -2,13 +2,19 @@
 
 Lukas et al. 2023 (arXiv 2302.00539), section 4.3. The attacker knows a sentence of the training split but for one
 mention of a private entity (:mod:`fl_sim.auditing.leakage.entity_targets`), and m candidates for it: the true name, and
-m − 1 others that are drawn uniformly from the private entities of its kind. The candidates are ranked by the
-perplexity of the whole sentence; the attacker guesses the first. Ties count against the attacker.
+m − 1 others that are drawn uniformly from the private entities of its kind. Ties count against the attacker. The
+candidates are ranked by
 
-True name and others are drawn from the same entities, so an attacker without a model is right with probability 1/m:
-``chance``, the mean over the entities. The rest of a sentence may tell which names fit (a street, a language). A model
-that has seen no training text, the one with which the training began, shows how much; ``gain`` is the difference,
-entity by entity.
+* the perplexity of the whole sentence under the attacked model, as in the paper;
+* the *ratio* of the perplexities under the attacked model and under the one with which the training began, as attacks
+  with a reference model do. What makes a name likely in any text cancels.
+
+Figures are the shares of names that are ranked first (``first``) or among the first five (``top_5``), and ``ahead``,
+the share of the other candidates that come after the true name: ½ for an attacker who knows nothing, and a figure that
+needs fewer entities. True name and others are drawn from the same entities, so an attacker without a model is right
+with probability 1/m: ``chance``, the mean over the entities. The rest of a sentence may tell which names fit (a street,
+a language). The model with which the training began shows how much; ``gain`` is the difference of ``ahead``, entity by
+entity.
 
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec
@@ -39,10 +45,11 @@ from fl_sim.auditing.leakage.entity_targets import (
     fits,
     fitting_occurrence,
     grouped,
-    sentence_perplexities,
+    read,
 )
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.tasks import HeldOut
 from fl_sim.strategies.primitives import streams
 
 CANDIDATES = 50
@@ -54,19 +61,27 @@ Observer = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class InferredEntity:
-    """The attack on one mention.
+    """The attack on one mention; ranks of the true name count from 1.
 
     Attributes:
         target: the entity.
         candidates: how many names were ranked.
-        rank: of the true name under the attacked model, from 1.
-        initial_rank: under the model with which the training began.
+        rank: by the attacked model.
+        ratio_rank: by the ratio of the perplexities of both models.
+        initial_rank: by the model with which the training began.
     """
 
     target: Target
     candidates: int
     rank: int
+    ratio_rank: int
     initial_rank: int
+
+    @classmethod
+    def of(cls, target: Target, model: HeldOut, initial: HeldOut) -> InferredEntity:
+        """Return the ranks of the first of several sentences, which both models have read."""
+        ranked = (model.losses, model.losses - initial.losses, initial.losses)
+        return cls(target, len(model.losses), *map(_rank_of_first, ranked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +90,8 @@ class EntityInference:
 
     Attributes:
         attacked: the mentions, one per entity.
-        groups: figures in [0, 1]: ``first`` (the true name is ranked first), ``top_5``, ``initial_first``, ``gain``
-            and ``chance``.
+        groups: figures in [0, 1]: ``first``, ``top_5`` and ``ahead`` of the attacked model, with ``ratio_`` before them
+            of the ratio, with ``initial_`` of the model with which the training began; ``gain``; ``chance``.
         candidates: m, or fewer where a kind has fewer names.
         seed: of mentions, candidates and bootstrap.
     """
@@ -142,8 +157,7 @@ def infer_entities(
         others = _others(model, target, occurrence, of_kind[target.kind], candidates - 1, rng) if occurrence else []
         if occurrence and others:
             texts = [occurrence.with_name(name) for name in (occurrence.name, *others)]
-            ranks = (_rank_of_first(sentence_perplexities(ranking, texts)) for ranking in (model, initial))
-            attacked.append(InferredEntity(target, len(texts), *ranks))
+            attacked.append(InferredEntity.of(target, read(model, texts), read(initial, texts)))
         observer(done, len(chosen))
     if not attacked:
         raise ModelError("no private entity has a mention within the context and a second name; allowed: one at least")
@@ -170,19 +184,18 @@ def _others(
     return names
 
 
-def _rank_of_first(perplexities: NDArray[np.float64]) -> int:
+def _rank_of_first(losses: NDArray[np.float64]) -> int:
     """Return the rank of the first value among all, from 1; equal values come before it."""
-    return 1 + int((perplexities[1:] <= perplexities[0]).sum())
+    return 1 + int((losses[1:] <= losses[0]).sum())
 
 
 def _groups(attacked: list[InferredEntity], rng: np.random.Generator) -> list[EntityGroup]:
-    first = np.array([a.rank == 1 for a in attacked], dtype=np.float64)
-    initial = np.array([a.initial_rank == 1 for a in attacked], dtype=np.float64)
-    values = {
-        "first": first,
-        f"top_{TOP}": np.array([a.rank <= TOP for a in attacked], dtype=np.float64),
-        "initial_first": initial,
-        "gain": first - initial,
-        "chance": np.array([1 / a.candidates for a in attacked]),
-    }
+    candidates = np.array([a.candidates for a in attacked], dtype=np.float64)
+    values: dict[str, NDArray[np.float64]] = {}
+    for prefix in ("", "ratio_", "initial_"):
+        ranks = np.array([getattr(a, f"{prefix}rank") for a in attacked], dtype=np.float64)
+        values[f"{prefix}first"] = (ranks == 1).astype(np.float64)
+        values[f"{prefix}top_{TOP}"] = (ranks <= TOP).astype(np.float64)
+        values[f"{prefix}ahead"] = (candidates - ranks) / (candidates - 1)
+    values |= {"gain": values["ahead"] - values["initial_ahead"], "chance": 1 / candidates}
     return grouped([a.target for a in attacked], values, rng)

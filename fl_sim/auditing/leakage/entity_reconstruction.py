@@ -36,7 +36,7 @@ from fl_sim.auditing.leakage.entity_targets import (
     check_next_word,
     fitting_occurrence,
     grouped,
-    sentence_perplexities,
+    read,
 )
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.generation.continuations import generate
@@ -175,7 +175,7 @@ def _judged(
     candidates = {key: name for key, name in zip(keys, cut, strict=True) if key is not None and name is not None}
     if target.key not in candidates:
         return Guesses(False, False, False)
-    perplexities = sentence_perplexities(model, [occurrence.with_name(name) for name in candidates.values()])
+    perplexities = read(model, [occurrence.with_name(name) for name in candidates.values()]).losses
     best = list(candidates)[int(perplexities.argmin())]
     return Guesses(greedy=keys[0] == target.key, ranked=best == target.key, any=True)
 

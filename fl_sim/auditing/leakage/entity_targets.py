@@ -30,6 +30,7 @@ from fl_sim.auditing.leakage.canary_exposure import figure_record
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.tasks import HeldOut
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -239,14 +240,14 @@ def fits(model: LanguageModel, text: str) -> bool:
     return int(model.encode([text])[0].tokens[-1]) == model.eos_id
 
 
-def sentence_perplexities(model: LanguageModel, texts: Sequence[str]) -> Floats:
-    """Return the log-perplexity per token of each text in nats, float64 (n,).
+def read(model: LanguageModel, texts: Sequence[str]) -> HeldOut:
+    """Return the losses of a next-word model on texts; ``losses`` are their log-perplexities per token, in nats.
 
     Raises:
         ModelError: the model predicts classes.
     """
     check_next_word(model)
-    return held_out(model, model.encode(texts)).losses
+    return held_out(model, model.encode(texts))
 
 
 def check_next_word(model: LanguageModel) -> None:
