@@ -1,0 +1,137 @@
+"""The page of attacks: it stands alone, hides nothing of the record, escapes every name and rounds bounds up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from fl_sim.reporting.pages.html_page import Page, markup
+from fl_sim.reporting.pages.leak_page import label_of, leak_page
+from fl_sim.reporting.pages.svg_charts import IntervalRow, Scale, Series, interval_chart, line_chart
+
+SHARES = Scale(0.0, 1.0, (0.0, 1.0), "{:.0%}")
+NOTE = "Private figures."
+
+
+def figure(value: float, width: float = 0.05) -> dict[str, float]:
+    return {"value": value, "low": value - width, "high": value + width}
+
+
+def attack(area: float, bound: float | None) -> dict[str, Any]:
+    most = 1.0 if bound is None else bound
+    return {
+        "auc": figure(area),
+        "advantage": figure(2 * area - 1),
+        "tpr_at_fpr": {"0.001": figure(0.1), "0.01": figure(0.2)},
+        "bound": {"proven": bound is not None, "largest_tpr_at_fpr": {"0.01": most}, "largest_advantage": most},
+        "verdict": {"state": "within" if bound else "not tested"},
+    }
+
+
+def run(name: str, strategy: str, attacks: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    given = {"raw_text": False, "rounds": 3, "delta": 1e-5, "epsilon": {}} | facts
+    return {"run": f"runs/{name}", "strategy": strategy, "attacks": attacks} | given
+
+
+def page_of(*runs: dict[str, Any], beyond: tuple[str, ...] = ()) -> str:
+    return leak_page({"runs": list(runs), "beyond": list(beyond), "note": NOTE})
+
+
+def pictures(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+
+
+def test_every_run_and_figure_is_there_and_the_page_stands_alone() -> None:
+    runs = (
+        run("plain", "noiseless", {"users": attack(0.8, None), "sentences": attack(0.7, None)}),
+        run(
+            "dp", "uedp", {"users": attack(0.52, 0.06712), "sentences": attack(0.5, 0.05)}, epsilon={"epsilon_any": 2.0}
+        ),
+    )
+    page = page_of(*runs)
+    assert len(pictures(page)) == 4
+    for words in (NOTE, "no protection (plain)", "uedp, ε 2.00 (dp)", "6.72%", "no bound", "0.800 (0.750–0.850)"):
+        assert words in page
+    assert re.findall(r"https?:|<script|<link|@import|url\(", page) == []
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_bounds_are_rounded_up_where_they_are_drawn() -> None:
+    page = page_of(run("dp", "uedp", {"users": attack(0.5, 0.070001)}))
+    assert "at most 7.01% is possible" in page
+
+
+@pytest.mark.parametrize(
+    ("unprotected", "words"),
+    [(0.8, "The unprotected model remembers"), (0.52, "Nothing can be concluded"), (None, "No unprotected run")],
+)
+def test_no_protection_is_praised_where_nothing_was_remembered(unprotected: float | None, words: str) -> None:
+    runs = [run("dp", "uedp", {"users": attack(0.5, 0.1)})]
+    if unprotected is not None:
+        runs.append(run("plain", "noiseless", {"users": attack(unprotected, None)}))
+    assert words in page_of(*runs)
+
+
+def test_an_attack_beyond_its_bound_is_the_first_thing_said() -> None:
+    page = page_of(run("dp", "uedp", {"users": attack(0.9, 0.1)}), beyond=("runs/dp: users",))
+    assert page.index("runs/dp: users is beyond its bound") < page.index("<table")
+
+
+def test_names_are_text_and_nothing_else() -> None:
+    hostile = '<script>alert(1)</script>\x1b[31m&"'
+    page = page_of(run(hostile, hostile, {"users": attack(0.5, None), "entities": {"left_out": hostile}}))
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert pictures(page)
+    assert markup("a < b") == "a &lt; b"
+    assert "<b>" not in Page("<b>").table(["<b>"], [["<b>"]]).paragraph("<b>").heading("<b>").html()
+
+
+def test_canaries_are_drawn_by_repetitions() -> None:
+    groups = [
+        {"owner": owner, "repetitions": r, "included": included, "exposure": figure(1.4 + r / 8, 0.5)}
+        for owner in ("user", "entity")
+        for r in (1, 8, 64)
+        for included in (True, False)
+    ]
+    groups.append({"owner": "user", "repetitions": None, "included": True, "exposure": figure(3.0)})
+    unknown = {"value": None, "low": None, "high": None}
+    groups.append({"owner": "user", "repetitions": 2, "included": True, "exposure": unknown})
+    page = page_of(run("a", "noiseless", {"canaries": {"groups": groups, "largest_exposure": 13.3}}))
+    first, second = pictures(page)
+    assert len(list(first.iter("polyline"))) == len(list(second.iter("polyline"))) == 1
+    titles = [title.text for title in first.iter("title")]
+    assert titles == [
+        f"no protection (a), {r}: {1.4 + r / 8:.1f} ({0.9 + r / 8:.1f} to {1.9 + r / 8:.1f})" for r in (1, 8, 64)
+    ]
+
+
+def test_what_was_not_tried_has_its_reason() -> None:
+    page = page_of(run("a", "uedp", {"users": {"left_out": "one user only"}}))
+    assert "<td>one user only</td>" in page
+    assert pictures(page) == []
+
+
+def test_a_run_is_named_by_what_protects_it() -> None:
+    assert label_of(
+        run("x", "user_level", {}, epsilon={"epsilon_any": float("inf"), "epsilon_user": 1.0}, raw_text=True)
+    ) == ("user-level DP, names removed, ε ∞ (x)")
+
+
+def test_marks_lie_where_their_figures_are() -> None:
+    chart = ElementTree.fromstring(interval_chart([IntervalRow("a", 0.5, 0.25, 2.0)], SHARES))
+    (mark,) = chart.iter("circle")
+    (line,) = (line for line in chart.iter("line") if line.get("class") == "mark")
+    left, right = (float(line.get(end, "")) for end in ("x1", "x2"))
+    width = (float(mark.get("cx", "")) - left) * 4
+    assert right == pytest.approx(left + 0.75 * width, abs=0.2)  # an interval beyond the axis ends at its end
+    lines = ElementTree.fromstring(
+        line_chart([Series("a", ((1.0, 0.0, 0.0, 0.0), (4.0, 0.5, 0.0, 1.0), (16.0, 1.0, 1.0, 1.0)))],
+                   Scale(1.0, 16.0, (1.0, 16.0), log=True), SHARES, "r", "share")
+    )  # fmt: skip
+    (path,) = lines.iter("polyline")
+    (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, place.split(","))) for place in path.get("points", "").split())
+    assert (x1 - x0, y1 - y0) == pytest.approx((x2 - x1, y2 - y1), abs=0.2)
