@@ -93,11 +93,14 @@ def _membership(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str
     areas = [IntervalRow(label_of(run), *_ends(attack["auc"])) for run, attack in found]
     page.figure(interval_chart(areas, _AREA), "Area under the curve; 0.5 is guessing.")
     page.paragraph(_conclusion(found), "note")
-    rates = [
-        IntervalRow(label_of(run), *_ends(attack["tpr_at_fpr"]["0.01"]), *_bound_of(attack)) for run, attack in found
-    ]
-    caption = "Share of members found, where 1 % of the others are taken for members. Guessing finds 1 %."
-    page.figure(interval_chart(rates, _RATE), caption)
+    at_one = [(run, attack) for run, attack in found if attack["tpr_at_fpr"]["0.01"] is not None]
+    if at_one:
+        rates = [
+            IntervalRow(label_of(run), *_ends(attack["tpr_at_fpr"]["0.01"]), *_bound_of(attack))
+            for run, attack in at_one
+        ]
+        caption = "Share of members found, where 1 % of the others are taken for members. Guessing finds 1 %."
+        page.figure(interval_chart(rates, _RATE), caption)
     header = ("run", "area", *(f"found at {rate}" for rate in _rates(found)), "advantage", "at most", "verdict")
     page.table(header, [_membership_row(run, attack) for run, attack in found])
 
@@ -191,5 +194,8 @@ def _ends(figure: Mapping[str, float]) -> tuple[float, float, float]:
     return figure["value"], figure["low"], figure["high"]
 
 
-def _shown(figure: Mapping[str, float], words: str) -> str:
+def _shown(figure: Mapping[str, float] | None, words: str) -> str:
+    """Return a figure with its interval; a dash for a rate that too few non-members show."""
+    if figure is None:
+        return "–"
     return f"{words.format(figure['value'])} ({words.format(figure['low'])}–{words.format(figure['high'])})"

@@ -75,6 +75,14 @@ def test_no_protection_is_praised_where_nothing_was_remembered(unprotected: floa
     assert words in page_of(*runs)
 
 
+def test_a_rate_that_too_few_people_show_is_a_dash() -> None:
+    few = attack(0.5, 0.1)
+    few["tpr_at_fpr"] = {"0.001": None, "0.01": None}
+    page = page_of(run("dp", "uedp", {"users": few}))
+    assert "<td>–</td><td>–</td>" in page
+    assert len(pictures(page)) == 1
+
+
 def test_an_attack_beyond_its_bound_is_the_first_thing_said() -> None:
     page = page_of(run("dp", "uedp", {"users": attack(0.9, 0.1)}), beyond=("runs/dp: users",))
     assert page.index("runs/dp: users is beyond its bound") < page.index("<table")
