@@ -32,6 +32,7 @@ from fl_sim.auditing.leakage.membership import Observer, Options, attack_sentenc
 from fl_sim.config import ConfigError
 from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only
+from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.storage.run_folder import decode, encode, replace_file
 from fl_sim.strategies.primitives import streams
 
@@ -75,6 +76,10 @@ class Leakage:
     def holds(self) -> bool:
         """Return whether no attack contradicts a proof."""
         return not self.in_state("beyond")
+
+    def page(self) -> str:
+        """Return everything as an HTML page of one file, with pictures."""
+        return leak_page(self.record())
 
     def record(self) -> dict[str, Any]:
         """Return everything as one JSON object."""

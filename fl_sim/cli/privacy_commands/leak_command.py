@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="keep results here, and go on from those kept")
     parser.add_argument("--show-names", action="store_true", help="name the most exposed users; the list is private")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page with pictures, one file")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -48,8 +50,11 @@ def run(args: argparse.Namespace) -> int:
     """Attack the runs and print the result; return 1 if an attack contradicts a proof, else 0."""
     from fl_sim.api.leakage import leak
     from fl_sim.cli.counting import counting
-    from fl_sim.storage.run_folder import encode
+    from fl_sim.private_files import owner_only
+    from fl_sim.storage.run_folder import encode, replace_file
 
+    if args.html is not None:
+        _check_page(args.html)
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     found = leak(
         args.runs,
@@ -62,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
         **options,
     )
     print(json.dumps(encode(found.record()), ensure_ascii=False) if args.json else _text(found))
+    if args.html is not None:
+        with owner_only():
+            replace_file(args.html, found.page().encode())
     for attack in found.in_state("beyond"):
         print(
             f"fl-sim leak: {attack} is BEYOND ITS BOUND: what the ledger proves is not so. Either the run was not what "
@@ -69,6 +77,14 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0 if found.holds else EXIT_BEYOND
+
+
+def _check_page(path: Path) -> None:
+    """Raise ConfigError, before the attacks, if no file can be written there."""
+    from fl_sim.config import ConfigError
+
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"html is {path}; allowed: a file in a folder that exists and can be written")
 
 
 def _text(found: Leakage) -> str:

@@ -138,6 +138,19 @@ def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> N
     assert capsys.readouterr().out.count("\n           user ") == 5
 
 
+def test_the_page_says_what_is_beyond_its_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "page.html"
+    words = ["leak", str(runs / "honest"), str(runs / "noise_off"), "--quiet", "--html", str(page)]
+    assert main(words) == 1
+    text = page.read_text(encoding="utf-8")
+    assert f"{runs / 'noise_off'}: users is beyond its bound" in text
+    assert "user-level DP, ε" in text
+    assert page.stat().st_mode & 0o077 == 0
+    capsys.readouterr()
+    assert main([*words[:-1], str(tmp_path / "none" / "page.html")]) == 2
+    assert "html is" in capsys.readouterr().err
+
+
 def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Path) -> None:
     one, other = (AttackedRun.open(runs / name) for name in ("honest", "noise_off"))
     drawn = [membership.sample(run, Options(max_users=9)).members.ids.tolist() for run in (one, other)]
