@@ -12,7 +12,7 @@ Files are for their owner alone.
 ('users',)
 >>> chosen(["everything"])
 Traceback (most recent call last):
-fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences
+fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences, canaries, entities
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
+from fl_sim.auditing.leakage.canary_attack import attack_canaries
+from fl_sim.auditing.leakage.entity_attack import attack_entities
 from fl_sim.auditing.leakage.membership import Observer, Options, attack_sentences, attack_users
 from fl_sim.config import ConfigError
 from fl_sim.input_files import read_bytes
@@ -39,7 +41,12 @@ from fl_sim.strategies.primitives import streams
 Attack = Callable[[AttackedRun, np.random.Generator, Options, Observer], dict[str, Any]]
 Progress = Callable[[str], AbstractContextManager[Observer]]
 
-ATTACKS: dict[str, Attack] = {"users": attack_users, "sentences": attack_sentences}
+ATTACKS: dict[str, Attack] = {
+    "users": attack_users,
+    "sentences": attack_sentences,
+    "canaries": attack_canaries,
+    "entities": attack_entities,
+}
 
 FORMAT = 1
 """Version of the records; raised when equal settings give other figures."""

@@ -78,6 +78,10 @@ AT_ONCE = 256
 _TELLING_WORDS = 4  # shorter sentences are anybody's: "see you later"
 _SHARED = 0.5  # share of a user's telling sentences in a reference's text from which it was trained on that user
 
+_LEAST = {
+    "seed": 0, "max_users": 1, "sentences_per_user": 1, "secrets": 2, "entities": 1, "candidates": 2, "texts": 1
+}  # fmt: skip
+
 Observer = Callable[[int, int], None]
 Floats = NDArray[np.float64]
 
@@ -91,6 +95,10 @@ class Options:
         max_users: at most so many users of each side, a seeded sample.
         sentences_per_user: at most so many sentences of a user, a seeded sample.
         references: run folders whose models are the reference; none for the model with which the run began.
+        secrets: secrets that are drawn beside each canary's.
+        entities: at most so many entities are attacked, a seeded sample.
+        candidates: names that are ranked for each.
+        texts: that are sampled from a model to find names in them.
         failure: the probability that an attack says ``beyond`` of a run whose proof holds.
         show_names: whether records name the most exposed users.
 
@@ -102,11 +110,15 @@ class Options:
     max_users: int = 500
     sentences_per_user: int = 20
     references: tuple[str, ...] = ()
+    secrets: int = 1000
+    entities: int = 200
+    candidates: int = 50
+    texts: int = 1000
     failure: float = 1e-3
     show_names: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in {"seed": 0, "max_users": 1, "sentences_per_user": 1}.items():
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allowed: an integer of at least {least}")
         if not 0 < self.failure < 1:

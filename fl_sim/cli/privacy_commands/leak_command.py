@@ -17,20 +17,29 @@ if TYPE_CHECKING:
 
 EXIT_BEYOND = 1
 
-_OPTIONS = ("seed", "max_users", "sentences_per_user")
+_OPTIONS = ("seed", "max_users", "sentences_per_user", "secrets", "entities", "candidates", "texts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim leak``."""
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder with a model")
     parser.add_argument(
-        "--attacks", nargs="+", metavar="NAME", help="users, sentences (default: all that make sense for a run)"
+        "--attacks",
+        nargs="+",
+        metavar="NAME",
+        help="users, sentences, canaries, entities (default: all that make sense for a run)",
     )
     parser.add_argument("--seed", type=int, metavar="S", help="of the attacked units and intervals (default 0)")
     parser.add_argument("--max-users", type=int, metavar="N", help="attack at most N users of each side (default 500)")
     parser.add_argument(
         "--sentences-per-user", type=int, metavar="N", help="read at most N sentences of a user (default 20)"
     )
+    parser.add_argument(
+        "--secrets", type=int, metavar="N", help="rank each canary among N secrets of its distribution (default 1000)"
+    )
+    parser.add_argument("--entities", type=int, metavar="N", help="attack at most N names (default 200)")
+    parser.add_argument("--candidates", type=int, metavar="N", help="rank each name among N of its kind (default 50)")
+    parser.add_argument("--texts", type=int, metavar="N", help="sample N texts to find names in them (default 1000)")
     parser.add_argument(
         "--reference", action="append", default=[], metavar="RUN",
         help="a run on other users' text, whose model is the reference; may be given several times (default: the model "
@@ -116,8 +125,6 @@ def _head(one: dict[str, Any]) -> list[str]:
 
 def _table(attacks: dict[str, Any]) -> list[str]:
     """Return a line per attack, with others for what needs words."""
-    from fl_sim.formats import format_figure
-
     lines = [_cells("attack", "area under curve", "TPR at 0.1 %", "", "TPR at 1 %", "", "advantage", "", "verdict")]
     for name, record in attacks.items():
         if "left_out" in record:
@@ -125,8 +132,8 @@ def _table(attacks: dict[str, Any]) -> list[str]:
         elif "auc" in record:
             lines.append(_row(name, record))
         else:
-            plain = {key: value for key, value in record.items() if isinstance(value, int | float | str)}
-            lines += [_cells(name, f"{key}: {format_figure(key, value)}") for key, value in plain.items()]
+            words = _canary_words(record) if name == "canaries" else _entity_words(record)
+            lines += [_cells(name if number == 0 else "", line) for number, line in enumerate(words)]
         lines += [_cells("", remark) for remark in _remarks(record)]
     return lines
 
@@ -143,6 +150,41 @@ def _row(name: str, record: dict[str, Any]) -> str:
         cells += [_percent(record["tpr_at_fpr"][rate]), _at_most(bound["largest_tpr_at_fpr"][rate])]
     cells += [_percent(record["advantage"]), _at_most(bound["largest_advantage"])]
     return _cells(name, *cells, record["verdict"]["state"])
+
+
+def _canary_words(record: dict[str, Any]) -> list[str]:
+    """Return the exposure of canaries by owner, in lines."""
+    lines = []
+    for group in record["groups"]:
+        if group["repetitions"] is None and group["owner"] is not None:
+            which = "included" if group["included"] else "left out"
+            whose = "a user's" if group["owner"] == "user" else "an entity's"
+            lines.append(f"exposure {_bits(group['exposure'])} of {group['canaries']} canaries {which}, {whose}")
+    state = record["verdict"]["state"]
+    return [*lines, f"{record['exposure_of_left_out']:.2f} bits are chance; verdict: {state}"]
+
+
+def _bits(figure: dict[str, float | None]) -> str:
+    if figure["value"] is None:
+        return "–"
+    return f"{figure['value']:.2f} bits ({figure['low']:.2f}–{figure['high']:.2f})"
+
+
+def _entity_words(record: dict[str, Any]) -> list[str]:
+    """Return the three attacks on names, a line each, and the names where they were asked for."""
+    from fl_sim.formats import printable
+
+    written, completed, told = record["extraction"], record["reconstruction"], record["inference"]
+    ahead, guessed = told["groups"][0], completed["groups"][0]
+    lines = [
+        f"{written['model']['private_names']:,} of {record['private_entities']:,} private names in "
+        f"{written['samples']:,} texts, {written['initial_model']['private_names']:,} in as many at the start",
+        f"{_percent(guessed['ranked'])} of masked names completed, {_percent(guessed['initial_ranked'])} at the start",
+        f"true name before {_percent(ahead['ahead'])} of {told['candidates']} candidates, "
+        f"{_percent(ahead['initial_ahead'])} at the start; 50 % is chance",
+    ]
+    shown = [*written.get("extracted_names", ()), *completed.get("reconstructed_names", ())]
+    return [*lines, *([f"names: {printable(', '.join(shown))}"] if shown else [])]
 
 
 def _remarks(record: dict[str, Any]) -> list[str]:

@@ -65,6 +65,9 @@ def leak_page(record: Mapping[str, Any]) -> str:
     exposed = [(run, run["attacks"]["canaries"]) for run in runs if "groups" in run["attacks"].get("canaries", {})]
     if exposed:
         _canaries(page, exposed)
+    named = [(run, run["attacks"]["entities"]) for run in runs if "inference" in run["attacks"].get("entities", {})]
+    if named:
+        _entities(page, named)
     _left_out(page, runs)
     return page.html()
 
@@ -168,6 +171,72 @@ def _canaries(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, 
             line_chart(series, x, y, "how often the secret was said", "exposure, bits"),
             f"Mean exposure; dotted: secrets that were left out. No more than {most:.1f} bits can be seen this way.",
         )
+
+    page.table(
+        ("run", "owner", "said", "canaries", "exposure", "left out", "any attack at 1 %", "verdict"),
+        [row for run, attack in found for row in _canary_rows(run, attack)],
+    )
+
+
+def _canary_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row per owner and number of repetitions, with what any attack can reach on such a canary."""
+    exposure = {(g["owner"], g["repetitions"], g["included"]): g for g in attack["groups"]}
+    for bound in attack["bounds"]:
+        inside, outside = (exposure.get((bound["owner"], bound["repetitions"], side)) for side in (True, False))
+        yield [
+            label_of(run),
+            bound["owner"],
+            f"{bound['repetitions']:,} times",
+            f"{sum(group['canaries'] for group in (inside, outside) if group):,}",
+            *(_shown(group and _known(group["exposure"]), "{:.2f}") for group in (inside, outside)),
+            _at_most(bound["largest_tpr_at_fpr"]["0.01"]) if bound["proven"] else "no bound",
+            attack["verdict"]["state"],
+        ]
+
+
+def _known(figure: Mapping[str, float | None]) -> Any:
+    """Return a figure, None if it is undefined."""
+    return None if figure["value"] is None else figure
+
+
+def _entities(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """Add how the models tell names, and a table of the three attacks."""
+    page.heading("Does the model know the names?").paragraph(
+        "A name of a training sentence is masked, and the model ranks it among other names of its kind (Lukas et al. "
+        "2023). Names that stand in public text are left out. 50 % is guessing; the start is the model before training."
+    )
+    rows = []
+    for run, attack in found:
+        group = attack["inference"]["groups"][0]
+        rows.append(IntervalRow(label_of(run), *_ends(group["ahead"])))
+        rows.append(IntervalRow("   at the start", *_ends(group["initial_ahead"])))
+    scale = Scale(0.3, 0.9, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), "{:.0%}", guess=0.5)
+    page.figure(interval_chart(rows, scale), "Share of the other names that the true one is ranked before.")
+    page.table(
+        ("run", "kind", "mentions", "names", "ranked before", "gain over the start", "completed", "written unasked"),
+        [row for run, attack in found for row in _entity_rows(run, attack)],
+    )
+
+
+def _entity_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row for all names, per kind, and per number of mentions."""
+    parts = [
+        {(group["kind"], str(group["mentions"])): group for group in attack[name]["groups"]}
+        for name in ("inference", "reconstruction", "extraction")
+    ]
+    for key, group in parts[0].items():
+        completed, written = (part.get(key) for part in parts[1:])
+        mentions = group["mentions"]
+        yield [
+            label_of(run),
+            group["kind"] or "all",
+            "any" if mentions is None else "–".join(map(str, mentions)),
+            f"{group['entities']:,}",
+            _shown(group["ahead"], "{:.1%}"),
+            _shown(group["gain"], "{:.1%}"),
+            _shown(completed and completed["ranked"], "{:.1%}"),
+            _shown(written and written["recall"], "{:.2%}"),
+        ]
 
 
 def _by_repetitions(attack: Mapping[str, Any], owner: str) -> Iterator[tuple[float, float, float, float]]:
