@@ -67,6 +67,7 @@ from fl_sim.clients.features import sentence_features
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
+from fl_sim.data_prep.canaries.planted_canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.released_model import released_model
 from fl_sim.experiments.run_record import Record
@@ -180,12 +181,17 @@ def sample(run: AttackedRun, options: Options) -> Samples:
     return Samples(members, others, by_user)
 
 
-def _sample(side: Side, shared: set[str], options: Options, *, by_user: bool) -> Sample:
+def canary_users(corpus: Corpus) -> frozenset[str]:
+    """Return the users of planted canaries, who are in the training split alone and so give themselves away."""
+    return read_canaries(corpus).users if corpus.has_canaries else frozenset()
+
+
+def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
     rng = streams.generator(options.seed, f"leak-{side.split}")
     ids: list[NDArray[np.int64]] = []
     users: list[int] = []
     for user in rng.permutation(len(side.users)).tolist():
-        own = side.sentences_of(user) if (side.users[user] in shared) != by_user else np.empty(0, dtype=np.int64)
+        own = side.sentences_of(user) if side.users[user] in attacked else np.empty(0, dtype=np.int64)
         if len(own):
             ids.append(rng.permutation(own)[: options.sentences_per_user])
             users.append(user)

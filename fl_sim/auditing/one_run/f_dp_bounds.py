@@ -74,7 +74,8 @@ def curve_trade_off(claims: Sequence[tuple[float, float]]) -> InverseTradeOff:
     deltas, epsilons = np.array(claims, dtype=np.float64).T
     growth = np.exp(-epsilons)
     finite = np.isfinite(epsilons)
-    inverse = np.exp(np.where(finite, epsilons, 0.0))
+    with np.errstate(over="ignore"):  # inf of a large ε says nothing, as it should
+        inverse = np.exp(np.where(finite, epsilons, 0.0))
 
     def least_wrong(right: float) -> float:
         below = (right - deltas) * growth

@@ -28,7 +28,7 @@ from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE
 from tests.conftest import REPOSITORY
 from tests.e2e import small_runs
 
-pytestmark = pytest.mark.usefixtures("no_plots_here")
+pytestmark = pytest.mark.usefixtures("users_and_sentences")
 
 Capture = pytest.CaptureFixture[str]
 USERS = 30
@@ -54,14 +54,17 @@ def sentences(users: int = USERS, each: int = 2) -> Iterator[Sentence]:
 
 
 @pytest.fixture(scope="module")
-def no_plots_here() -> Iterator[None]:
+def users_and_sentences() -> Iterator[None]:
+    """The attacks that this file is about, and no plots."""
     with pytest.MonkeyPatch.context() as patch:
+        for other in ("canaries", "entities"):
+            patch.delitem(leak.ATTACKS, other)
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         yield
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, no_plots_here: None) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) -> Path:
     """An honest run, one without the noise that its ledger states, and one with the ledger of the honest run."""
     folder = tmp_path_factory.mktemp("leak")
     write_corpus(sentences(), folder / "corpus", name="words")
@@ -182,7 +185,7 @@ def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: 
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, no_plots_here: None) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) -> Path:
     """A folder with a run on a corpus whose sentences, not users, were divided into splits."""
     folder = tmp_path_factory.mktemp("shared")
     corpus = small_runs.small_corpus(folder / "corpus")

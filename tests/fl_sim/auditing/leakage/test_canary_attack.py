@@ -1,0 +1,130 @@
+"""Canaries judge a run by their coins: a run that is not what its ledger says is found, an honest one is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.auditing.leakage.attacked_run import NotApplicableError
+from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
+from fl_sim.auditing.leakage.entity_attack import attack_entities
+from fl_sim.auditing.leakage.membership import Options, canary_users
+from fl_sim.auditing.leakage.proven_rates import LedgerProof
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.tasks import Classification
+from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries, read_canaries
+from fl_sim.data_prep.canaries.planting import CanarySettings
+from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import Entry, ReleaseRecord
+from fl_sim.strategies.user_level import UserLevelDP
+from tests.fl_sim.auditing.leakage.memorising import SPEC, memorised
+from tests.tiny import tiny_corpus
+
+OPTIONS = Options(secrets=60, entities=10, candidates=4, texts=4)
+DRAWS = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    base = tiny_corpus(tmp_path_factory.mktemp("canaries") / "tiny")
+    return prepare(prepared_corpus(str(base)), base.parent / "planted", canaries=CanarySettings(112, seed=1)).corpus
+
+
+@pytest.fixture(scope="module")
+def planted(corpus: Corpus) -> PlantedCanaries:
+    return read_canaries(corpus)
+
+
+@pytest.fixture(scope="module")
+def learned(planted: PlantedCanaries) -> LanguageModel:
+    """A model that knows the included canaries of users by heart."""
+    texts = [c.text(planted.law) for c in planted.canaries if c.included and c.owner == "user"]
+    return memorised(texts, steps=120)
+
+
+def ledger(noise: float, population: int, guarantee: Guarantee) -> LedgerProof:
+    mechanism = UserLevelDP(
+        strategy="user_level", population=population, q_u=1.0, q_e=1.0, q_s=1.0, clip_norm=1.0, user_cap=1.0,
+        noise_multiplier=noise,
+    )  # fmt: skip
+    return LedgerProof((Entry("run", 1, ReleaseRecord.of(mechanism, seed=0)),), "run", guarantee)
+
+
+def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None) -> Any:
+    """Return what the attack reads of a run whose ledger states this noise."""
+    guarantee = Guarantee(entity_users=2)
+    users = read_canaries(corpus).population(corpus) if population is None else population
+    return SimpleNamespace(
+        corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
+        bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"),
+        folder=SimpleNamespace(result={"attacker": None}),
+    )  # fmt: skip
+
+
+def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(corpus: Corpus, learned: LanguageModel) -> None:
+    record = attack_canaries(attacked(corpus, learned), DRAWS, OPTIONS)
+    assert record["verdict"]["state"] == "beyond"
+    assert record["verdict"]["pairs"] == 112
+    by_kind = {(bound["owner"], bound["repetitions"]): bound for bound in record["bounds"]}
+    assert len(by_kind) == 14
+    assert all(bound["largest_advantage"] < 0.2 for bound in by_kind.values())
+    assert by_kind["entity", 64]["largest_advantage"] == by_kind["entity", 2]["largest_advantage"]  # k is 2
+    assert "arrow" not in json.dumps(record)
+
+
+def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageModel) -> None:
+    untrained = attack_canaries(attacked(corpus, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
+    assert untrained["verdict"]["state"] == "within"
+    little_noise = attack_canaries(attacked(corpus, learned, noise=0.1), DRAWS, OPTIONS)
+    assert little_noise["verdict"]["state"] == "within"
+
+
+def test_nothing_is_tested_where_n_depends_on_the_coins(corpus: Corpus, learned: LanguageModel) -> None:
+    users = corpus.manifest.splits["train"].users
+    verdict = attack_canaries(attacked(corpus, learned, population=users), DRAWS, OPTIONS)["verdict"]
+    assert verdict["state"] == "not tested"
+    assert verdict["reason"].startswith(f"privacy.population is {users}; it is ")
+
+
+def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None:
+    assert len(entity_contribution(Guarantee(), 64).profile) == 64
+    weighted = entity_contribution(Guarantee(entity_bound=5, bound_by="weights", weighted=True), 64)
+    assert (len(weighted.profile), weighted.limit.sentences, weighted.limit.weighted) == (64, 5, True)
+
+
+def test_canary_users_are_not_attacked_as_users(corpus: Corpus, planted: PlantedCanaries) -> None:
+    assert canary_users(corpus) == planted.users
+    assert len(planted.users) > 100
+
+
+def test_without_canaries_or_next_words_there_is_nothing_to_attack(tmp_path: Path, learned: LanguageModel) -> None:
+    plain = Corpus.open(tiny_corpus(tmp_path / "plain"))
+    with pytest.raises(NotApplicableError, match="has no canaries; allowed: a corpus of fl-sim prepare"):
+        attack_canaries(SimpleNamespace(corpus=plain, model=learned), DRAWS, OPTIONS)  # type: ignore[arg-type]
+
+
+def test_classifiers_are_left_out(corpus: Corpus) -> None:
+    classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
+    for attack in (attack_canaries, attack_entities):
+        with pytest.raises(NotApplicableError, match="predicts classes"):
+            attack(attacked(corpus, classifier), DRAWS, OPTIONS)
+
+
+def test_names_are_attacked_in_three_ways(corpus: Corpus, learned: LanguageModel) -> None:
+    seen: list[tuple[int, int]] = []
+    record = attack_entities(attacked(corpus, learned), DRAWS, OPTIONS, lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert record["private_entities"] >= 10
+    assert record["inference"]["groups"][0]["gain"]["value"] == 0.0  # the initial model is the same here
+    assert "names" not in json.dumps(record["reconstruction"]["groups"])
+    assert "extracted_names" not in record["extraction"]
+    assert math.isfinite(record["inference"]["groups"][0]["ahead"]["value"])
