@@ -32,6 +32,9 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 
 _ECHO_SECONDS = 1.0
 _STREAMS = (1, 2)
+_seen: list[str] = []
+"""The stop signals that were handled."""
+
 _raised: str | None = None
 """The signal for which :func:`raising_stops` raised an exception in its present block."""
 
@@ -74,6 +77,7 @@ def stops_handled_by(handle: Callable[[str], None]) -> Iterator[None]:
             _leave_terminal()
         if name == "SIGINT" or now - handled_at >= _ECHO_SECONDS:
             handled_at = now
+            _seen.append(name)
             handle(name)
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -108,6 +112,15 @@ def raising_stops() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         _raised = None
+
+
+def stops_seen() -> tuple[str, ...]:
+    """Return the names of all stop signals that this process has handled, in their order.
+
+    A run that is in its last round when it is asked to stop just finishes; who runs another after it learns of the stop
+    by comparing what was seen before and after.
+    """
+    return tuple(_seen)
 
 
 def raise_discarded_stop() -> None:

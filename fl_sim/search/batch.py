@@ -20,7 +20,7 @@ from typing import Any
 
 from fl_sim.config import RunConfig
 from fl_sim.input_files import read_bytes
-from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by
+from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
 
 DONE, FAILED = "done", "failed"
@@ -83,7 +83,11 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
         jobs: runs at once; above 1, each in its own process.
     """
     if jobs == 1:
+        before = stops_seen()
         for name, config in configs.items():
+            if (missed := stops_seen()) != before:  # it came in the last round of a run, which finished
+                yield Ending(name, INTERRUPTED, missed[-1])
+                return
             ending = run_one(name, config)
             yield ending
             if ending.status == INTERRUPTED:

@@ -174,7 +174,9 @@ def sample(run: AttackedRun, options: Options) -> Samples:
     """
     shared = set(run.members.users) & set(run.non_members.users)
     by_user = 2 * len(shared) <= len(run.non_members.users)
-    members, others = (_sample(side, shared, options, by_user=by_user) for side in (run.members, run.non_members))
+    attacked = set(run.members.users) ^ set(run.non_members.users) if by_user else shared
+    attacked -= canary_users(run.corpus)
+    members, others = (_sample(side, attacked, options) for side in (run.members, run.non_members))
     for drawn in (members, others):
         if not len(drawn.ids):
             raise ConfigError(f"split {drawn.side.split} has no user to attack; allowed: a split with sentences")
