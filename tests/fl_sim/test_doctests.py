@@ -19,6 +19,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.clients.workspace": "opens what a run has prepared",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
     "fl_sim.auditing.audited_rounds": "runs thousands of rounds",
+    "fl_sim.auditing.leakage.entity_attack": "needs a finished run",
     "fl_sim.data_prep.taggers.common_words": "a list of words",
     "fl_sim.research.representations.client.frozen_features": "needs a pretrained encoder",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",

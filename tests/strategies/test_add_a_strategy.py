@@ -22,7 +22,6 @@ from fl_sim.strategies import registry
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.messages import MessageError, rule_from_json
-from tests.clients.models import test_add_a_model as add_a_model
 from tests.data_prep.plug_ins import PAGES, imports_restored, install, write_page_code
 from tests.tiny import MODEL, tiny_corpus
 
@@ -142,17 +141,6 @@ def test_an_installed_strategy(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     config = RunFolder.open("run").config
     assert config["plan"]["strategy"] == "coordinate-wise"
     assert (config["strategy_origin"]["path"], config["strategy_origin"]["distribution"]) == (NAME, "coordinates")
-
-
-@pytest.mark.slow
-def test_nodes_in_other_processes_find_the_file_and_that_of_a_model(folder: Path) -> None:
-    (folder / "my_model.py").write_text(add_a_model.CODE, encoding="utf-8")
-    model = ["--set", f"model.name={add_a_model.NAME}"]
-    assert train(*model, out="inline") == 0
-    assert train(*model, "--nodes", "1", "--set", "engine.num_cpus=1", out="ray", engine="ray") == 0
-    rows = [RunFolder.open(name).metrics().iloc[-1] for name in ("inline", "ray")]
-    assert rows[1]["failed_nodes"] == 0
-    assert rows[0]["loss"] == rows[1]["loss"]
 
 
 # --- without an event -------------------------------------------------------------------------------------------------

@@ -100,21 +100,49 @@ def test_names_are_text_and_nothing_else() -> None:
 
 def test_canaries_are_drawn_by_repetitions() -> None:
     groups = [
-        {"owner": owner, "repetitions": r, "included": included, "exposure": figure(1.4 + r / 8, 0.5)}
+        {"owner": owner, "repetitions": r, "included": included, "canaries": 4, "exposure": figure(1.4 + r / 8, 0.5)}
         for owner in ("user", "entity")
         for r in (1, 8, 64)
         for included in (True, False)
     ]
-    groups.append({"owner": "user", "repetitions": None, "included": True, "exposure": figure(3.0)})
+    groups.append({"owner": "user", "repetitions": None, "included": True, "canaries": 12, "exposure": figure(3.0)})
     unknown = {"value": None, "low": None, "high": None}
-    groups.append({"owner": "user", "repetitions": 2, "included": True, "exposure": unknown})
-    page = page_of(run("a", "noiseless", {"canaries": {"groups": groups, "largest_exposure": 13.3}}))
+    groups.append({"owner": "user", "repetitions": 2, "included": True, "canaries": 0, "exposure": unknown})
+    bound = {"owner": "user", "repetitions": 8, "proven": True, "largest_tpr_at_fpr": {"0.01": 0.020001}}
+    bounds = [bound, bound | {"owner": "entity", "repetitions": 2, "proven": False}]
+    record = {"groups": groups, "largest_exposure": 13.3, "bounds": bounds, "verdict": {"state": "within"}}
+    page = page_of(run("a", "noiseless", {"canaries": record}))
+    assert "<td>user</td><td>8 times</td>" in page
+    assert "2.01%" in page
+    assert "no bound" in page
     first, second = pictures(page)
     assert len(list(first.iter("polyline"))) == len(list(second.iter("polyline"))) == 1
     titles = [title.text for title in first.iter("title")]
     assert titles == [
         f"no protection (a), {r}: {1.4 + r / 8:.1f} ({0.9 + r / 8:.1f} to {1.9 + r / 8:.1f})" for r in (1, 8, 64)
     ]
+
+
+def test_names_are_ranked_beside_the_start_and_by_kind() -> None:
+    def group(kind: str | None, mentions: list[int] | None) -> dict[str, Any]:
+        named = ("ahead", "initial_ahead", "gain", "ranked", "recall")
+        return {"kind": kind, "mentions": mentions, "entities": 7} | {name: figure(0.6) for name in named}
+
+    groups = [group(None, None), group("person", None), group(None, [2, 3])]
+    attacks = {
+        name: {"groups": groups[: len(groups) - left]}
+        for left, name in enumerate(("inference", "reconstruction", "extraction"))
+    }
+    page = page_of(run("a", "uedp", {"entities": attacks}))
+    (picture,) = pictures(page)
+    assert len(list(picture.iter("circle"))) == 2
+    for words in (
+        "<td>all</td><td>any</td>",
+        "<td>person</td><td>any</td>",
+        "<td>all</td><td>2–3</td>",
+        "60.00% (55.00%–65.00%)",
+    ):
+        assert words in page
 
 
 def test_what_was_not_tried_has_its_reason() -> None:
