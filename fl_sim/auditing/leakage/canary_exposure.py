@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.features import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.data_prep.canaries.planted_canaries import Canary, Owner, PlantedCanaries
@@ -59,7 +60,6 @@ METHOD = "percentile bootstrap over canaries, 95 %"
 _LARGEST_SKEWNESS = 0.99  # of a skew normal distribution it is below 0.9953
 
 Floats = NDArray[np.float64]
-Observer = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,7 @@ def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
     Raises:
         ModelError: the model predicts classes, or a text does not fit into its context.
     """
-    if model.task.classes:
-        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
+    check_next_word(model)
     examples = model.encode(texts)
     for example in examples:
         if int(example.tokens[-1]) != model.eos_id:
@@ -244,6 +243,12 @@ def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
                 f"an attacked text has more than {model.max_tokens} tokens; allowed: at most that, the model's context"
             )
     return held_out(model, examples).nats
+
+
+def check_next_word(model: LanguageModel) -> None:
+    """Raise ModelError for a model that predicts classes."""
+    if model.task.classes:
+        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
 
 
 def uniform_exposure(drawn: int) -> float:

@@ -16,8 +16,9 @@ from fl_sim.auditing.leakage.entity_extraction import extract_entities
 from fl_sim.auditing.leakage.entity_inference import infer_entities
 from fl_sim.auditing.leakage.entity_reconstruction import reconstruct_entities
 from fl_sim.auditing.leakage.entity_targets import TrainingEntities
-from fl_sim.auditing.leakage.membership import Observer, Options
+from fl_sim.auditing.leakage.membership import Options
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.features import Observer
 from fl_sim.data_prep.records import CorpusError
 
 

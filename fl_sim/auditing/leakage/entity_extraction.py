@@ -25,7 +25,7 @@ same for both models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,17 +33,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.leakage.canary_exposure import figure_record
+from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_record
 from fl_sim.auditing.leakage.entity_targets import (
     METHOD,
     EntityGroup,
     Name,
     NameIndex,
     TrainingEntities,
-    check_next_word,
     grouped,
     name_of,
 )
+from fl_sim.clients.features import Observer
 from fl_sim.clients.generation.continuations import generate
 from fl_sim.clients.generation.token_sampling import Sampling
 from fl_sim.clients.models.language_model import LanguageModel
@@ -55,7 +55,6 @@ SAMPLES = 1000
 BATCH = 128
 SAMPLING = Sampling(max_tokens=40)
 
-Observer = Callable[[int, int], None]
 Bools = NDArray[np.bool_]
 
 

@@ -29,7 +29,6 @@ entity.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +47,7 @@ from fl_sim.auditing.leakage.entity_targets import (
     read,
 )
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.features import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 from fl_sim.strategies.primitives import streams
@@ -55,8 +55,6 @@ from fl_sim.strategies.primitives import streams
 CANDIDATES = 50
 MOST = 200
 TOP = 5
-
-Observer = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,24 +21,25 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fl_sim.auditing.leakage.canary_exposure import check_next_word
 from fl_sim.auditing.leakage.entity_targets import (
     METHOD,
     EntityGroup,
     Occurrence,
     Target,
     TrainingEntities,
-    check_next_word,
     fitting_occurrence,
     grouped,
     read,
 )
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.features import Observer
 from fl_sim.clients.generation.continuations import generate
 from fl_sim.clients.generation.token_sampling import Sampling
 from fl_sim.clients.models.language_model import LanguageModel
@@ -50,7 +51,6 @@ SAMPLES = 8
 BATCH = 128
 SAMPLING = Sampling(max_tokens=16)
 
-Observer = Callable[[int, int], None]
 Masked = tuple[Target, Occurrence]
 
 

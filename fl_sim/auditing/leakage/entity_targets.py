@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.leakage.canary_exposure import figure_record
-from fl_sim.clients.errors import ModelError
+from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_record
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import HeldOut
@@ -248,12 +247,6 @@ def read(model: LanguageModel, texts: Sequence[str]) -> HeldOut:
     """
     check_next_word(model)
     return held_out(model, model.encode(texts))
-
-
-def check_next_word(model: LanguageModel) -> None:
-    """Raise ModelError for a model that predicts classes."""
-    if model.task.classes:
-        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
 
 
 class _Entity:

@@ -30,7 +30,8 @@ import numpy as np
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries
 from fl_sim.auditing.leakage.entity_attack import attack_entities
-from fl_sim.auditing.leakage.membership import Observer, Options, attack_sentences, attack_users
+from fl_sim.auditing.leakage.membership import Options, attack_sentences, attack_users
+from fl_sim.clients.features import Observer
 from fl_sim.config import ConfigError
 from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only

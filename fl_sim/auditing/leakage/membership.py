@@ -41,7 +41,7 @@ fl_sim.config.ConfigError: max_users is 0; allowed: an integer of at least 1
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ from fl_sim.auditing.leakage.rates import (
     is_above,
     judge_pairs,
 )
-from fl_sim.clients.features import sentence_features
+from fl_sim.clients.features import Observer, sentence_features
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
@@ -83,7 +83,6 @@ _LEAST = {
     "seed": 0, "max_users": 1, "sentences_per_user": 1, "secrets": 2, "entities": 1, "candidates": 2, "texts": 1
 }  # fmt: skip
 
-Observer = Callable[[int, int], None]
 Floats = NDArray[np.float64]
 
 
