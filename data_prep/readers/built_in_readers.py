@@ -221,11 +221,17 @@ class PreparedReader(Reader):
         parser.add_argument(
             "--source", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc"
         )
+        for what, meaning in (("user", "leave out this user"), ("entity", "leave out all sentences with this name")):
+            parser.add_argument(
+                f"--without-{what}", action="append", default=[], metavar=what.upper(),
+                help=f"{meaning}; may be given several times. A model of that text stands beside others in fl-sim leak",
+            )  # fmt: skip
 
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
-        from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+        from fl_sim.data_prep.readers.prepared_corpus import Without, prepared_corpus
 
-        return prepared_corpus(args.source, cleaning)
+        without = Without(tuple(args.without_user), tuple(args.without_entity))
+        return prepared_corpus(args.source, cleaning, without)
 
 
 def _add_source(parser: argparse.ArgumentParser, meaning: str) -> None:

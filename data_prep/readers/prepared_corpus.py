@@ -1,5 +1,8 @@
 """Read a prepared corpus back as sentences, to prepare it again: with canaries, another identity, or preprocessing.
 
+It can be read without users or entities, to train a model that never saw them. Without an entity, every sentence is
+left out that mentions it or has the words of one of its names, marked or not, in any split.
+
 >>> sentence = next(sentences_of(Corpus.open("bundled")))
 >>> sentence.split, sentence.user
 ('train', 'train-00001')
@@ -8,9 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.name_index import NameIndex
 from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
@@ -18,16 +25,35 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
 
 
-def prepared_corpus(source: str, cleaning: Cleaning | None = None) -> RawCorpus:
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Name whom to leave out of a corpus.
+
+    Attributes:
+        users: keys of users.
+        entities: names; an entity is found by the corpus's identity.
+    """
+
+    users: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
+
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return the names for the manifest; nothing if nobody is left out."""
+        given = {"users": sorted(self.users), "entities": sorted(self.entities)}
+        return {"without": {name: values for name, values in given.items() if values}} if any(given.values()) else {}
+
+
+def prepared_corpus(source: str, cleaning: Cleaning | None = None, without: Without | None = None) -> RawCorpus:
     """Return a prepared corpus as a raw one: its texts, users, splits, classes and mentions.
 
     Args:
         source: a folder, or the name of a corpus that ships.
         cleaning: how to treat bad text.
+        without: whom to leave out; None for nobody.
 
     Raises:
-        CorpusError: the folder is no prepared corpus, has appended parts or canaries, or was prepared with links within
-            documents, which it does not name.
+        CorpusError: a user or an entity to leave out is not in the corpus; or the folder is no prepared corpus, has
+            appended parts or canaries, or was prepared with links within documents, which it does not name.
     """
     corpus = Corpus.open(source)
     settings = corpus.manifest.settings
@@ -38,10 +64,13 @@ def prepared_corpus(source: str, cleaning: Cleaning | None = None) -> RawCorpus:
     if settings.get("identity", {}).get("link_within_document"):
         raise CorpusError(f"{corpus.path}: names are linked within documents; allowed with prepared: no such links")
 
+    given = without or Without()
+    left_out = _LeftOut(corpus, given)
     warnings = {"warnings": list(corpus.warnings)} if corpus.warnings else {}
 
     def read(reading: Reading) -> Iterator[Sentence]:
-        return reading.clean(sentences_of(corpus), split_sentences=False)
+        kept = (sentence for sentence in sentences_of(corpus) if not left_out.has(sentence))
+        return reading.clean(kept, split_sentences=False)
 
     return RawCorpus.from_files(
         "prepared",
@@ -49,7 +78,12 @@ def prepared_corpus(source: str, cleaning: Cleaning | None = None) -> RawCorpus:
         read,
         {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits},
         cleaning=cleaning,
-        settings={"parent": corpus.fingerprint, "parent_tagger": dict(corpus.manifest.tagger), **warnings},
+        settings={
+            "parent": corpus.fingerprint,
+            "parent_tagger": dict(corpus.manifest.tagger),
+            **given.manifest_settings(),
+            **warnings,
+        },
         has_gold=True,
     )
 
@@ -60,6 +94,41 @@ def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
         counts = [p.manifest.splits[split].sentences if split in p.manifest.splits else 0 for p in corpus.parts]
         first = sum(counts[:part])
         yield from _rows(corpus, split, first, first + counts[part])
+
+
+class _LeftOut:
+    """Says which sentences of a corpus are left out."""
+
+    def __init__(self, corpus: Corpus, without: Without) -> None:
+        """Find whom to leave out; raise CorpusError for one that the corpus does not have."""
+        settings = corpus.manifest.settings.get("identity")
+        self._identity = DEFAULT_IDENTITY if settings is None else Identity.from_manifest(settings)
+        self._users = frozenset(without.users)
+        known = {str(user) for split in corpus.splits for user in corpus.users(split)["user"]}
+        for user in without.users:
+            if user not in known:
+                raise CorpusError(f"without-user is '{user}'; allowed: a user of {corpus.path}")
+        self._surfaces: dict[str, set[str]] = {self._identity.key(name): set() for name in without.entities}
+        for sentence in sentences_of(corpus) if self._surfaces else ():
+            for surface in _surfaces(sentence):
+                self._surfaces.get(self._identity.key(surface), set()).add(surface)
+        for name in without.entities:
+            if not self._surfaces[self._identity.key(name)]:
+                raise CorpusError(f"without-entity is '{name}'; allowed: an entity that {corpus.path} mentions")
+        self._index = NameIndex(surface for surfaces in self._surfaces.values() for surface in surfaces)
+
+    def has(self, sentence: Sentence) -> bool:
+        """Return whether a sentence is left out."""
+        if sentence.user in self._users:
+            return True
+        if not self._surfaces:
+            return False
+        marked = any(self._identity.key(surface) in self._surfaces for surface in _surfaces(sentence))
+        return marked or bool(self._index.names_in(sentence.text))
+
+
+def _surfaces(sentence: Sentence) -> Iterator[str]:
+    return (sentence.text[mention.start : mention.end] for mention in sentence.mentions)
 
 
 def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentence]:

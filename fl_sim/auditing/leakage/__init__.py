@@ -5,7 +5,6 @@
 * :mod:`~fl_sim.auditing.leakage.rates`: areas, rates and intervals of scores, and the test against a proof.
 * :mod:`~fl_sim.auditing.leakage.membership`: which users and sentences trained.
 * :mod:`~fl_sim.auditing.leakage.canary_exposure`, :mod:`~fl_sim.auditing.leakage.canary_attack`: planted secrets.
-* :mod:`~fl_sim.auditing.leakage.entity_attack`: names, by ``entity_extraction``, ``entity_reconstruction`` and
-  ``entity_inference``, of the private entities of ``entity_targets``.
+* :mod:`~fl_sim.auditing.leakage.names`: what a model gives away of names.
 * :mod:`~fl_sim.auditing.leakage.leak`: all attacks on several runs.
 """

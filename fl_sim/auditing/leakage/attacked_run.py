@@ -167,6 +167,11 @@ class AttackedRun:
         digest = hashlib.sha256(json.dumps(encode(parts), sort_keys=True).encode()).hexdigest()
         return self.kept / f"{self.folder.path.name}-{digest[:16]}{ending}"
 
+    def entity_of(self, key: str) -> int | None:
+        """Return the id of an entity of the training split; None if the run's own text does not mark it."""
+        known = None if self.has_raw_text else self.corpus.known_ids(self.members.split)
+        return None if known is None else known.entities.get(key)
+
     def contribution_of(self, user: int) -> int:
         """Return the number of a member's sentences that take part under the run's bounds."""
         ids, _ = self.bounds.ownership.sentences_of(np.array([user]))

@@ -23,7 +23,7 @@ import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_exposure import CanaryExposures, canary_exposures
-from fl_sim.auditing.leakage.membership import Options
+from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, Verdict
 from fl_sim.auditing.one_run.f_dp_bounds import refutes_by_ranking

@@ -12,7 +12,7 @@ Files are for their owner alone.
 ('users',)
 >>> chosen(["everything"])
 Traceback (most recent call last):
-fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences, canaries, entities
+fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences, canaries, entities, entity, user
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries
-from fl_sim.auditing.leakage.entity_attack import attack_entities
-from fl_sim.auditing.leakage.membership import Options, attack_sentences, attack_users
+from fl_sim.auditing.leakage.membership import attack_sentences, attack_users
+from fl_sim.auditing.leakage.names.entity_attack import attack_entities
+from fl_sim.auditing.leakage.one_name.one_entity import attack_entity
+from fl_sim.auditing.leakage.one_name.one_user import attack_user
+from fl_sim.auditing.leakage.options import Options
 from fl_sim.clients.features import Observer
 from fl_sim.config import ConfigError
 from fl_sim.input_files import read_bytes
@@ -47,7 +50,11 @@ ATTACKS: dict[str, Attack] = {
     "sentences": attack_sentences,
     "canaries": attack_canaries,
     "entities": attack_entities,
+    "entity": attack_entity,
+    "user": attack_user,
 }
+ONE_NAME = ("entity", "user")
+"""Attacks that need a name, which is given in the option of the same name."""
 
 FORMAT = 1
 """Version of the records; raised when equal settings give other figures."""
@@ -82,8 +89,8 @@ class Leakage:
 
     @property
     def holds(self) -> bool:
-        """Return whether no attack contradicts a proof."""
-        return not self.in_state("beyond")
+        """Return whether no attack is beyond or above its bound."""
+        return not self.in_state("beyond") and not self.in_state("above")
 
     def page(self) -> str:
         """Return everything as an HTML page of one file, with pictures."""
@@ -93,7 +100,7 @@ class Leakage:
         """Return everything as one JSON object."""
         return {
             "runs": list(self.runs),
-            "options": asdict(self.options),
+            "options": self.options.record(),
             "beyond": self.in_state("beyond"),
             "above": self.in_state("above"),
             "holds": self.holds,
@@ -127,26 +134,33 @@ def leak(
         ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
         ResultsError, LedgerError, CorpusError, ModelError: a run cannot be opened.
     """
-    given, names = options or Options(), chosen(attacks)
+    given = options or Options()
+    names = chosen(attacks, given)
     if not runs:
         raise ConfigError("runs is empty; allowed: at least one run folder")
     if out is not None and Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"out is {out}; allowed: a folder")
     shared = replace(given, failure=given.failure / (len(runs) * len(names)))
-    found = [_attacked(Path(run), shared, names, raw, out, progress, strict=attacks is not None) for run in runs]
+    strict = attacks is not None or any(name in ONE_NAME for name in names)
+    found = [_attacked(Path(run), shared, names, raw, out, progress, strict=strict) for run in runs]
     return Leakage(tuple(found), given)
 
 
-def chosen(attacks: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the attacks to run, each once; all of them for None.
+def chosen(attacks: Sequence[str] | None, options: Options | None = None) -> tuple[str, ...]:
+    """Return the names of the attacks to run, each once; by default all on everybody, or those on what is named.
 
     Raises:
-        ConfigError: there is no such attack.
+        ConfigError: there is no such attack, or it needs a name that is not given.
     """
-    names = tuple(dict.fromkeys(ATTACKS if attacks is None else attacks))
+    given = options or Options()
+    named = [name for name in ONE_NAME if getattr(given, name) is not None]
+    default = named or [name for name in ATTACKS if name not in ONE_NAME]
+    names = tuple(dict.fromkeys(default if attacks is None else [*attacks, *named]))
     for name in names:
         if name not in ATTACKS:
             raise ConfigError(f"attack is '{name}'; allowed: {', '.join(ATTACKS)}")
+        if name in ONE_NAME and name not in named:
+            raise ConfigError(f"attack is '{name}', and no {name} is named; allowed: with --{name}")
     if not names:
         raise ConfigError(f"attacks is empty; allowed: {', '.join(ATTACKS)}")
     return names
@@ -167,7 +181,7 @@ def _attacked(
     records: dict[str, Any] = {}
     for name in names:
         key = {"format": FORMAT, "attack": name, "options": asdict(options)}
-        file = run.file_of(key, ".json", options.references)
+        file = run.file_of(key, ".json", (*options.references, *options.without))
         record = None if file is None else _kept(file)
         if record is None:
             try:

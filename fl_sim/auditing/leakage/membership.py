@@ -30,18 +30,12 @@ sentence a hundred times.) Only where most held-out users also have sentences in
 were divided, it is that of one sentence; the sentences attacked are those of users on both sides, and users cannot be
 attacked. F is that of the largest contribution among the attacked users, on either side: F grows with the contribution
 and is concave, so it also bounds the mean over units.
-
->>> Options(max_users=5).sentences_per_user
-20
->>> Options(max_users=0)
-Traceback (most recent call last):
-fl_sim.config.ConfigError: max_users is 0; allowed: an integer of at least 1
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +46,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Side
+from fl_sim.auditing.leakage.options import Options
+from fl_sim.auditing.leakage.other_runs import OtherRun
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
 from fl_sim.auditing.leakage.rates import (
     FALSE_POSITIVE_RATES,
@@ -69,60 +65,15 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries.planted_canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.released_model import released_model
-from fl_sim.experiments.run_record import Record
 from fl_sim.private_files import owner_only
-from fl_sim.storage.run_folder import RunFolder, replace_file
+from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256
 _TELLING_WORDS = 4  # shorter sentences are anybody's: "see you later"
 _SHARED = 0.5  # share of a user's telling sentences in a reference's text from which it was trained on that user
 
-_LEAST = {
-    "seed": 0, "max_users": 1, "sentences_per_user": 1, "secrets": 2, "entities": 1, "candidates": 2, "texts": 1
-}  # fmt: skip
-
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What all attacks are given.
-
-    Attributes:
-        seed: of the units that are attacked; equal for all runs, so that they compare.
-        max_users: at most so many users of each side, a seeded sample.
-        sentences_per_user: at most so many sentences of a user, a seeded sample.
-        references: run folders whose models are the reference; none for the model with which the run began.
-        secrets: secrets that are drawn beside each canary's.
-        entities: at most so many entities are attacked, a seeded sample.
-        candidates: names that are ranked for each.
-        texts: that are sampled from a model to find names in them.
-        failure: the probability that an attack says ``beyond`` of a run whose proof holds.
-        show_names: whether records name the most exposed users.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    seed: int = 0
-    max_users: int = 500
-    sentences_per_user: int = 20
-    references: tuple[str, ...] = ()
-    secrets: int = 1000
-    entities: int = 200
-    candidates: int = 50
-    texts: int = 1000
-    failure: float = 1e-3
-    show_names: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; allowed: an integer of at least {least}")
-        if not 0 < self.failure < 1:
-            raise ConfigError(f"failure is {self.failure:g}; allowed: a number between 0 and 1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,35 +219,31 @@ class Likelihoods:
 
 def _reference(name: str, run: AttackedRun, samples: Samples) -> LanguageModel:
     """Return the model of a reference run; raise ConfigError if it was trained on an attacked user."""
-    folder = RunFolder.open(name)
-    model = released_model(folder)
-    if model.task.name != run.model.task.name or model.task.classes != run.model.task.classes:
-        raise ConfigError(
-            f"reference is {name}, whose task is another; allowed: {run.model.task.name}, with its classes"
-        )
-    record = Record.read(folder)
-    corpus = record.open_corpus(folder)
-    _check_apart(name, corpus, record.config.corpus.train_split, samples)
-    return model
+    other = OtherRun.open(name, run, "reference")
+    _check_apart(name, other, samples)
+    return other.model
 
 
-def _check_apart(name: str, corpus: Corpus, split: str, samples: Samples) -> None:
-    """Raise ConfigError if a split has half of the telling sentences of an attacked user."""
-    known = {str(text) for text in corpus.texts(split).to_pylist()}
+def _check_apart(name: str, other: OtherRun, samples: Samples) -> None:
+    """Raise ConfigError if a run was trained on text of attacked users."""
+    texts = other.texts()
     for one in (samples.members, samples.non_members):
-        texts = one.side.read(one.ids)
-        telling = np.array([len(text.split()) >= _TELLING_WORDS for text in texts])
-        found = np.array([text in known for text in texts]) & telling
-        size = int(one.users.max()) + 1
-        share = np.bincount(one.users[found], minlength=size) / np.maximum(
-            np.bincount(one.users[telling], minlength=size), 1
-        )
-        if (share > _SHARED).any():
-            count = int((share > _SHARED).sum())
+        count = users_in(texts, one)
+        if count:
             raise ConfigError(
                 f"reference is {name}, which was trained on the text of {count} attacked users of split "
                 f"{one.side.split}; allowed: runs on other users' text"
             )
+
+
+def users_in(texts: Set[str], one: Sample) -> int:
+    """Return how many attacked users of a side have more than half of their telling sentences among ``texts``."""
+    own = one.side.read(one.ids)
+    telling = np.array([len(text.split()) >= _TELLING_WORDS for text in own])
+    shared = np.array([text in texts for text in own]) & telling
+    size = int(one.users.max()) + 1
+    counts = np.maximum(np.bincount(one.users[telling], minlength=size), 1)
+    return int((np.bincount(one.users[shared], minlength=size) / counts > _SHARED).sum())
 
 
 def user_scores(likelihoods: Likelihoods) -> Scored:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, round_up
+from fl_sim.reporting.leak_words import model_words
 from fl_sim.reporting.pages.html_page import Page
 from fl_sim.reporting.pages.svg_charts import IntervalRow, Scale, Series, interval_chart, line_chart
 
@@ -51,6 +52,8 @@ def leak_page(record: Mapping[str, Any]) -> str:
     page.paragraph(record["note"], "note")
     for attack in record["beyond"]:
         page.paragraph(f"{attack} is beyond its bound: what its ledger proves is not so.", "note alarm")
+    for attack in record.get("above", ()):
+        page.paragraph(f"{attack} is above its bound, if scores of one model are independent.", "note alarm")
     page.table(("run", "strategy", "rounds", "ε", "δ", "attacked text"), [_run_row(run) for run in runs])
     page.paragraph(
         "ε is that of the run's own guarantee. A red bar marks the most that any attack can reach by it, on one person "
@@ -68,6 +71,14 @@ def leak_page(record: Mapping[str, Any]) -> str:
     named = [(run, run["attacks"]["entities"]) for run in runs if "inference" in run["attacks"].get("entities", {})]
     if named:
         _entities(page, named)
+    for name, heading, what in (
+        ("entity", "What do the models know of this name?", "name"),
+        ("user", "What do the models know of this person?", "ending"),
+    ):
+        attacked = [(run, run["attacks"][name]) for run in runs if "models" in run["attacks"].get(name, {})]
+        if attacked:
+            page.heading(heading)
+            _one_name(page, attacked, what)
     _left_out(page, runs)
     return page.html()
 
@@ -237,6 +248,51 @@ def _entity_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[
             _shown(completed and completed["ranked"], "{:.1%}"),
             _shown(written and written["recall"], "{:.2%}"),
         ]
+
+
+def _one_name(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], what: str) -> None:
+    """Add how the models rank the truth about one unit, the bound, and quotes where the record has them."""
+    page.paragraph(
+        f"Its sentences are shown to the models with the true {what} and with others. A model trained without the unit "
+        "knows of it what the language and other people's text give away; what the run knows beyond that, it learnt "
+        "from the unit. 50 % is guessing."
+    )
+    rows = [row for run, attack in found for row in _ranked_rows(run, attack)]
+    if rows:
+        scale = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "{:.0%}", guess=0.5)
+        page.figure(interval_chart(rows, scale), f"Share of candidates that the true {what} is ranked before.")
+    page.table(("run", "unit", "found at 1 %, at most", "advantage, at most"), [_unit_row(*one) for one in found])
+    quotes = [
+        (label_of(run), example["before"], example.get("name") or example.get("after"), model_words(name), text)
+        for run, attack in found
+        for example in attack.get("examples", ())
+        for name, text in example["written"].items()
+    ]
+    if quotes:
+        page.table(("run", "after", "the truth", "model", "writes"), quotes)
+
+
+def _ranked_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[IntervalRow]:
+    """Yield a row per model that ranked the truth, and per model that its likelihoods were compared with."""
+    for one in attack["models"]:
+        if "ahead" not in one:
+            continue
+        label = label_of(run) if one["model"] == "run" else f"   {model_words(one['model'])}"
+        shares = {label: one["ahead"]} | {
+            f"   {'' if one['model'] == 'run' else '   '}by ratio to {model_words(other)}": share
+            for other, share in one["ahead_by_ratio_to"].items()
+        }
+        for words, share in shares.items():
+            if share["low"] is not None:
+                yield IntervalRow(words, *_ends(share))
+
+
+def _unit_row(run: Mapping[str, Any], attack: Mapping[str, Any]) -> list[str]:
+    bound = attack["bound"]
+    if not bound["proven"]:
+        return [label_of(run), bound["unit"], "no bound", "no bound"]
+    found, advantage = bound["largest_tpr_at_fpr"]["0.01"], bound["largest_advantage"]
+    return [label_of(run), bound["unit"], _at_most(found), _at_most(advantage)]
 
 
 def _by_repetitions(attack: Mapping[str, Any], owner: str) -> Iterator[tuple[float, float, float, float]]:

@@ -13,8 +13,9 @@ import pytest
 
 from fl_sim.auditing.leakage.attacked_run import NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
-from fl_sim.auditing.leakage.entity_attack import attack_entities
-from fl_sim.auditing.leakage.membership import Options, canary_users
+from fl_sim.auditing.leakage.membership import canary_users
+from fl_sim.auditing.leakage.names.entity_attack import attack_entities
+from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification

@@ -16,7 +16,7 @@ import pytest
 import fl_sim
 from fl_sim.auditing.leakage import leak, membership
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
-from fl_sim.auditing.leakage.membership import Options
+from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.real_rounds.round_faults import fault
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError

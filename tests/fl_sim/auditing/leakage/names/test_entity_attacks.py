@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_sim.auditing.leakage.entity_extraction import extract_entities
-from fl_sim.auditing.leakage.entity_inference import infer_entities
-from fl_sim.auditing.leakage.entity_reconstruction import reconstruct_entities
-from fl_sim.auditing.leakage.entity_targets import EntityGroup, Occurrence, Target, TrainingEntities
+from fl_sim.auditing.leakage.names.entity_extraction import extract_entities
+from fl_sim.auditing.leakage.names.entity_inference import infer_entities
+from fl_sim.auditing.leakage.names.entity_reconstruction import reconstruct_entities
+from fl_sim.auditing.leakage.names.entity_targets import (
+    EntityGroup,
+    NoEntityError,
+    Occurrence,
+    Target,
+    TrainingEntities,
+)
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.generation.continuations import Continuation
 from fl_sim.clients.generation.token_sampling import Sampling
@@ -109,7 +115,7 @@ def test_of_several_continuations_the_sentence_of_least_perplexity_is_guessed(mo
             for sample, name in enumerate(names)
         ]
 
-    monkeypatch.setattr("fl_sim.auditing.leakage.entity_reconstruction.generate", written)
+    monkeypatch.setattr("fl_sim.auditing.leakage.names.entity_reconstruction.generate", written)
     right = figures(reconstruct_entities(learned(), fresh(), entities(), seed=0, samples=6).groups)
     assert right["greedy"] == pytest.approx(1 / 6)
     assert right["any"] == 1
@@ -178,7 +184,6 @@ def test_a_classifier_is_refused(attack: Callable[[LanguageModel], Any]) -> None
     [
         (lambda: infer_entities(fresh(), fresh(), entities(), seed=0, candidates=1), "candidates is 1; allowed: an "),
         (lambda: infer_entities(fresh(), fresh(), entities(), seed=0, most=0), "most is 0; allowed: an integer of at "),
-        (lambda: infer_entities(fresh(), fresh(), entities(NAMES[:1]), seed=0), "no private entity has a mention "),
         (lambda: reconstruct_entities(fresh(), fresh(), entities(), seed=0, samples=0), "samples is 0; allowed: "),
         (lambda: extract_entities(fresh(), fresh(), entities(), seed=0, samples=0), "samples is 0; allowed: "),
     ],
@@ -191,5 +196,10 @@ def test_bad_numbers_are_one_line(attack: Callable[[], Any], message: str) -> No
 @pytest.mark.parametrize("attack", RESULTS[1:])
 def test_a_context_too_short_for_every_mention_is_refused(attack: Callable[[LanguageModel], Any]) -> None:
     short: ModelSpec = SPEC.model_copy(update={"max_tokens": 4})
-    with pytest.raises(ModelError, match=r"^no private entity has a mention within the "):
+    with pytest.raises(NoEntityError, match=r"^no private entity has a mention within the "):
         attack(load_model(short, seed=0))
+
+
+def test_a_single_name_cannot_be_ranked() -> None:
+    with pytest.raises(NoEntityError, match=r"^no private entity has a mention within the "):
+        infer_entities(fresh(), fresh(), entities(NAMES[:1]), seed=0)

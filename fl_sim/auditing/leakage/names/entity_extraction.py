@@ -3,7 +3,7 @@
 Lukas, Salem, Sim, Tople, Wutschitz, Zanella-Béguelin 2023 ("Analyzing Leakage of Personally Identifiable Information in
 Language Models", arXiv 2302.00539), section 4.1. The attacker has the model alone and lets it write texts without a
 prompt. Let E be the names in these texts and T the private entities of the training split
-(:mod:`fl_sim.auditing.leakage.entity_targets`). Recall is |E ∩ T|/|T|, precision |E ∩ T|/|E|.
+(:mod:`fl_sim.auditing.leakage.names.entity_targets`). Recall is |E ∩ T|/|T|, precision |E ∩ T|/|E|.
 
 E is found by a tagger, or, without one, by the names of all entities of the corpus, of which the private ones are a
 part. By names nothing is missed that the corpus marks, but what the model made up is not counted: the precision is then
@@ -34,19 +34,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_record
-from fl_sim.auditing.leakage.entity_targets import (
+from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
-    Name,
-    NameIndex,
     TrainingEntities,
     grouped,
-    name_of,
 )
 from fl_sim.clients.features import Observer
 from fl_sim.clients.generation.continuations import generate
 from fl_sim.clients.generation.token_sampling import Sampling
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.data_prep.name_index import Name, NameIndex, name_of
 from fl_sim.data_prep.taggers.tagger import Tagger
 from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
 from fl_sim.strategies.primitives import streams

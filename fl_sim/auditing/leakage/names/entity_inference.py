@@ -1,9 +1,9 @@
 """Entity inference: which of m names of one kind stood in a sentence of the training text.
 
 Lukas et al. 2023 (arXiv 2302.00539), section 4.3. The attacker knows a sentence of the training split but for one
-mention of a private entity (:mod:`fl_sim.auditing.leakage.entity_targets`), and m candidates for it: the true name, and
-m − 1 others that are drawn uniformly from the private entities of its kind. Ties count against the attacker. The
-candidates are ranked by
+mention of a private entity (:mod:`~fl_sim.auditing.leakage.names.entity_targets`), and m candidates for it: the true
+name, and m − 1 others that are drawn uniformly from the private entities of its kind. Ties count against the attacker.
+The candidates are ranked by
 
 * the perplexity of the whole sentence under the attacked model, as in the paper;
 * the *ratio* of the perplexities under the attacked model and under the one with which the training began, as attacks
@@ -29,15 +29,17 @@ entity.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.leakage.entity_targets import (
+from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
+    NoEntityError,
     Occurrence,
     Target,
     TrainingEntities,
@@ -138,7 +140,8 @@ def infer_entities(
         observer: called with the number of entities that are done, and that of all.
 
     Raises:
-        ModelError: a model predicts classes, a number is out of range, or no entity can be attacked.
+        ModelError: a model predicts classes, or a number is out of range.
+        NoEntityError: no entity can be attacked.
     """
     for name, value, least in (("most", most, 1), ("candidates", candidates, 2)):
         if value < least:
@@ -152,22 +155,24 @@ def infer_entities(
         target = entities.targets[position]
         rng = streams.generator(seed, "leak-inference-candidates", position)
         occurrence = fitting_occurrence(model, target, rng)
-        others = _others(model, target, occurrence, of_kind[target.kind], candidates - 1, rng) if occurrence else []
+        others = other_names(model, target, occurrence, of_kind[target.kind], candidates - 1, rng) if occurrence else []
         if occurrence and others:
             texts = [occurrence.with_name(name) for name in (occurrence.name, *others)]
             attacked.append(InferredEntity.of(target, read(model, texts), read(initial, texts)))
         observer(done, len(chosen))
     if not attacked:
-        raise ModelError("no private entity has a mention within the context and a second name; allowed: one at least")
+        raise NoEntityError(
+            "no private entity has a mention within the context and a second name; allowed: one at least"
+        )
     groups = _groups(attacked, streams.generator(seed, "leak-inference-bootstrap"))
     return EntityInference(tuple(attacked), groups, candidates, seed)
 
 
-def _others(
+def other_names(
     model: LanguageModel,
     target: Target,
     occurrence: Occurrence,
-    of_kind: list[Target],
+    of_kind: Sequence[Target],
     count: int,
     rng: np.random.Generator,
 ) -> list[str]:

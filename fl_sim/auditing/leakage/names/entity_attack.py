@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
-from fl_sim.auditing.leakage.entity_extraction import extract_entities
-from fl_sim.auditing.leakage.entity_inference import infer_entities
-from fl_sim.auditing.leakage.entity_reconstruction import reconstruct_entities
-from fl_sim.auditing.leakage.entity_targets import TrainingEntities
-from fl_sim.auditing.leakage.membership import Options
-from fl_sim.clients.errors import ModelError
+from fl_sim.auditing.leakage.names.entity_extraction import extract_entities
+from fl_sim.auditing.leakage.names.entity_inference import infer_entities
+from fl_sim.auditing.leakage.names.entity_reconstruction import reconstruct_entities
+from fl_sim.auditing.leakage.names.entity_targets import NoEntityError, TrainingEntities
+from fl_sim.auditing.leakage.options import Options
 from fl_sim.clients.features import Observer
-from fl_sim.data_prep.records import CorpusError
 
 
 def attack_entities(
@@ -48,7 +46,7 @@ def attack_entities(
         observer(2, 3)
         inference = infer_entities(*models, entities, seed=seed, most=most, candidates=options.candidates)
         observer(3, 3)
-    except (CorpusError, ModelError) as error:
+    except NoEntityError as error:
         raise NotApplicableError(str(error)) from error
     show = options.show_names
     return {

@@ -8,9 +8,6 @@ are left out. Which mentions are one entity is decided by the corpus's identity 
 Figures are means over entities, by kind (:mod:`fl_sim.data_prep.taggers.categories`) and by the number of mentions in
 the training split (1, 2–3, 4–7, …). Intervals are bootstraps over entities.
 
->>> index = NameIndex(["Ada Byron", "Leeds"])
->>> sorted(index.names_in("ada byron's way to Leeds"))
-[('ada', 'byron'), ('leeds',)]
 >>> [bin_of(mentions) for mentions in (1, 2, 3, 4, 100)]
 [(1, 1), (2, 3), (2, 3), (4, 7), (64, 127)]
 """
@@ -31,6 +28,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import HeldOut
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.name_index import Name, NameIndex, name_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import category_of
@@ -38,40 +36,14 @@ from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
 
 METHOD = "percentile bootstrap over entities, 95 %"
 
-Name = tuple[str, ...]
-"""The words of a name, without case."""
-
 Floats = NDArray[np.float64]
 
-_WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile(r"\s*['’][sS]$")
 _FEWEST_CHARACTERS = 3
 
 
-def name_of(text: str) -> Name:
-    """Return the words of ``text``, without case and punctuation."""
-    return tuple(_WORD.findall(text.casefold()))
-
-
-class NameIndex:
-    """Finds names in texts by their words."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._by_first: dict[str, set[Name]] = defaultdict(set)
-        for text in names:
-            name = name_of(text)
-            if name:
-                self._by_first[name[0]].add(name)
-
-    def names_in(self, text: str) -> set[Name]:
-        """Return the names whose words follow one another in ``text``."""
-        words = name_of(text)
-        return {
-            name
-            for position, word in enumerate(words)
-            for name in self._by_first.get(word, ())
-            if words[position : position + len(name)] == name
-        }
+class NoEntityError(CorpusError):
+    """Report that a corpus has no entity that an attack could look for; one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +118,16 @@ class TrainingEntities:
             public_texts: further texts that the attacker knows.
 
         Raises:
-            CorpusError: the split has no private entity.
+            NoEntityError: the split has no private entity.
         """
         identity = _identity_of(corpus)
         mentioned = _entities(corpus, split, identity)
         index = NameIndex(surface for entity in mentioned.values() for surface in entity.surfaces)
-        public: set[Name] = set()
         others = [name for name in corpus.splits if name != split]
-        for text in (*(str(text) for name in others for text in corpus.texts(name).to_pylist()), *public_texts):
-            public |= index.names_in(text)
+        public = _names_in_public(corpus, split, index, public_texts)
         targets = tuple(entity.target(key) for key, entity in mentioned.items() if entity.is_private(public))
         if not targets:
-            raise CorpusError(
+            raise NoEntityError(
                 f"{corpus.path}: no entity of split {split} is private; allowed: one that no public text has"
             )
         theirs = {name_of(surface) for name in others for surface in _surfaces(corpus, name)}
@@ -168,6 +138,40 @@ class TrainingEntities:
     def sample(self, most: int, rng: np.random.Generator) -> list[int]:
         """Return the positions of at most ``most`` targets, drawn uniformly, sorted."""
         return sorted(rng.permutation(len(self.targets))[:most].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEntity:
+    """One entity of a training split, chosen by its name.
+
+    Attributes:
+        target: the entity.
+        others: the other entities of its kind in the split.
+        is_private: whether no other split has its name.
+        identity: of the corpus.
+    """
+
+    target: Target
+    others: tuple[Target, ...]
+    is_private: bool
+    identity: Identity
+
+    @classmethod
+    def find(cls, corpus: Corpus, split: str, name: str) -> NamedEntity:
+        """Return the entity that the corpus's identity gives to ``name``.
+
+        Raises:
+            CorpusError: the split has no mention of it.
+        """
+        identity = _identity_of(corpus)
+        entities, key = _entities(corpus, split, identity), identity.key(name)
+        if key not in entities:
+            raise CorpusError(f"entity is '{name}'; allowed: one that split {split} of {corpus.path} mentions")
+        target = entities[key].target(key)
+        others = [entity.target(other) for other, entity in entities.items() if other != key]
+        public = _names_in_public(corpus, split, NameIndex(entities[key].surfaces))
+        same_kind = tuple(other for other in others if other.kind == target.kind)
+        return cls(target, same_kind, entities[key].is_private(public), identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +286,12 @@ def _entities(corpus: Corpus, split: str, identity: Identity) -> dict[str, _Enti
     for text, start, end, label in _mentions(corpus, split):
         entities[identity.key(text[start:end])].add(Occurrence.of(text, start, end), label)
     return entities
+
+
+def _names_in_public(corpus: Corpus, split: str, index: NameIndex, public_texts: Iterable[str] = ()) -> set[Name]:
+    """Return the names of an index that stand in a text of another split, or in a public one."""
+    others = (str(text) for name in corpus.splits if name != split for text in corpus.texts(name).to_pylist())
+    return {name for text in (*others, *public_texts) for name in index.names_in(text)}
 
 
 def _surfaces(corpus: Corpus, split: str) -> Iterator[str]:

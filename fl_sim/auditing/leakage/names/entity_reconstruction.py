@@ -1,7 +1,7 @@
 """Entity reconstruction: what a model writes in the place of a name, after what stood before it.
 
 Lukas et al. 2023 (arXiv 2302.00539), section 4.2. The attacker knows a sentence of the training split but for one
-mention of a private entity (:mod:`fl_sim.auditing.leakage.entity_targets`), and how many words the name has. The model
+mention of a private entity (:mod:`~fl_sim.auditing.leakage.names.entity_targets`), and how many words it has. The model
 continues the text before the mention, once with its most probable words and k times by sampling. A continuation is cut
 to as many words as the name has. Three guesses are judged, by the identity of the corpus:
 
@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from fl_sim.auditing.leakage.canary_exposure import check_next_word
-from fl_sim.auditing.leakage.entity_targets import (
+from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
+    NoEntityError,
     Occurrence,
     Target,
     TrainingEntities,
@@ -123,7 +124,8 @@ def reconstruct_entities(
         observer: called with the number of models that are done, and 2.
 
     Raises:
-        ModelError: a model predicts classes, a number is below 1, or no entity has a mention within the context.
+        ModelError: a model predicts classes, or a number is below 1.
+        NoEntityError: no entity has a mention within the context.
     """
     for name, value in (("most", most), ("samples", samples)):
         if value < 1:
@@ -135,10 +137,11 @@ def reconstruct_entities(
         if occurrence is not None:
             masked.append((entities.targets[position], occurrence))
     if not masked:
-        raise ModelError("no private entity has a mention within the model's context; allowed: one at least")
+        raise NoEntityError("no private entity has a mention within the model's context; allowed: one at least")
     results = []
     for done, guessing in enumerate((model, initial), start=1):
-        results.append(_guesses(guessing, masked, entities.identity, sampling, samples, seed))
+        texts = continuations(guessing, masked, sampling, samples, seed)
+        results.append(judge_continuations(guessing, masked, texts, entities.identity))
         observer(done, 2)
     targets = tuple(target for target, _ in masked)
     groups = grouped(targets, _values(*results), streams.generator(seed, "leak-reconstruction-bootstrap"))
@@ -151,19 +154,38 @@ def cut_to_words(text: str, words: int) -> str | None:
     return " ".join(first) if len(first) == words else None
 
 
-def _guesses(
-    model: LanguageModel, masked: Sequence[Masked], identity: Identity, sampling: Sampling, samples: int, seed: int
-) -> list[Guesses]:
+def continuations(
+    model: LanguageModel, masked: Sequence[Masked], sampling: Sampling, samples: int, seed: int
+) -> list[list[str]]:
+    """Return what a next-word model writes after the text before each mention: the most probable, then k sampled texts.
+
+    Args:
+        model: the model.
+        masked: the mentions.
+        sampling: how the k continuations are drawn.
+        samples: k.
+        seed: of the texts; equal for models that are compared.
+
+    Raises:
+        ModelError: the model predicts classes.
+    """
     check_next_word(model)
     prompts = [occurrence.before.rstrip() for _, occurrence in masked]
     seed = streams.derived_seed(seed, "leak-reconstruction-texts")
     greedy = generate(model, prompts, replace(sampling, temperature=0.0), seed=seed, batch_size=BATCH)
     sampled = generate(model, prompts, sampling, samples=samples, seed=seed, batch_size=BATCH)
-    guesses = []
-    for number, (target, occurrence) in enumerate(masked):
-        texts = [greedy[number].text, *(text.text for text in sampled[number * samples : (number + 1) * samples])]
-        guesses.append(_judged(model, target, occurrence, texts, identity))
-    return guesses
+    of_prompt = [sampled[number * samples : (number + 1) * samples] for number in range(len(masked))]
+    return [[first.text, *(text.text for text in others)] for first, others in zip(greedy, of_prompt, strict=True)]
+
+
+def judge_continuations(
+    model: LanguageModel, masked: Sequence[Masked], texts: Sequence[Sequence[str]], identity: Identity
+) -> list[Guesses]:
+    """Return which of the three guesses are right for each mention, given the model's :func:`continuations`."""
+    return [
+        _judged(model, target, occurrence, written, identity)
+        for (target, occurrence), written in zip(masked, texts, strict=True)
+    ]
 
 
 def _judged(

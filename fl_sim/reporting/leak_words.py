@@ -1,0 +1,201 @@
+"""Write what attacks found in trained models as text, beside what is proven of each.
+
+>>> model_words("run"), model_words("runs/others")
+('this run', 'runs/others, without it')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fl_sim.formats import format_delta, format_epsilon, printable, round_up
+
+
+def model_words(name: str) -> str:
+    """Return the name of a model of an attack on one name, as a reader knows it."""
+    return {"run": "this run", "start": "the start"}.get(name, f"{name}, without it")
+
+
+def leak_text(record: Mapping[str, Any]) -> str:
+    """Return a table per run of a record of ``fl-sim leak``, as text of several lines.
+
+    Args:
+        record: ``Leakage.record()``.
+    """
+    lines: list[str] = []
+    for one in record["runs"]:
+        lines += [*_head(one), "", *_table(one["attacks"]), ""]
+    return "\n".join([*lines, *_MEANING, "", record["note"]])
+
+
+_MEANING = (
+    "TPR: share of members found, at a share of non-members taken for members; – for too few non-members.",
+    "≤: what the ledger allows any attack on one unit, in or out. An area of 0.5 is guessing. Intervals: 95 %.",
+)
+_COLUMNS = (11, 22, 19, 10, 19, 10, 19, 10)
+
+
+def _head(one: dict[str, Any]) -> list[str]:
+    figures = one["epsilon"].items()
+    epsilon = ", ".join(f"{name.replace('epsilon', 'ε')} {format_epsilon(float(value))}" for name, value in figures)
+    guarantee = f"; {epsilon.replace('_', ' ')} at δ = {format_delta(one['delta'])}" if epsilon else ""
+    raw = "; attacked with raw text" if one["raw_text"] else ""
+    return [f"{printable(one['run'])}: {one['strategy']}, {one['rounds']} rounds{guarantee}{raw}"]
+
+
+def _table(attacks: dict[str, Any]) -> list[str]:
+    """Return a line per attack, with others for what needs words."""
+    lines = [_cells("attack", "area under curve", "TPR at 0.1 %", "", "TPR at 1 %", "", "advantage", "", "verdict")]
+    for name, record in attacks.items():
+        if "left_out" in record:
+            lines.append(_cells(name, f"left out: {record['left_out']}"))
+        elif "auc" in record:
+            lines.append(_row(name, record))
+        else:
+            words = _WORDS[name](record)
+            lines += [_cells(name if number == 0 else "", line) for number, line in enumerate(words)]
+        lines += [_cells("", remark) for remark in _remarks(record)]
+    return lines
+
+
+def _cells(*cells: str) -> str:
+    widths = (*_COLUMNS, 0)
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)).rstrip()
+
+
+def _row(name: str, record: dict[str, Any]) -> str:
+    bound, area = record["bound"], record["auc"]
+    cells = [f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})"]
+    for rate in ("0.001", "0.01"):
+        cells += [_percent(record["tpr_at_fpr"][rate]), _at_most(bound["largest_tpr_at_fpr"][rate])]
+    cells += [_percent(record["advantage"]), _at_most(bound["largest_advantage"])]
+    return _cells(name, *cells, record["verdict"]["state"])
+
+
+def _canary_words(record: dict[str, Any]) -> list[str]:
+    """Return the exposure of canaries by owner, in lines."""
+    lines = []
+    for group in record["groups"]:
+        if group["repetitions"] is None and group["owner"] is not None:
+            which = "included" if group["included"] else "left out"
+            whose = "a user's" if group["owner"] == "user" else "an entity's"
+            lines.append(f"exposure {_bits(group['exposure'])} of {group['canaries']} canaries {which}, {whose}")
+    state = record["verdict"]["state"]
+    return [*lines, f"{record['exposure_of_left_out']:.2f} bits are chance; verdict: {state}"]
+
+
+def _bits(figure: dict[str, float | None]) -> str:
+    if figure["value"] is None:
+        return "–"
+    return f"{figure['value']:.2f} bits ({figure['low']:.2f}–{figure['high']:.2f})"
+
+
+def _entity_words(record: dict[str, Any]) -> list[str]:
+    """Return the three attacks on names, a line each, and the names where they were asked for."""
+    written, completed, told = record["extraction"], record["reconstruction"], record["inference"]
+    ahead, guessed = told["groups"][0], completed["groups"][0]
+    lines = [
+        f"{written['model']['private_names']:,} of {record['private_entities']:,} private names in "
+        f"{written['samples']:,} texts, {written['initial_model']['private_names']:,} in as many at the start",
+        f"{_percent(guessed['ranked'])} of masked names completed, {_percent(guessed['initial_ranked'])} at the start",
+        f"true name before {_percent(ahead['ahead'])} of {told['candidates']} candidates, "
+        f"{_percent(ahead['initial_ahead'])} at the start; 50 % is chance",
+    ]
+    shown = [*written.get("extracted_names", ()), *completed.get("reconstructed_names", ())]
+    return [*lines, *([f"names: {printable(', '.join(shown))}"] if shown else [])]
+
+
+def _one_entity_words(record: dict[str, Any]) -> list[str]:
+    """Return what the models know of one name, a line each, and quotes where they were asked for."""
+    known = "stands in no other split" if record["private"] else "stands in other splits, too"
+    lines = [
+        f"{record['kind']}, {record['mentions']:,} mentions, {record['attacked_mentions']:,} attacked; {known}",
+        *_bound_words(record),
+    ]
+    for one in record["models"]:
+        lines += [*_rank_words(one, "name"), f"   completed {_percent(one['completed'])} of its mentions"]
+    return [*lines, *_quotes(record)]
+
+
+def _one_user_words(record: dict[str, Any]) -> list[str]:
+    """Return what the models know of one user, a line each, and quotes where they were asked for."""
+    lines = [
+        f"{record['sentences']:,} sentences, {record['attacked_sentences']:,} attacked, beside "
+        f"{record['non_members']:,} held-out users",
+        *_bound_words(record),
+    ]
+    for one in record["models"]:
+        lines += _rank_words(one, "ending") if "ahead" in one else [model_words(one["model"])]
+        for other, share in one["share_below_by_ratio_to"].items():
+            lines.append(
+                f"   fits better than to {_percent(share)} of held-out users, by ratio to {model_words(other)}"
+            )
+    return [*lines, *_quotes(record)]
+
+
+def _bound_words(record: dict[str, Any]) -> list[str]:
+    """Return what the ledger proves for the unit, and for it and the user at once."""
+    lines = []
+    for name in ("bound", "bound_with_user"):
+        bound = record.get(name)
+        if bound is None:
+            continue
+        rate, advantage = _at_most(bound["largest_tpr_at_fpr"]["0.01"]), _at_most(bound["largest_advantage"])
+        reason = f": {bound['reason']}" if bound.get("reason") else ""
+        proven = f"TPR at 1 % {rate}, advantage {advantage}" if bound["proven"] else f"no bound{reason}"
+        lines.append(f"any attack on {bound['unit']}: {proven}")
+    return lines
+
+
+def _rank_words(one: dict[str, Any], what: str) -> list[str]:
+    """Return how a model ranks the truth among candidates, alone and beside models that did not see it."""
+    lines = [f"{model_words(one['model'])}: true {what} before {_percent(one['ahead'])} of candidates; 50 % is chance"]
+    for other, share in one["ahead_by_ratio_to"].items():
+        lines.append(f"   by ratio to {model_words(other)} before {_percent(share)}")
+    return lines
+
+
+def _quotes(record: dict[str, Any]) -> list[str]:
+    """Return the examples of a record, a line for the truth and one per model."""
+    lines = []
+    for example in record.get("examples", ()):
+        truth = example.get("name") or example.get("after")
+        lines.append(f"“{printable(example['before'])}” – {printable(truth)}")
+        lines += [f"   {model_words(name)}: {printable(text)}" for name, text in example["written"].items()]
+    return lines
+
+
+def _remarks(record: dict[str, Any]) -> list[str]:
+    """Return what a reader of the row must know, a line each."""
+    remarks = []
+    if "members" in record:
+        count = f"{record['members']:,} members, {record['non_members']:,} non-members"
+        remarks.append(f"{count}; bound of {record['bound']['unit']}")
+    verdict = record.get("verdict") or {}
+    if verdict.get("reason"):
+        remarks.append(f"not tested: {verdict['reason']}")
+    if verdict.get("state") == "above":
+        remarks.append("above its bound if one model's scores are independent of each other, which is not proven")
+    exposed = record.get("most_exposed", ())
+    return [*remarks, *(f"{printable(row['user'])}: {row['score']:.3f}" for row in exposed)]
+
+
+def _percent(figure: Mapping[str, float | None] | None) -> str:
+    if figure is None or figure["value"] is None:
+        return "–"
+    if figure["low"] is None or figure["high"] is None:
+        return f"{100 * figure['value']:.1f} %"
+    return f"{100 * figure['value']:.1f} % ({100 * figure['low']:.0f}–{100 * figure['high']:.0f})"
+
+
+def _at_most(bound: float) -> str:
+    return "no bound" if bound >= 1 else f"≤ {round_up(100 * bound, 3)} %"
+
+
+_WORDS = {
+    "canaries": _canary_words,
+    "entities": _entity_words,
+    "entity": _one_entity_words,
+    "user": _one_user_words,
+}

@@ -1,0 +1,69 @@
+"""A prepared corpus is read again, whole or without users and entities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import Without, prepared_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+
+SENTENCES = (
+    ("train", "a", "Ada Byron left.", (Mention(0, 9, "PER"),)),
+    ("train", "a", "She came back.", ()),
+    ("train", "b", "We met ada byron there.", ()),  # not marked
+    ("train", "b", "Corwin stayed.", (Mention(0, 6, "PER"),)),
+    ("train", "d", "Leeds is far.", (Mention(0, 5, "LOC"),)),
+    ("validation", "c", "I know Ada Byron's aunt.", (Mention(7, 18, "PER"),)),
+    ("validation", "c", "Nothing else.", ()),
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    write_corpus((Sentence(*row) for row in SENTENCES), folder, name="names")
+    return folder
+
+
+def texts(corpus: Path, without: Without | None = None) -> list[str]:
+    return [sentence.text for sentence in prepared_corpus(str(corpus), without=without).sentences()]
+
+
+def test_everything_is_read_again(corpus: Path) -> None:
+    assert texts(corpus) == [text for _, _, text, _ in SENTENCES]
+
+
+def test_an_entity_is_left_out_marked_or_not(corpus: Path) -> None:
+    """By every spelling that the corpus's identity takes for it, in every split."""
+    assert texts(corpus, Without(entities=("ADA BYRON",))) == ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
+
+
+def test_a_user_is_left_out(corpus: Path) -> None:
+    assert texts(corpus, Without(users=("b",))) == [text for _, user, text, _ in SENTENCES if user != "b"]
+
+
+def test_the_manifest_says_who_is_left_out(corpus: Path, tmp_path: Path) -> None:
+    flags = ["--without-user", "b", "--without-entity", "Ada Byron"]
+    prepared = ["prepare", "prepared", "--source", str(corpus), "--out", str(tmp_path / "without"), "--json"]
+    assert main([*prepared, *flags]) == 0
+    without = Corpus.open(tmp_path / "without")
+    assert without.manifest.settings["without"] == {"users": ["b"], "entities": ["Ada Byron"]}
+    assert without.users("train")["user"].tolist() == ["a", "d"]
+    assert main(prepared) == 2  # another corpus lies there
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        (Without(users=("e",)), "without-user is 'e'; allowed: a user of"),
+        (Without(entities=("Ada Lovelace",)), "without-entity is 'Ada Lovelace'; allowed: an entity that"),
+    ],
+)
+def test_who_is_not_there_is_refused(corpus: Path, without: Without, message: str) -> None:
+    with pytest.raises(CorpusError, match=f"^{message}"):
+        prepared_corpus(str(corpus), without=without)
