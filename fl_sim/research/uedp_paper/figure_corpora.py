@@ -24,7 +24,7 @@ from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
 from fl_sim.research.uedp_paper.held_out_draw import redraw
@@ -98,7 +98,9 @@ class CorpusStore:
         from fl_sim.data_prep.pipeline import prepare
 
         raw_folder = self.data / str(source.source)
-        if not raw_folder.exists():
+        if source.kind == "prepared" and source.source in SHIPPED_CORPORA:
+            raw_folder = Path(source.source)
+        elif not raw_folder.exists():
             raise CorpusError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
         out = self.folder / key
         arguments = _arguments(source, raw_folder, out)

@@ -19,9 +19,11 @@ from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_sentences, budget_tables
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
+    AttackedPanelRecord,
     CurveRecord,
     EpsilonCurveRecord,
     EpsilonRecord,
+    LeakageRecord,
     PanelRecord,
     PointRecord,
     Record,
@@ -32,6 +34,13 @@ from fl_sim.research.uedp_paper.figure_records import (
     read_records,
 )
 from fl_sim.research.uedp_paper.figures import PublishedNumber, find_figures, load_figure
+from fl_sim.research.uedp_paper.leakage.attack_tables import (
+    canary_table,
+    conclusions,
+    membership_table,
+    name_table,
+    verdicts,
+)
 from fl_sim.storage.run_folder import replace_file
 
 README = "README.md"
@@ -111,6 +120,8 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
         lines += ["", f"**What came of it.** {finding}"]
     if isinstance(record, TrainingRecord):
         body = [line for panel in record.panels for line in _training_panel(record, panel)]
+    elif isinstance(record, LeakageRecord):
+        body = [line for panel in record.panels for line in _attacked_panel(record, panel)]
     elif isinstance(record, EpsilonRecord):
         body = _epsilon(record)
     else:
@@ -120,6 +131,18 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
         lines += ["", f"![{record.title}]({picture})"]
     lines = [*_strip_blank_tail(lines), "", *_skipped_lines(record.skipped), _origin_line(record, source)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[str]:
+    corpus = panel.corpus
+    facts = f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities."
+    start = show_utility(record.metric, panel.runs[0].initial)
+    lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
+    for head, rows in (membership_table(record, panel), canary_table(panel), name_table(panel)):
+        if rows:
+            lines += [*_markdown(head, rows), ""]
+    lines += [f"* {line}" for line in (*conclusions(panel), *verdicts(panel))]
+    return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
 
 
 def _figure_texts(record: Record) -> tuple[str, str]:

@@ -29,6 +29,9 @@ FORMAT: Final = 1
 RESULTS = Path("results")
 """The project's folder of records."""
 
+LEAKAGE = "leak"
+"""The folder in results/ of records of attacks."""
+
 _LEAST_SEEDS = 3
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
 """A list of numbers over several lines of JSON, which a record has in one."""
@@ -224,6 +227,52 @@ class TrainingRecord(_Record):
     published: tuple[PublishedNumber, ...]
 
 
+class AttackedRunRecord(StrictModel):
+    """What attacks found in the model of one run.
+
+    Attributes:
+        curve: its name.
+        label: for people.
+        strategy: of the run.
+        deidentified: whether it was trained on de-identified text, and attacked with the text from before.
+        joint: ε of any user with any entity that it was to spend; None without a guarantee.
+        seed: of the run and of the attacked units.
+        epsilon_any: ε of any user with any entity that it spent; None if none is proven. On de-identified text None.
+        utility: at the end, by the figure's metric.
+        initial: at the start.
+        attacks: the records of ``fl-sim leak``, without their (δ, ε) pairs.
+    """
+
+    curve: Name
+    label: str
+    strategy: str
+    deidentified: bool
+    joint: float | None
+    seed: int
+    epsilon_any: float | None
+    utility: float
+    initial: float
+    attacks: dict[str, dict[str, Any]]
+
+
+class AttackedPanelRecord(StrictModel):
+    """The runs on one corpus, curve by curve, at each ε by seed."""
+
+    name: Name
+    title: str
+    corpus: CorpusRecord
+    runs: tuple[AttackedRunRecord, ...]
+    failed: dict[str, str]
+
+
+class LeakageRecord(_Record):
+    kind: Literal["leakage"] = "leakage"
+    seeds: tuple[int, ...]
+    metric: str
+    delta: float
+    panels: tuple[AttackedPanelRecord, ...]
+
+
 class EpsilonCurveRecord(StrictModel):
     """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
@@ -282,7 +331,7 @@ class TableRecord(_Record):
     corpora: tuple[TableCorpusRecord, ...]
 
 
-Record = Annotated[TrainingRecord | EpsilonRecord | TableRecord, Field(discriminator="kind")]
+Record = Annotated[TrainingRecord | LeakageRecord | EpsilonRecord | TableRecord, Field(discriminator="kind")]
 
 
 class _Any(StrictModel):
@@ -337,18 +386,19 @@ def find_record(name: str) -> Record | None:
 
 def check_publishable(record: Record) -> None:
     """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
-    if isinstance(record, TrainingRecord) and len(record.seeds) < _LEAST_SEEDS:
+    if isinstance(record, TrainingRecord | LeakageRecord) and len(record.seeds) < _LEAST_SEEDS:
         raise ResultsError(
             f"{record.figure}: seeds is {list(record.seeds)}; allowed for --record: at least {_LEAST_SEEDS}, because a "
             "figure needs its spread"
         )
-    if isinstance(record, TrainingRecord) and any(panel.failed for panel in record.panels):
+    if isinstance(record, TrainingRecord | LeakageRecord) and any(panel.failed for panel in record.panels):
         raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure without failed runs")
 
 
 def file_name(record: Record) -> str:
-    """Return the file name of a record in results/."""
-    return f"{record.figure}{'-full' if record.size == 'full' else ''}.json"
+    """Return the path of a record below results/."""
+    folder = f"{LEAKAGE}/" if isinstance(record, LeakageRecord) else ""
+    return f"{folder}{record.figure}{'-full' if record.size == 'full' else ''}.json"
 
 
 def spread(values: Sequence[float]) -> Spread:

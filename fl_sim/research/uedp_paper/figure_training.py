@@ -259,7 +259,7 @@ def _panel_record(
     return PanelRecord(
         name=panel.name,
         title=panel.title,
-        corpus=_corpus_record(plan.corpora[panel.name]),
+        corpus=corpus_record(plan.corpora[panel.name]),
         curves=tuple(curves),
         references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
         targets=tuple(_targets(plan.figure, panel, curves)),
@@ -380,7 +380,8 @@ def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFold
     return {utility.reference_words: spread(values).mean} if values else {}
 
 
-def _corpus_record(path: str) -> CorpusRecord:
+def corpus_record(path: str) -> CorpusRecord:
+    """Return the facts of a corpus for a record."""
     corpus = Corpus.open(path)
     counts = corpus.manifest.splits["train"]
     return CorpusRecord(

@@ -46,7 +46,7 @@ class CorpusSource(StrictModel):
 
     Attributes:
         kind: a ``KIND`` of ``fl-sim prepare``, or the name of a corpus that ships.
-        source: the folder below ``--data``.
+        source: the folder below ``--data``; with kind ``prepared`` also the name of a corpus that ships.
         flags: further flags of ``fl-sim prepare KIND``, by name without leading dashes; ``true`` for a flag without a
             value.
         held_out: draws of other held-out users; None for the corpus's own split in all runs.
@@ -218,7 +218,7 @@ class TrainingFigure(_Figure):
         set: settings of all runs.
     """
 
-    kind: Literal["training"] = "training"
+    kind: Literal["training", "leakage"] = "training"
     x: Literal["epsilon", "rounds", "value", "curve", "joint"]
     x_words: str = ""
     joint: tuple[Annotated[float, Field(gt=0)], ...] = ()
@@ -289,6 +289,31 @@ class TrainingFigure(_Figure):
         return self.model_copy(update=changes)
 
 
+class AttackSettings(StrictModel):
+    """The sizes of the attacks on a run, as options of ``fl-sim leak``; the run's seed is theirs."""
+
+    max_users: int = Field(default=500, ge=1)
+    sentences_per_user: int = Field(default=20, ge=1)
+    secrets: int = Field(default=1000, ge=2)
+    entities: int = Field(default=200, ge=1)
+    candidates: int = Field(default=50, ge=2)
+    texts: int = Field(default=1000, ge=1)
+
+
+class LeakageFigure(TrainingFigure):
+    """Runs over seeds at equal ε of any user with any entity, and what attacks find in their models.
+
+    Curves on de-identified text are attacked with the text from which it was made.
+
+    Attributes:
+        attack: the sizes of the attacks.
+    """
+
+    kind: Literal["leakage"]
+    x: Literal["joint"] = "joint"
+    attack: AttackSettings = AttackSettings()
+
+
 class EpsilonCurve(StrictModel):
     """A mechanism whose ε the paper states, by the inputs of its accountant.
 
@@ -345,10 +370,11 @@ class TableFigure(_Figure):
     full: FullSize = FullSize()
 
 
-Figure = TrainingFigure | EpsilonFigure | TableFigure
+Figure = TrainingFigure | LeakageFigure | EpsilonFigure | TableFigure
 
 _KINDS: dict[str, type[TrainingFigure] | type[EpsilonFigure] | type[TableFigure]] = {
     "training": TrainingFigure,
+    "leakage": LeakageFigure,
     "epsilon": EpsilonFigure,
     "table_two": TableFigure,
 }

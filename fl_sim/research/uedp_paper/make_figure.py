@@ -14,16 +14,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fl_sim.config import ConfigError
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
+from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_document import section
-from fl_sim.research.uedp_paper.figure_records import EpsilonRecord, Record, TableRecord, TrainingRecord, write_record
-from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, TableFigure, TrainingFigure
+from fl_sim.research.uedp_paper.figure_records import (
+    EpsilonRecord,
+    LeakageRecord,
+    Record,
+    TableRecord,
+    TrainingRecord,
+    write_record,
+)
+from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, LeakageFigure, TableFigure, TrainingFigure
 from fl_sim.search.batch import INTERRUPTED, Ending
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import RunFolder, replace_file
@@ -97,6 +105,8 @@ def make_figure(making: FigureJob) -> FigureResult:
         ConfigError: a setting is impossible, or panels are named for a figure without panels to choose.
     """
     figure = making.figure
+    if isinstance(figure, LeakageFigure):
+        return _make_leakage(making, cast(LeakageFigure, figure.sized(making.full)))
     if isinstance(figure, TrainingFigure):
         return _make_training(making, figure.sized(making.full))
     if making.panels:
@@ -148,6 +158,26 @@ def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
         baseline=figure.baseline,
         panels=tuple(panels),
         published=tuple(number for number in figure.published if number.panel in shown),
+    )
+    return _write_results(making, record, endings)
+
+
+def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
+    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    skipped = dict(plan.skipped)
+    making.begin(len(plan.runs))
+    endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
+    if any(ending.status == INTERRUPTED for ending in endings):
+        return FigureResult(None, skipped, endings)
+    panels = attacked_panels(plan, figure, endings, making.folder, making.store)
+    if not panels:
+        return FigureResult(None, skipped, endings)
+    record = LeakageRecord(
+        **_common_fields(making.name, figure, skipped, _environments(plan), making.full),
+        seeds=figure.seeds,
+        metric=figure.metric,
+        delta=plan.runs[0].config.privacy.delta,
+        panels=tuple(panels),
     )
     return _write_results(making, record, endings)
 

@@ -40,7 +40,13 @@ def test_everything_is_read_again(corpus: Path) -> None:
 
 def test_an_entity_is_left_out_marked_or_not(corpus: Path) -> None:
     """By every spelling that the corpus's identity takes for it, in every split."""
-    assert texts(corpus, Without(entities=("ADA BYRON",))) == ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
+    rest = ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
+    assert texts(corpus, Without(entities=("ADA BYRON",))) == rest
+        "She came back.",
+        "Corwin stayed.",
+        "Leeds is far.",
+        "Nothing else.",
+    ]
 
 
 def test_a_user_is_left_out(corpus: Path) -> None:

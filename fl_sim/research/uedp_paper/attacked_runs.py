@@ -1,0 +1,105 @@
+"""Attack every run of a figure, with the units that its seed draws.
+
+Results are kept in the figure's folder, so an interrupted figure goes on where it was.
+
+>>> published({"users": {"auc": 0.5, "bound": {"unit": "a user", "claims": [1]}, "seconds": 3.0}})
+{'users': {'auc': 0.5, 'bound': {'unit': 'a user'}, 'seconds': 3.0}}
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl_sim.auditing.leakage.leak import leak
+from fl_sim.auditing.leakage.options import Options
+from fl_sim.reporting.report import strategy_of
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
+from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
+from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record
+from fl_sim.research.uedp_paper.figures import LeakageFigure
+from fl_sim.search.batch import DONE, FAILED, Ending
+from fl_sim.storage.run_folder import DIVERGED, RunFolder
+
+_ATTACKS = "attacks"
+
+
+def attacked_panels(
+    plan: Plan, figure: LeakageFigure, endings: Iterable[Ending], out: Path, store: CorpusStore
+) -> list[AttackedPanelRecord]:
+    """Attack the finished runs; return the records of the panels that have any.
+
+    Args:
+        plan: of the figure.
+        figure: with the sizes of the attacks.
+        endings: how the runs ended.
+        out: the figure's folder.
+        store: of the corpora; says which run is attacked.
+    """
+    ended = {ending.name: ending for ending in endings}
+    records = []
+    for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
+        runs = list(group)
+        failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status in (FAILED, DIVERGED)}
+        done = [run for run in runs if ended[run.name].status == DONE]
+        corpus = plan.corpora[panel.name]
+        attacked = []
+        for number, run in enumerate(done, start=1):
+            store.say(f"attacking {run.name} ({number} of {len(done)})")
+            attacked.append(_attacked(run, figure, _raw_corpus(run, figure, store), out / _ATTACKS))
+        if attacked:
+            records.append(
+                AttackedPanelRecord(
+                    name=panel.name,
+                    title=panel.title,
+                    corpus=corpus_record(corpus),
+                    runs=tuple(attacked),
+                    failed=failed,
+                )
+            )
+    return records
+
+
+def published(attacks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from."""
+    return {name: {key: _without_claims(value) for key, value in one.items()} for name, one in attacks.items()}
+
+
+def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> str | None:
+    """Return the corpus from which a run's was de-identified; None for a run on the text as it is."""
+    if run.curve.deidentified is None:
+        return None
+    source = figure.corpora[run.panel.corpus]
+    return store.prepared(run.panel.corpus, source, run.curve.entities, seed=run.seed)
+
+
+def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:
+    folder = RunFolder.open(str(run.config.out))
+    result: Mapping[str, Any] = folder.result or {}
+    options = Options(seed=run.seed, **figure.attack.model_dump())
+    (found,) = leak([folder.path], options, raw=raw, out=kept).runs
+    epsilon = result.get("epsilon_any")
+    proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
+    return AttackedRunRecord(
+        curve=run.curve.name,
+        label=run.curve.label,
+        strategy=strategy_of(folder),
+        deidentified=raw is not None,
+        joint=run.point.x,
+        seed=run.seed,
+        epsilon_any=float(epsilon) if proven and epsilon is not None else None,
+        utility=float(result[figure.metric]),
+        initial=float(result[f"initial_{figure.metric}"]),
+        attacks=published(found["attacks"]),
+    )
+
+
+def _without_claims(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_claims(one) for key, one in value.items() if key != "claims"}
+    if isinstance(value, list | tuple):
+        return [_without_claims(one) for one in value]
+    return value

@@ -1,0 +1,231 @@
+"""A record of attacks as tables: users and sentences, canaries, and names, beside the most that any attack could reach.
+
+A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds'
+intervals, so it is wider than that of the mean.
+
+>>> seeds = [{"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.7, "low": 0.6, "high": 0.8}]
+>>> shown(seeds, "{:.2f}")
+'0.60 (0.40–0.80)'
+>>> shown([None, None], "{:.2f}")
+'–'
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fl_sim.formats import format_epsilon, round_up
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
+from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
+
+Figure = Mapping[str, float | None]
+Rows = tuple[list[str], list[list[str]]]
+"""The heads of a table's columns, and its rows."""
+
+_RATE = "0.01"
+
+
+@dataclass(frozen=True)
+class Method:
+    """The runs of one curve at one ε, a run per seed."""
+
+    runs: tuple[AttackedRunRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the curve's label."""
+        return self.runs[0].label
+
+    @property
+    def epsilon(self) -> str:
+        """Return ε of any user with any entity that the runs spent, the largest; a dash without a guarantee."""
+        spent = [run.epsilon_any for run in self.runs if run.epsilon_any is not None]
+        return format_epsilon(max(spent)) if spent else "–"
+
+    @property
+    def is_protected(self) -> bool:
+        """Return whether the runs have an ε of any user with any entity."""
+        return any(run.epsilon_any is not None for run in self.runs)
+
+    def attacks(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the records of one attack, of the runs that it made sense for."""
+        return [run.attacks[name] for run in self.runs if "left_out" not in run.attacks.get(name, {"left_out": ""})]
+
+
+def methods(panel: AttackedPanelRecord) -> list[Method]:
+    """Return the methods of a panel, in the order of its runs."""
+    return [Method(tuple(runs)) for _, runs in itertools.groupby(panel.runs, key=lambda run: (run.curve, run.joint))]
+
+
+def shown(seeds: Iterable[Figure | None], words: str) -> str:
+    """Return the mean of the seeds' figures with the ends of their intervals; a dash for none."""
+    known = [one for one in seeds if one is not None and one["value"] is not None]
+    if not known:
+        return "–"
+    mean = statistics.fmean(float(one["value"] or 0.0) for one in known)
+    lows, highs = ([float(one[end]) for one in known if one[end] is not None] for end in ("low", "high"))  # type: ignore[arg-type]
+    if not lows or not highs:
+        return words.format(mean)
+    return f"{words.format(mean)} ({words.format(min(lows))}–{words.format(max(highs))})"
+
+
+def membership_table(record: LeakageRecord, panel: AttackedPanelRecord) -> Rows:
+    """Return what tells members from others: users, and sentences."""
+    head = ["", "ε", METRIC_WORDS[record.metric], "users: area", "found at 1 %", "at most"]
+    head += ["sentences: area", "found at 1 %", "at most"]
+    rows = []
+    for method in methods(panel):
+        utility = statistics.fmean(run.utility for run in method.runs)
+        row = [method.label, method.epsilon, show_utility(record.metric, utility)]
+        for name in ("users", "sentences"):
+            attacks = method.attacks(name)
+            row += [
+                shown([one["auc"] for one in attacks], "{:.3f}"),
+                shown([one["tpr_at_fpr"][_RATE] for one in attacks], "{:.1%}"),
+                largest([one["bound"] for one in attacks]),
+            ]
+        rows.append(row)
+    return head, rows
+
+
+def largest(bounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return the largest rate at 1 % that the runs' ledgers allow, rounded up."""
+    if not bounds:
+        return "–"
+    if not all(bound["proven"] for bound in bounds):
+        return "no bound"
+    return f"{round_up(100 * max(bound['largest_tpr_at_fpr'][_RATE] for bound in bounds), 3)}%"
+
+
+def canary_table(panel: AttackedPanelRecord) -> Rows:
+    """Return the exposure of planted secrets in bits, by owner and repetitions, and of those that were left out."""
+    repeated = sorted({number for method in methods(panel) for number in _repetitions(method)})
+    head = [
+        "",
+        "ε",
+        "secret of",
+        *(f"said {number}×" for number in repeated),
+        "left out",
+        "any attack at 1 %, most said",
+    ]
+    rows = []
+    for method in methods(panel):
+        attacks = method.attacks("canaries")
+        for owner, words in (("user", "a user"), ("entity", "an entity")) if attacks else ():
+            cells = [shown([_exposure(one, owner, number) for one in attacks], "{:.1f}") for number in repeated]
+            outside = shown([_exposure(one, owner, None, included=False) for one in attacks], "{:.1f}")
+            bounds = [
+                bound
+                for one in attacks
+                for bound in one["bounds"]
+                if (bound["owner"], bound["repetitions"]) == (owner, repeated[-1])
+            ]
+            rows.append([method.label, method.epsilon, words, *cells, outside, largest(bounds)])
+    return head, rows
+
+
+def _repetitions(method: Method) -> set[int]:
+    groups = (group for one in method.attacks("canaries") for group in one["groups"])
+    return {group["repetitions"] for group in groups if group["repetitions"] is not None}
+
+
+def _exposure(
+    attack: Mapping[str, Any], owner: str, repetitions: int | None, *, included: bool = True
+) -> Figure | None:
+    wanted = (owner, repetitions, included)
+    for group in attack["groups"]:
+        if (group["owner"], group["repetitions"], group["included"]) == wanted:
+            exposure: Figure = group["exposure"]
+            return exposure
+    return None
+
+
+def name_table(panel: AttackedPanelRecord) -> Rows:
+    """Return what the models know of private names: ranked, completed, written unasked."""
+    head = [
+        "",
+        "ε",
+        "ranked before",
+        "at the start",
+        "gain",
+        "completed",
+        "at the start",
+        "written unasked",
+        "at the start",
+    ]
+    rows = []
+    for method in methods(panel):
+        attacks = method.attacks("entities")
+        if attacks:
+            inferred, completed, written = (
+                [one[name]["groups"][0] for one in attacks] for name in ("inference", "reconstruction", "extraction")
+            )
+            cells = [
+                shown([group[name] for group in inferred], "{:.1%}") for name in ("ahead", "initial_ahead", "gain")
+            ]
+            cells += [shown([group[name] for group in completed], "{:.1%}") for name in ("ranked", "initial_ranked")]
+            cells += [shown([group[name] for group in written], "{:.2%}") for name in ("recall", "initial_recall")]
+            rows.append([method.label, method.epsilon, *cells])
+    return head, rows
+
+
+def conclusions(panel: AttackedPanelRecord) -> list[str]:
+    """Say for each attack whether the models without a guarantee remember, without which no protection shows."""
+    free = [method for method in methods(panel) if not method.is_protected]
+    lines = []
+    for words, figures, chance in (
+        ("Users", [[one["auc"] for one in method.attacks("users")] for method in free], 0.5),
+        ("Sentences", [[one["auc"] for one in method.attacks("sentences")] for method in free], 0.5),
+        ("Secrets of a user, said most often", [_most_said(method, "user") for method in free], None),
+        ("Secrets of an entity, said most often", [_most_said(method, "entity") for method in free], None),
+        (
+            "Names",
+            [[one["inference"]["groups"][0]["gain"] for one in method.attacks("entities")] for method in free],
+            0.0,
+        ),
+    ):
+        remembers = [
+            method.label
+            for method, seeds in zip(free, figures, strict=True)
+            if seeds and all(_above(one, method, chance) for one in seeds)
+        ]
+        if remembers:
+            lines.append(f"{words}: with every seed better than guessing on {', '.join(remembers)}.")
+        else:
+            lines.append(f"{words}: nothing can be concluded, as no model without a guarantee is told from guessing.")
+    return lines
+
+
+def _gains(method: Method) -> list[Figure | None]:
+    return [one["inference"]["groups"][0]["gain"] for one in method.attacks("entities")]
+
+
+def _most_said(method: Method, owner: str) -> list[Figure | None]:
+    most = max(_repetitions(method), default=None)
+    return [None if most is None else _exposure(one, owner, most) for one in method.attacks("canaries")]
+
+
+def _above(figure: Figure | None, method: Method, chance: float | None) -> bool:
+    """Return whether an interval lies above chance; for exposure that is what secrets left out have."""
+    if figure is None or figure["low"] is None:
+        return False
+    if chance is None:
+        chance = max(one["exposure_of_left_out"] for one in method.attacks("canaries"))
+    return figure["low"] > chance
+
+
+def verdicts(panel: AttackedPanelRecord) -> list[str]:
+    """Return the states of all tests, counted, and the seconds that each attack took."""
+    records = [(name, one) for run in panel.runs for name, one in run.attacks.items()]
+    states = [one["verdict"]["state"] for _, one in records if "verdict" in one]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    seconds: dict[str, list[float]] = {}
+    for name, one in records:
+        if "seconds" in one:
+            seconds.setdefault(name, []).append(float(one["seconds"]))
+    times = ", ".join(f"{name} {statistics.fmean(values):.0f} s" for name, values in seconds.items())
+    return [f"Tests against the ledgers: {counted}.", f"Time of an attack on a run, one core: {times}."]
