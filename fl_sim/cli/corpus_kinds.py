@@ -22,6 +22,7 @@ from fl_sim.data_prep.readers.reader_registry import READERS, Reader, load_reade
 from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
+    from fl_sim.data_prep.canaries.planting import CanarySettings
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 
 
@@ -93,6 +94,22 @@ def raw_corpus(args: argparse.Namespace) -> RawCorpus:
         PluginError: the reader cannot be imported, has the wrong interface, or a name that is taken twice.
     """
     return read_raw_corpus(args.kind, args, cleaning_of(args)).with_preprocessing(preprocessing_of(args))
+
+
+def canaries_of(args: argparse.Namespace) -> CanarySettings | None:
+    """Return which canaries to plant; None for none.
+
+    Raises:
+        CorpusError: a seed is given without a number, or a number is out of range.
+    """
+    from fl_sim.data_prep.canaries.planting import CanarySettings
+    from fl_sim.data_prep.records import CorpusError
+
+    if args.canaries is None:
+        if args.canary_seed is not None:
+            raise CorpusError("--canary-seed is given without --canaries; allowed: with --canaries")
+        return None
+    return CanarySettings(args.canaries, args.canary_seed or 0)
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,22 @@ def model_words(name: str) -> str:
     return {"run": "this run", "start": "the start"}.get(name, f"{name}, without it")
 
 
+def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
+    """Return whether an attack finds more than guessing would, at 95 %: without that nothing follows about protection.
+
+    Args:
+        attack: users, sentences, canaries or entities.
+        record: of the attack.
+    """
+    if attack == "canaries":
+        most = max((group["repetitions"] or 0 for group in record["groups"]), default=0)
+        said_most = [group for group in record["groups"] if group["repetitions"] == most and group["included"]]
+        return any((group["exposure"]["value"] or 0.0) > group["most_by_chance"] for group in said_most)
+    if attack == "entities":
+        return bool(record["inference"]["groups"][0]["gain"]["low"] > 0)
+    return bool(record["auc"]["low"] > 0.5)
+
+
 def leak_text(record: Mapping[str, Any]) -> str:
     """Return a table per run of a record of ``fl-sim leak``, as text of several lines.
 

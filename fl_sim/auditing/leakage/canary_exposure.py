@@ -16,7 +16,8 @@ cut at log₂|R|. The Kolmogorov–Smirnov distance says how far the n values ar
 was left out and the n drawn ones are exchangeable, whatever the model is: the rank is uniform on 1, …, n + 1 (ties
 count against the canary), and the mean exposure is about 1/ln 2 = 1.44 bits, a little less for small n. Canaries share
 the drawn secrets where they share the public words, so their exposures are not independent; the interval of their mean,
-a bootstrap over canaries, takes the drawn secrets as given.
+a bootstrap over canaries, takes the drawn secrets as given. It is too narrow for a few canaries: whether a model knows
+them is decided by what the mean exposure of so many left-out secrets stays below (``most_by_chance``).
 
 *Scores for the one-run audit* (:meth:`CanaryExposures.audit_arrays`): the distance of a canary's log-perplexity from
 the mean of the drawn secrets', in their standard deviations. Any function of the model and the texts is a valid score,
@@ -115,7 +116,17 @@ class ExposureGroup:
             "canaries": self.canaries,
             "exposure": figure_record(self.exposure),
             "extrapolated": figure_record(self.extrapolated),
+            "most_by_chance": most_by_chance(self.canaries),
         }
+
+
+def most_by_chance(canaries: int) -> float:
+    """Return the mean exposure that so many secrets which a model never saw stay below with probability 97.5 %.
+
+    Each has a uniform rank, so its exposure is at most −log₂ of a uniform number. The sum of m of these, taken as
+    independent, has a gamma distribution. The bootstrap over a few canaries is too narrow to tell them from chance.
+    """
+    return float(stats.gamma.ppf(0.975, max(canaries, 1)) / (max(canaries, 1) * math.log(2)))
 
 
 @dataclass(frozen=True, slots=True)

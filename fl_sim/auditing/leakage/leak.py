@@ -56,7 +56,7 @@ ATTACKS: dict[str, Attack] = {
 ONE_NAME = ("entity", "user")
 """Attacks that need a name, which is given in the option of the same name."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the records; raised when equal settings give other figures."""
 
 PRIVATE = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fl_sim.cli.corpus_kinds import KindParsers, raw_corpus
+from fl_sim.cli.corpus_kinds import KindParsers, canaries_of, raw_corpus
 from fl_sim.cli.identity_flags import identity_of
 from fl_sim.cli.tagger_flags import marking_of
 
@@ -30,17 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the corpus and print its counts; return the exit code 0."""
-    from fl_sim.data_prep.canaries.planting import CanarySettings
     from fl_sim.data_prep.pipeline import append, prepare
     from fl_sim.data_prep.records import CorpusError
 
     if args.append != (args.joined_at is not None):
         raise CorpusError("--append and --joined-at go together: the appended part joins in a round")
-    if args.canary_seed is not None and args.canaries is None:
-        raise CorpusError("--canary-seed is given without --canaries; allowed: with --canaries")
     if args.append and args.canaries is not None:
         raise CorpusError("--canaries is given with --append; allowed: when the corpus is made, which fixes N")
-    canaries = None if args.canaries is None else CanarySettings(args.canaries, args.canary_seed or 0)
+    canaries = canaries_of(args)
     raw = raw_corpus(args)
     marking = marking_of(args, raw.has_gold) if "tagger" in args else None
     with _progress(raw) as watch:

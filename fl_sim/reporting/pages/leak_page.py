@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, round_up
-from fl_sim.reporting.leak_words import model_words
+from fl_sim.reporting.leak_words import is_remembered, model_words
 from fl_sim.reporting.pages.html_page import Page
 from fl_sim.reporting.pages.svg_charts import IntervalRow, Scale, Series, interval_chart, line_chart
 
@@ -64,7 +64,7 @@ def leak_page(record: Mapping[str, Any]) -> str:
         found = [(run, run["attacks"][name]) for run in runs if "auc" in run["attacks"].get(name, {})]
         if found:
             page.heading(heading).paragraph(words)
-            _membership(page, found)
+            _membership(page, name, found)
     exposed = [(run, run["attacks"]["canaries"]) for run in runs if "groups" in run["attacks"].get("canaries", {})]
     if exposed:
         _canaries(page, exposed)
@@ -102,11 +102,11 @@ def _run_row(run: Mapping[str, Any]) -> list[str]:
     return [run["run"], strategy, f"{run['rounds']:,}", _epsilon_of(run), format_delta(run["delta"]), text]
 
 
-def _membership(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+def _membership(page: Page, name: str, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
     """Add the areas, the rates at 1 % and a table of one attack."""
     areas = [IntervalRow(label_of(run), *_ends(attack["auc"])) for run, attack in found]
     page.figure(interval_chart(areas, _AREA), "Area under the curve; 0.5 is guessing.")
-    page.paragraph(_conclusion(found), "note")
+    page.paragraph(_conclusion(name, found), "note")
     at_one = [(run, attack) for run, attack in found if attack["tpr_at_fpr"]["0.01"] is not None]
     if at_one:
         rates = [
@@ -119,17 +119,26 @@ def _membership(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str
     page.table(header, [_membership_row(run, attack) for run, attack in found])
 
 
-def _conclusion(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+def _conclusion(name: str, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
     """Say whether an unprotected model is told from guessing, without which no protection shows."""
-    unprotected = [attack for _, attack in found if not attack["bound"]["proven"]]
+    unprotected = [attack for _, attack in found if not _is_bounded(name, attack)]
     if not unprotected:
         return "No unprotected run is beside these, so the figures do not show what the protection is worth."
-    if any(attack["auc"]["low"] > 0.5 for attack in unprotected):
+    if any(is_remembered(name, attack) for attack in unprotected):
         return "The unprotected model remembers: this attack does better than guessing on it."
     return (
         "Nothing can be concluded: on the unprotected model, too, this attack does no better than guessing. It does "
         "not show that the model is safe; a better attack may exist."
     )
+
+
+def _is_bounded(name: str, attack: Mapping[str, Any]) -> bool:
+    """Return whether a run's ledger bounds an attack."""
+    if name == "canaries":
+        return any(bound["proven"] for bound in attack["bounds"])
+    if name == "entities":
+        return attack["bound"] is not None
+    return bool(attack["bound"]["proven"])
 
 
 def _bound_of(attack: Mapping[str, Any]) -> tuple[float | None, str]:
@@ -166,6 +175,7 @@ def _canaries(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, 
         "Made-up secrets were planted in the text, some said once and some often. Exposure is how many bits "
         "of a secret the model gives away (Carlini et al. 2019); one that it never saw has 1.44 bits on average."
     )
+    page.paragraph(_conclusion("canaries", found), "note")
     for owner, words in (
         ("user", "Secrets of one person"),
         ("entity", "Secrets about one name, said by several people"),
@@ -216,6 +226,7 @@ def _entities(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, 
         "A name of a training sentence is masked, and the model ranks it among other names of its kind (Lukas et al. "
         "2023). Names that stand in public text are left out. 50 % is guessing; the start is the model before training."
     )
+    page.paragraph(_conclusion("entities", found), "note")
     rows = []
     for run, attack in found:
         group = attack["inference"]["groups"][0]

@@ -92,7 +92,7 @@ class CorpusStore:
 
     def _prepare(self, key: str, source: CorpusSource) -> Path:
         """Return the folder of the prepared corpus; prepare it if it is missing."""
-        from fl_sim.cli.corpus_kinds import raw_corpus
+        from fl_sim.cli.corpus_kinds import canaries_of, raw_corpus
         from fl_sim.cli.identity_flags import identity_of
         from fl_sim.cli.tagger_flags import marking_of
         from fl_sim.data_prep.pipeline import prepare
@@ -109,7 +109,8 @@ class CorpusStore:
             self.say(f"preparing {out.name}")
             out.parent.mkdir(parents=True, exist_ok=True)
         marking = marking_of(arguments, raw.has_gold)
-        return prepare(raw, out, marking=marking, identity=identity_of(arguments)).corpus.path
+        identity, canaries = identity_of(arguments), canaries_of(arguments)
+        return prepare(raw, out, marking=marking, identity=identity, canaries=canaries).corpus.path
 
     def _redrawn(self, path: str, key: str, source: CorpusSource, seed: int | None) -> Path:
         """Return the folder of the corpus with the held-out users that a seed draws."""

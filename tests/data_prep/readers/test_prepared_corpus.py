@@ -42,11 +42,6 @@ def test_an_entity_is_left_out_marked_or_not(corpus: Path) -> None:
     """By every spelling that the corpus's identity takes for it, in every split."""
     rest = ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
     assert texts(corpus, Without(entities=("ADA BYRON",))) == rest
-        "She came back.",
-        "Corwin stayed.",
-        "Leeds is far.",
-        "Nothing else.",
-    ]
 
 
 def test_a_user_is_left_out(corpus: Path) -> None:

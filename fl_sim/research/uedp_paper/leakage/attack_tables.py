@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.formats import format_epsilon, round_up
+from fl_sim.reporting.leak_words import is_remembered
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
 
@@ -125,7 +126,20 @@ def canary_table(panel: AttackedPanelRecord) -> Rows:
                 if (bound["owner"], bound["repetitions"]) == (owner, repeated[-1])
             ]
             rows.append([method.label, method.epsilon, words, *cells, outside, largest(bounds)])
-    return head, rows
+    for owner, words in (("user", "a user"), ("entity", "an entity")):
+        chance = [_by_chance(panel, owner, number) for number in repeated]
+        rows.append(["a secret never seen stays below, 97.5 %", "", words, *chance, "", ""])
+    return head, rows if repeated else []
+
+
+def _by_chance(panel: AttackedPanelRecord, owner: str, repetitions: int) -> str:
+    """Return what the mean exposure of as many secrets that a model never saw stays below."""
+    wanted = (owner, repetitions, True)
+    for one in (one for method in methods(panel) for one in method.attacks("canaries")):
+        for group in one["groups"]:
+            if (group["owner"], group["repetitions"], group["included"]) == wanted:
+                return f"{group['most_by_chance']:.1f}"
+    return "–"
 
 
 def _repetitions(method: Method) -> set[int]:
@@ -177,45 +191,16 @@ def conclusions(panel: AttackedPanelRecord) -> list[str]:
     """Say for each attack whether the models without a guarantee remember, without which no protection shows."""
     free = [method for method in methods(panel) if not method.is_protected]
     lines = []
-    for words, figures, chance in (
-        ("Users", [[one["auc"] for one in method.attacks("users")] for method in free], 0.5),
-        ("Sentences", [[one["auc"] for one in method.attacks("sentences")] for method in free], 0.5),
-        ("Secrets of a user, said most often", [_most_said(method, "user") for method in free], None),
-        ("Secrets of an entity, said most often", [_most_said(method, "entity") for method in free], None),
-        (
-            "Names",
-            [[one["inference"]["groups"][0]["gain"] for one in method.attacks("entities")] for method in free],
-            0.0,
-        ),
-    ):
+    for name in ("users", "sentences", "canaries", "entities"):
         remembers = [
             method.label
-            for method, seeds in zip(free, figures, strict=True)
-            if seeds and all(_above(one, method, chance) for one in seeds)
+            for method in free
+            if method.attacks(name) and all(is_remembered(name, one) for one in method.attacks(name))
         ]
-        if remembers:
-            lines.append(f"{words}: with every seed better than guessing on {', '.join(remembers)}.")
-        else:
-            lines.append(f"{words}: nothing can be concluded, as no model without a guarantee is told from guessing.")
+        found = f"better than guessing with every seed on: {', '.join(remembers)}"
+        none = "nothing can be concluded, because no model without a guarantee is told from guessing with every seed"
+        lines.append(f"{name.capitalize()}: {found if remembers else none}.")
     return lines
-
-
-def _gains(method: Method) -> list[Figure | None]:
-    return [one["inference"]["groups"][0]["gain"] for one in method.attacks("entities")]
-
-
-def _most_said(method: Method, owner: str) -> list[Figure | None]:
-    most = max(_repetitions(method), default=None)
-    return [None if most is None else _exposure(one, owner, most) for one in method.attacks("canaries")]
-
-
-def _above(figure: Figure | None, method: Method, chance: float | None) -> bool:
-    """Return whether an interval lies above chance; for exposure that is what secrets left out have."""
-    if figure is None or figure["low"] is None:
-        return False
-    if chance is None:
-        chance = max(one["exposure_of_left_out"] for one in method.attacks("canaries"))
-    return figure["low"] > chance
 
 
 def verdicts(panel: AttackedPanelRecord) -> list[str]:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing.leakage.canary_exposure import canary_exposures, sentence_nats, skew_normal, uniform_exposure
+from fl_sim.auditing.leakage.canary_exposure import (
+    canary_exposures,
+    most_by_chance,
+    sentence_nats,
+    skew_normal,
+    uniform_exposure,
+)
 from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import load_model
@@ -106,3 +112,11 @@ def test_what_cannot_be_attacked_is_one_line() -> None:
     classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
     with pytest.raises(ModelError, match=r"^the model predicts classes; allowed: "):
         canary_exposures(classifier, planted, seed=0, drawn=5)
+
+
+@pytest.mark.parametrize("canaries", [1, 4, 30])
+def test_secrets_never_seen_stay_below_what_chance_allows(canaries: int) -> None:
+    """Of uniform ranks among 1,001, a mean exposure above it has probability 2.5 % at most, and not much less."""
+    ranks = np.random.default_rng(0).integers(1, 1002, size=(20_000, canaries))
+    above = (np.log2(1001) - np.log2(ranks)).mean(axis=1) > most_by_chance(canaries)
+    assert 0.018 < above.mean() < 0.028

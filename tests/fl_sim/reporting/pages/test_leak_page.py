@@ -100,19 +100,42 @@ def test_names_are_text_and_nothing_else() -> None:
 
 def test_canaries_are_drawn_by_repetitions() -> None:
     groups = [
-        {"owner": owner, "repetitions": r, "included": included, "canaries": 4, "exposure": figure(1.4 + r / 8, 0.5)}
+        {
+            "owner": owner,
+            "repetitions": r,
+            "included": included,
+            "canaries": 4,
+            "exposure": figure(1.4 + r / 8, 0.5),
+            "most_by_chance": 3.16,
+        }
         for owner in ("user", "entity")
         for r in (1, 8, 64)
         for included in (True, False)
     ]
-    groups.append({"owner": "user", "repetitions": None, "included": True, "canaries": 12, "exposure": figure(3.0)})
+    groups.append(
+        {
+            "owner": "user",
+            "repetitions": None,
+            "included": True,
+            "canaries": 12,
+            "exposure": figure(3.0),
+            "most_by_chance": 2.4,
+        }
+    )
     unknown = {"value": None, "low": None, "high": None}
-    groups.append({"owner": "user", "repetitions": 2, "included": True, "canaries": 0, "exposure": unknown})
+    groups.append(
+        {"owner": "user", "repetitions": 2, "included": True, "canaries": 0, "exposure": unknown, "most_by_chance": 5.3}
+    )
     bound = {"owner": "user", "repetitions": 8, "proven": True, "largest_tpr_at_fpr": {"0.01": 0.020001}}
     bounds = [bound, bound | {"owner": "entity", "repetitions": 2, "proven": False}]
     record = {"groups": groups, "largest_exposure": 13.3, "bounds": bounds, "verdict": {"state": "within"}}
     page = page_of(run("a", "noiseless", {"canaries": record}))
     assert "<td>user</td><td>8 times</td>" in page
+    assert "No unprotected run is beside these" in page
+    free = record | {"bounds": [one | {"proven": False} for one in bounds]}
+    assert "The unprotected model remembers" in page_of(run("a", "noiseless", {"canaries": free}))
+    few = [one | {"most_by_chance": 9.5} for one in groups]
+    assert "Nothing can be concluded" in page_of(run("a", "noiseless", {"canaries": free | {"groups": few}}))
     assert "2.01%" in page
     assert "no bound" in page
     first, second = pictures(page)
@@ -133,7 +156,8 @@ def test_names_are_ranked_beside_the_start_and_by_kind() -> None:
         name: {"groups": groups[: len(groups) - left]}
         for left, name in enumerate(("inference", "reconstruction", "extraction"))
     }
-    page = page_of(run("a", "uedp", {"entities": attacks}))
+    page = page_of(run("a", "uedp", {"entities": attacks | {"bound": None}}))
+    assert "The unprotected model remembers" in page
     (picture,) = pictures(page)
     assert len(list(picture.iter("circle"))) == 2
     for words in (
