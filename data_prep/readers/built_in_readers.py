@@ -221,6 +221,7 @@ class PreparedReader(Reader):
         parser.add_argument(
             "--source", required=True, metavar="DIR", help="a folder made by fl-sim prepare, or: bundled, irc"
         )
+        parser.add_argument("--max-users", type=int, metavar="N", help="keep at most N users of each split, by a hash")
         for what, meaning in (("user", "leave out this user"), ("entity", "leave out all sentences with this name")):
             parser.add_argument(
                 f"--without-{what}", action="append", default=[], metavar=what.upper(),
@@ -230,7 +231,7 @@ class PreparedReader(Reader):
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
         from fl_sim.data_prep.readers.prepared_corpus import Without, prepared_corpus
 
-        without = Without(tuple(args.without_user), tuple(args.without_entity))
+        without = Without(tuple(args.without_user), tuple(args.without_entity), args.max_users)
         return prepared_corpus(args.source, cleaning, without)
 
 

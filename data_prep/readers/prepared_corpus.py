@@ -1,7 +1,8 @@
 """Read a prepared corpus back as sentences, to prepare it again: with canaries, another identity, or preprocessing.
 
-It can be read without users or entities, to train a model that never saw them. Without an entity, every sentence is
-left out that mentions it or has the words of one of its names, marked or not, in any split.
+It can be read in part. Without users or entities, to train a model that never saw them: without an entity, every
+sentence is left out that mentions it or has the words of one of its names, marked or not, in any split. And with fewer
+users: of each split those whose keys have the smallest hashes.
 
 >>> sentence = next(sentences_of(Corpus.open("bundled")))
 >>> sentence.split, sentence.user
@@ -10,6 +11,7 @@ left out that mentions it or has the words of one of its names, marked or not, i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,20 +29,32 @@ from fl_sim.data_prep.store.layout import table_file
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Name whom to leave out of a corpus.
+    """Say what to leave out of a corpus.
 
     Attributes:
         users: keys of users.
         entities: names; an entity is found by the corpus's identity.
+        max_users: at most so many users of each split are kept; None for all.
+
+    Raises:
+        CorpusError: ``max_users`` is below 1.
     """
 
     users: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()
+    max_users: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_users is not None and self.max_users < 1:
+            raise CorpusError(f"max-users is {self.max_users}; allowed: an integer of at least 1")
 
     def manifest_settings(self) -> dict[str, Any]:
-        """Return the names for the manifest; nothing if nobody is left out."""
+        """Return what is left out for the manifest; nothing if that is nothing."""
         given = {"users": sorted(self.users), "entities": sorted(self.entities)}
-        return {"without": {name: values for name, values in given.items() if values}} if any(given.values()) else {}
+        settings: dict[str, Any] = {name: values for name, values in given.items() if values}
+        if self.max_users is not None:
+            settings["users_beyond"] = self.max_users
+        return {"without": settings} if settings else {}
 
 
 def prepared_corpus(source: str, cleaning: Cleaning | None = None, without: Without | None = None) -> RawCorpus:
@@ -104,6 +118,7 @@ class _LeftOut:
         settings = corpus.manifest.settings.get("identity")
         self._identity = DEFAULT_IDENTITY if settings is None else Identity.from_manifest(settings)
         self._users = frozenset(without.users)
+        self._kept = {split: _smallest(corpus, split, without.max_users) for split in corpus.splits}
         known = {str(user) for split in corpus.splits for user in corpus.users(split)["user"]}
         for user in without.users:
             if user not in known:
@@ -119,12 +134,21 @@ class _LeftOut:
 
     def has(self, sentence: Sentence) -> bool:
         """Return whether a sentence is left out."""
-        if sentence.user in self._users:
+        kept = self._kept[sentence.split]
+        if sentence.user in self._users or (kept is not None and sentence.user not in kept):
             return True
         if not self._surfaces:
             return False
         marked = any(self._identity.key(surface) in self._surfaces for surface in _surfaces(sentence))
         return marked or bool(self._index.names_in(sentence.text))
+
+
+def _smallest(corpus: Corpus, split: str, most: int | None) -> frozenset[str] | None:
+    """Return the users of a split whose keys have the smallest hashes; None for all."""
+    if most is None:
+        return None
+    users = map(str, corpus.users(split)["user"])
+    return frozenset(sorted(users, key=lambda user: hashlib.sha256(user.encode()).digest())[:most])
 
 
 def _surfaces(sentence: Sentence) -> Iterator[str]:

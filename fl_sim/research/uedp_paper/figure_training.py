@@ -186,7 +186,8 @@ def _runs(
         for number, point in enumerate(points_of(figure, curve, spent)):
             given = _merged_settings(figure, panel, curve, point)
             own = {}
-            if given.get("task") == "classification" and given.get("model.tune") == "head":
+            frozen_body = given.get("task") == "classification" and given.get("model.tune") == "head"
+            if frozen_body or "model.lora_layers" in given:
                 own["corpus.feature_cache"] = str(features)
             for seed in figure.seeds:
                 own["corpus.path"] = paths[curve.name, seed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ def test_a_user_is_left_out(corpus: Path) -> None:
     assert texts(corpus, Without(users=("b",))) == [text for _, user, text, _ in SENTENCES if user != "b"]
 
 
+def test_fewer_users_are_the_same_whatever_the_order(corpus: Path) -> None:
+    kept = texts(corpus, Without(max_users=2))
+    users = {user for split, user, text, _ in SENTENCES if split == "train" and text in kept}
+    assert len(users) == 2
+    assert [text for split, user, text, _ in SENTENCES if user in users or split == "validation"] == kept
+    assert set(texts(corpus, Without(max_users=1))) < set(kept)
+
+
 def test_the_manifest_says_who_is_left_out(corpus: Path, tmp_path: Path) -> None:
     flags = ["--without-user", "b", "--without-entity", "Ada Byron"]
     prepared = ["prepare", "prepared", "--source", str(corpus), "--out", str(tmp_path / "without"), "--json"]
@@ -61,10 +70,11 @@ def test_the_manifest_says_who_is_left_out(corpus: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        (Without(users=("e",)), "without-user is 'e'; allowed: a user of"),
-        (Without(entities=("Ada Lovelace",)), "without-entity is 'Ada Lovelace'; allowed: an entity that"),
+        (lambda: Without(max_users=0), "max-users is 0; allowed: an integer of at least 1"),
+        (lambda: Without(users=("e",)), "without-user is 'e'; allowed: a user of"),
+        (lambda: Without(entities=("Ada Lovelace",)), "without-entity is 'Ada Lovelace'; allowed: an entity that"),
     ],
 )
-def test_who_is_not_there_is_refused(corpus: Path, without: Without, message: str) -> None:
+def test_who_is_not_there_is_refused(corpus: Path, without: Callable[[], Without], message: str) -> None:
     with pytest.raises(CorpusError, match=f"^{message}"):
-        prepared_corpus(str(corpus), without=without)
+        prepared_corpus(str(corpus), without=without())
