@@ -15,10 +15,10 @@ from pathlib import Path
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting import plots
-from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_sentences, budget_tables
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
+    LEAKAGE,
     AttackedPanelRecord,
     CurveRecord,
     EpsilonCurveRecord,
@@ -41,6 +41,7 @@ from fl_sim.research.uedp_paper.leakage.attack_tables import (
     name_table,
     verdicts,
 )
+from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.storage.run_folder import replace_file
 
 README = "README.md"
@@ -69,6 +70,20 @@ rely on the entity having been detected. Utility is the mean over the seeds ± i
   that hardly any noise is left. *As stated* and *as coded* stand side by side wherever the algorithm was trained here.
 """
 
+_LEAK_HEAD = """\
+# What models give away
+
+Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. docs/leakage.md says what the attacks
+and bounds are.
+
+Each method trained on the same text with three seeds, and every model is attacked with the units that its seed draws.
+A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds' 95 %
+intervals. *At most* is the largest true positive rate, at a false positive rate of 1 %, of any attack on one such
+unit in or out, by the runs' ledgers. ε is that of any user with any entity. Where a model without a guarantee is not
+told from guessing, nothing can be concluded about the others. The attacks are those that docs/leakage.md lists, with
+the sizes in the record; none was left out, and a better attack may find more, up to the bound.
+"""
+
 
 def write_document(folder: Path) -> list[Path]:
     """Write README.md and the pictures of a folder of records; return their paths.
@@ -77,12 +92,19 @@ def write_document(folder: Path) -> list[Path]:
         ResultsError: the folder has no record, or a JSON file is not a record.
     """
     records = ordered(read_records(folder))
+    written = _write(folder, _HEAD, records)
+    attacks = folder / LEAKAGE
+    return [*written, *(_write(attacks, _LEAK_HEAD, ordered(read_records(attacks))) if attacks.is_dir() else ())]
+
+
+def _write(folder: Path, head: str, records: Sequence[Record]) -> list[Path]:
+    """Write README.md and the pictures of records into a folder; return their paths."""
     files = []
     for record in records:
         picture = picture_of(record)
         if picture is not None:
             files.append(plots.save(picture, folder / picture_name(record), _DPI))
-    replace_file(folder / README, document(records).encode())
+    replace_file(folder / README, document(records, head).encode())
     return [folder / README, *files]
 
 
@@ -94,15 +116,15 @@ def ordered(records: Iterable[Record]) -> list[Record]:
 
 def picture_name(record: Record) -> str:
     """Return the file name of a record's picture."""
-    return file_name(record).removesuffix(".json") + ".png"
+    return Path(file_name(record)).stem + ".png"
 
 
-def document(records: Sequence[Record]) -> str:
-    """Return the text of README.md."""
+def document(records: Sequence[Record], head: str = _HEAD) -> str:
+    """Return the text of README.md, with the head of a folder's own."""
     contents = [f"* [{record.title}](#{_anchor(record.title)})" for record in records]
-    parts = [_HEAD, "\n".join(contents) + "\n"]
+    parts = [head, "\n".join(contents) + "\n"]
     for record in records:
-        parts.append(section(record, file_name(record), picture_name(record)))
+        parts.append(section(record, Path(file_name(record)).name, picture_name(record)))
     return "\n".join(parts)
 
 

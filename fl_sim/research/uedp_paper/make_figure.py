@@ -20,7 +20,6 @@ from fl_sim.config import ConfigError
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
-from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import picture_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_document import section
 from fl_sim.research.uedp_paper.figure_records import (
@@ -32,6 +31,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     write_record,
 )
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, LeakageFigure, TableFigure, TrainingFigure
+from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.search.batch import INTERRUPTED, Ending
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import RunFolder, replace_file

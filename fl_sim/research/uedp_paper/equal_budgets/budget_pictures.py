@@ -18,20 +18,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from fl_sim.reporting.plots import GREY, styles
-from fl_sim.research.uedp_paper import figure_pictures
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
-from fl_sim.research.uedp_paper.figure_records import CurveRecord, PanelRecord, Record, TrainingRecord
+from fl_sim.research.uedp_paper.figure_records import CurveRecord, PanelRecord, TrainingRecord
 
 _MARKERS = "osD^vP"
 _STEP = 1.036
 """Factor between the positions of two methods of the same ε, so that neither hides the other."""
-
-
-def picture_of(record: Record) -> Figure | None:
-    """Return the picture of any record; None for a table."""
-    if isinstance(record, TrainingRecord) and record.x == "joint":
-        return _draw(record)
-    return figure_pictures.draw(record)
 
 
 def offsets(curves: int) -> NDArray[np.float64]:
@@ -39,7 +31,8 @@ def offsets(curves: int) -> NDArray[np.float64]:
     return np.asarray(_STEP ** (np.arange(curves) - (curves - 1) / 2), dtype=np.float64)
 
 
-def _draw(record: TrainingRecord) -> Figure:
+def draw_budgets(record: TrainingRecord) -> Figure:
+    """Return the picture of a comparison, a row per panel."""
     figure = Figure(figsize=(8.0, 5.4 * len(record.panels)), layout="constrained")
     grid: Any = figure.subplots(len(record.panels), 1, squeeze=False)
     for panel, axes in zip(record.panels, grid[:, 0], strict=True):

@@ -117,8 +117,8 @@ def canary_table(panel: AttackedPanelRecord) -> Rows:
     for method in methods(panel):
         attacks = method.attacks("canaries")
         for owner, words in (("user", "a user"), ("entity", "an entity")) if attacks else ():
-            cells = [shown([_exposure(one, owner, number) for one in attacks], "{:.1f}") for number in repeated]
-            outside = shown([_exposure(one, owner, None, included=False) for one in attacks], "{:.1f}")
+            cells = [shown([exposure(one, owner, number) for one in attacks], "{:.1f}") for number in repeated]
+            outside = shown([exposure(one, owner, None, included=False) for one in attacks], "{:.1f}")
             bounds = [
                 bound
                 for one in attacks
@@ -147,14 +147,13 @@ def _repetitions(method: Method) -> set[int]:
     return {group["repetitions"] for group in groups if group["repetitions"] is not None}
 
 
-def _exposure(
-    attack: Mapping[str, Any], owner: str, repetitions: int | None, *, included: bool = True
-) -> Figure | None:
+def exposure(attack: Mapping[str, Any], owner: str, repetitions: int | None, *, included: bool = True) -> Figure | None:
+    """Return the mean exposure of the canaries of one kind; None if the record has none."""
     wanted = (owner, repetitions, included)
     for group in attack["groups"]:
         if (group["owner"], group["repetitions"], group["included"]) == wanted:
-            exposure: Figure = group["exposure"]
-            return exposure
+            mean: Figure = group["exposure"]
+            return mean
     return None
 
 

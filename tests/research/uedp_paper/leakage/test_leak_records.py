@@ -1,0 +1,158 @@
+"""A record of attacks as tables and as a picture: nothing is left out, and nothing is concluded without memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_sim.research.uedp_paper.figure_document import README, section, write_document
+from fl_sim.research.uedp_paper.figure_records import (
+    AttackedPanelRecord,
+    AttackedRunRecord,
+    CorpusRecord,
+    LeakageRecord,
+    check_publishable,
+    file_name,
+    read_record,
+    write_record,
+)
+from fl_sim.research.uedp_paper.leakage.attack_tables import (
+    canary_table,
+    conclusions,
+    membership_table,
+    methods,
+    name_table,
+    verdicts,
+)
+from fl_sim.research.uedp_paper.record_pictures import picture_of
+from fl_sim.storage.run_folder import ResultsError
+
+SEEDS = (0, 1, 2)
+
+
+def figure(value: float, width: float = 0.05) -> dict[str, float]:
+    return {"value": value, "low": value - width, "high": value + width}
+
+
+def attacks(strength: float, bound: float | None) -> dict[str, dict[str, Any]]:
+    """Records of all attacks, of a model that gives away ``strength`` more than guessing."""
+    most = {"0.001": 0.01, "0.01": bound or 1.0}
+    proven = {"proven": bound is not None, "largest_tpr_at_fpr": most, "largest_advantage": bound or 1.0}
+    verdict = {"state": "within" if bound else "not tested"}
+    found = {
+        "auc": figure(0.5 + strength),
+        "tpr_at_fpr": {"0.001": None, "0.01": figure(0.01 + strength, 0.01)},
+        "bound": proven,
+        "verdict": verdict,
+        "seconds": 2.0,
+    }
+    groups = [
+        {"owner": owner, "repetitions": number, "included": included, "canaries": 4, "most_by_chance": 3.2}
+        | {"exposure": figure(1.4 + (20 * strength if included else 0.0), 0.5)}
+        for owner in ("user", "entity")
+        for number in (1, 64, None)
+        for included in (True, False)
+    ]
+    bounds = [{"owner": owner, "repetitions": 64, **proven} for owner in ("user", "entity")]
+    names = {
+        "inference": {
+            "groups": [{"ahead": figure(0.5 + strength), "initial_ahead": figure(0.5), "gain": figure(strength)}]
+        },
+        "reconstruction": {"groups": [{"ranked": figure(0.1), "initial_ranked": figure(0.0)}]},
+        "extraction": {"groups": [{"recall": figure(0.1), "initial_recall": figure(0.0)}]},
+    }
+    return {
+        "users": found,
+        "sentences": found,
+        "canaries": {"groups": groups, "bounds": bounds, "verdict": verdict, "seconds": 3.0},
+        "entities": names | {"seconds": 4.0},
+    }
+
+
+def record(strength: float, seeds: tuple[int, ...] = SEEDS, failed: dict[str, str] | None = None) -> LeakageRecord:
+    """Return a record of an unprotected and a protected method."""
+    runs = [
+        AttackedRunRecord(
+            curve=curve, label=label, strategy=curve, deidentified=False, joint=joint, seed=seed, epsilon_any=joint,
+            utility=90.0 + seed, initial=300.0, attacks=attacks(own, bound),
+        )
+        for curve, label, joint, own, bound in (
+            ("noiseless", "no protection", None, strength, None), ("uedp", "ours", 2.0, 0.01, 0.0312)
+        )
+        for seed in seeds
+    ]  # fmt: skip
+    corpus = CorpusRecord(name="small", users=9, sentences=99, entities=5, tagger="gold", fingerprint="f")
+    panel = AttackedPanelRecord(name="small", title="Small", corpus=corpus, runs=tuple(runs), failed=failed or {})
+    return LeakageRecord(
+        figure="leak_small", title="Leakage: small", size="default", commit="c", config={"shows": "S."}, versions={},
+        when="2026-01-02T00:00:00+00:00", skipped={}, seeds=seeds, metric="perplexity", delta=1e-5,
+        panels=(panel,),
+    )  # fmt: skip
+
+
+def test_every_method_has_its_figures_intervals_and_bounds() -> None:
+    whole = record(0.2)
+    (panel,) = whole.panels
+    assert [len(method.runs) for method in methods(panel)] == [3, 3]
+    _, rows = membership_table(whole, panel)
+    assert rows[0][:4] == ["no protection", "–", "91.0", "0.700 (0.650–0.750)"]
+    assert rows[1] == [
+        "ours", "2.00", "91.0", "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%",
+        "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%",
+    ]  # fmt: skip
+    assert rows[0][5] == "no bound"
+    head, rows = canary_table(panel)
+    assert head[3:5] == ["said 1×", "said 64×"]
+    assert [row[:3] for row in rows] == [
+        ["no protection", "–", "a user"], ["no protection", "–", "an entity"],
+        ["ours", "2.00", "a user"], ["ours", "2.00", "an entity"],
+        ["a secret never seen stays below, 97.5 %", "", "a user"],
+        ["a secret never seen stays below, 97.5 %", "", "an entity"],
+    ]  # fmt: skip
+    assert rows[0][3:5] == ["5.4 (4.9–5.9)"] * 2
+    assert rows[4][3] == "3.2"
+    _, rows = name_table(panel)
+    assert rows[0][2:5] == ["70.0% (65.0%–75.0%)", "50.0% (45.0%–55.0%)", "20.0% (15.0%–25.0%)"]
+    assert verdicts(panel)[0] == "Tests against the ledgers: 9 not tested, 9 within."
+    assert "canaries 3 s" in verdicts(panel)[1]
+
+
+@pytest.mark.parametrize(("strength", "remembers"), [(0.2, True), (0.04, False)])
+def test_nothing_is_concluded_where_the_unprotected_model_is_not_told_from_guessing(
+    strength: float, remembers: bool
+) -> None:
+    lines = conclusions(record(strength).panels[0])
+    assert len(lines) == 4
+    for line in lines:
+        assert ("better than guessing with every seed on: no protection." in line) == remembers
+        assert ("nothing can be concluded" in line) == (not remembers)
+
+
+def test_the_picture_has_users_secrets_and_names_by_method() -> None:
+    picture = picture_of(record(0.2))
+    assert picture is not None
+    users, secrets, names = picture.axes
+    assert [text.get_text() for text in users.get_yticklabels()] == ["no protection", "ours, ε 2.00"]
+    assert len(secrets.lines) == 3
+    assert len(names.lines) == 2 * 3 + 1
+
+
+def test_records_of_attacks_have_a_folder_and_a_page_of_their_own(tmp_path: Path) -> None:
+    whole = record(0.2, failed={"run": "diverged"})
+    assert file_name(whole) == "leak/leak_small.json"
+    path = tmp_path / "leak" / "leak_small.json"
+    write_record(whole, path)
+    assert read_record(path) == whole
+    with pytest.raises(ResultsError, match="runs failed"):
+        check_publishable(whole)
+    with pytest.raises(ResultsError, match="at least 3"):
+        check_publishable(record(0.2, seeds=(0, 1)))
+    text = section(whole)
+    assert "* Failed: run: diverged" in text
+    assert "9 users, 99 sentences" in text
+    (tmp_path / "table2.json").write_bytes((Path("results") / "table2.json").read_bytes())
+    files = write_document(tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in files} >= {"leak/README.md", "leak/leak_small.png"}
+    assert "](leak_small.png)" in (tmp_path / "leak" / README).read_text(encoding="utf-8")
