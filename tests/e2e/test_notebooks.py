@@ -149,11 +149,15 @@ def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outp
         ("effect_of_q_s", 1, "0.05"),
         ("entity_categories", 1, "Person"),
         ("audit", 0, "holds is False"),
+        ("what_a_model_gives_away", 1, "no attack reached more than its bound: True"),
         ("why_dpnr_needs_k", 1, "claimed ε 0.5, proven ε 4"),
         ("representation_tradeoff", 1, "System      federate on adult"),
     ],
 )
-def test_the_other_notebooks_run(execute: Callable[[Path], Outputs], name: str, num_pictures: int, text: str) -> None:
+def test_the_other_notebooks_run(
+    execute: Callable[[Path], Outputs], name: str, num_pictures: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_SIM_ROUNDS", str(ROUNDS))
     outputs = execute(NOTEBOOKS / f"{name}.ipynb")
     assert pictures(outputs) >= num_pictures, "and more where results has the figure's record"
     assert text in texts(outputs)
