@@ -46,12 +46,12 @@ def leak(
         raw: the corpus from which that of the runs was de-identified; its text is attacked.
         out: a folder in which results are kept, and found by a later call.
         progress: gives a context with an observer for each attack, whose name it is called with.
-        options: the fields of :class:`~fl_sim.auditing.leakage.options.Options`: ``seed``, ``max_users``,
-            ``sentences_per_user``, ``references``, ``failure``, ``show_names``.
+        options: the fields of :class:`~fl_sim.auditing.leakage.options.Options`, such as ``seed``, ``max_users``,
+            ``references``, ``entity``, ``user``, ``without`` and ``show_names``.
 
     Returns:
-        ``runs`` (a JSON object each), ``holds`` (no attack contradicts a proof) and :meth:`record`. The figures are for
-        the corpus's owner.
+        ``runs`` (a JSON object each), ``holds`` (no attack reached more than its bound) and :meth:`record`. The figures
+        are for the corpus's owner.
 
     Raises:
         ConfigError: an option is out of range, or an attack that was asked for makes no sense for a run.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.research.uedp_paper.figure_records import TrainingRecord, read_record
+from fl_sim.research.uedp_paper.figure_records import LeakageRecord, TrainingRecord, read_record
 from fl_sim.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs; the figure is drawn
@@ -162,3 +162,81 @@ def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("fig2", "fig3a", "fig9", "table2"))
+
+
+LEAKAGE = """
+kind = "leakage"
+title = "Leakage: small"
+shows = "Nothing."
+joint = [8.0]
+reference = "uedp"
+seeds = [0]
+[attack]
+max_users = 3
+sentences_per_user = 2
+secrets = 4
+entities = 2
+candidates = 2
+texts = 2
+[set]
+rounds = 1
+"evaluation.every" = 1
+"model.name" = "small-gpt2"
+"model.hidden" = 16
+"model.layers" = 1
+"model.heads" = 2
+"model.max_tokens" = 24
+"privacy.population" = 60
+[corpora.small]
+kind = "jsonl"
+source = "small.jsonl"
+[corpora.small.flags]
+text-column = "text"
+user-column = "user"
+tagger = "rules"
+test-fraction = "0.3"
+split-sentences = false
+canaries = 2
+[[panels]]
+name = "a"
+title = "a"
+corpus = "small"
+[[curves]]
+name = "deidentified"
+label = "De-Identification"
+deidentified = "category"
+set = { "privacy.strategy" = "noiseless", "privacy.q_u" = 1.0, "privacy.q_s" = 1.0 }
+[[curves]]
+name = "uedp"
+label = "uedp"
+budget = "joint"
+set = { "privacy.strategy" = "uedp", "privacy.q_u" = 1.0, "privacy.q_s" = 0.5, "privacy.entity_bound" = 2 }
+"""
+
+
+@pytest.mark.slow
+def test_attacks_on_the_runs_of_a_figure_are_recorded(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "leak.toml"
+    file.write_text(LEAKAGE, encoding="utf-8")
+    words = ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main(words) == 0
+    assert "nothing can be concluded" in capsys.readouterr().out
+    record = read_record(tmp_path / "out" / "leak" / "record.json")
+    assert isinstance(record, LeakageRecord)
+    deidentified, uedp = record.panels[0].runs
+    assert (deidentified.deidentified, deidentified.joint, deidentified.epsilon_any) == (True, None, None)
+    assert (uedp.deidentified, uedp.joint) == (False, 8.0)
+    assert uedp.epsilon_any is not None
+    assert 7.9 < uedp.epsilon_any <= 8.0
+    for run in (deidentified, uedp):
+        assert set(run.attacks) == {"users", "sentences", "canaries", "entities"}
+        assert run.attacks["canaries"]["canaries"] == 2
+        assert "claims" not in json.dumps(run.attacks)
+    kept = sorted((tmp_path / "out" / "leak" / "attacks").iterdir())
+    assert main(words) == 0
+    assert sorted((tmp_path / "out" / "leak" / "attacks").iterdir()) == kept
+    assert read_record(tmp_path / "out" / "leak" / "record.json").panels == record.panels  # type: ignore[union-attr]
+    assert main([*words, "--record", str(tmp_path / "results")]) == 2
+    assert "at least 3" in capsys.readouterr().err
