@@ -27,7 +27,11 @@ def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
     if attack == "canaries":
         most = max((group["repetitions"] or 0 for group in record["groups"]), default=0)
         said_most = [group for group in record["groups"] if group["repetitions"] == most and group["included"]]
-        return any((group["exposure"]["value"] or 0.0) > group["most_by_chance"] for group in said_most)
+        return any(
+            (group["exposure"]["value"] or 0.0)
+            > max(group["most_by_chance"], group["initial_exposure"]["value"] or 0.0)
+            for group in said_most
+        )
     if attack == "entities":
         return bool(record["inference"]["groups"][0]["gain"]["low"] > 0)
     return bool(record["auc"]["low"] > 0.5)
@@ -96,7 +100,11 @@ def _canary_words(record: dict[str, Any]) -> list[str]:
         if group["repetitions"] is None and group["owner"] is not None:
             which = "included" if group["included"] else "left out"
             whose = "a user's" if group["owner"] == "user" else "an entity's"
-            lines.append(f"exposure {_bits(group['exposure'])} of {group['canaries']} canaries {which}, {whose}")
+            start = group["initial_exposure"]["value"]
+            lines.append(
+                f"exposure {_bits(group['exposure'])} of {group['canaries']} canaries {which}, {whose}"
+                f"{'' if start is None else f'; {start:.2f} at the start'}"
+            )
     state = record["verdict"]["state"]
     return [*lines, f"{record['exposure_of_left_out']:.2f} bits are chance; verdict: {state}"]
 

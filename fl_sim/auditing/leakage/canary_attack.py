@@ -17,12 +17,13 @@ array([1, 1, 1])
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
-from fl_sim.auditing.leakage.canary_exposure import CanaryExposures, canary_exposures
+from fl_sim.auditing.leakage.canary_exposure import CanaryExposures, canary_exposures, figure_record
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, Verdict
@@ -38,13 +39,13 @@ _FEWEST = 2
 def attack_canaries(
     run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
 ) -> dict[str, Any]:
-    """Measure the exposure of a corpus's canaries, and judge it; return the record.
+    """Measure the exposure of a corpus's canaries, before training and after, and judge it; return the record.
 
     Args:
         run: the run.
         rng: not used; secrets are drawn from streams of ``options.seed``, so that all runs meet the same ones.
         options: of the attack.
-        observer: called with the number of canaries that are done, and of all.
+        observer: called with the number of canaries that are done, and of all, over both models.
 
     Raises:
         NotApplicableError: the corpus has no canaries, or the model predicts classes.
@@ -56,10 +57,18 @@ def attack_canaries(
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack canaries")
     planted = read_canaries(run.corpus)
-    exposures = canary_exposures(run.model, planted, seed=options.seed, drawn=options.secrets, observer=observer)
+    sizes: dict[str, Any] = {"seed": options.seed, "drawn": options.secrets}
+    exposures, initial = (
+        canary_exposures(model, planted, **sizes, observer=partial(_of_both, observer, number))
+        for number, model in enumerate((run.model, run.initial))
+    )
     proven = {kind: _proven(run, *kind) for kind in _kinds(exposures)}
     return {
         **exposures.record(),
+        "groups": [
+            group.record() | {"initial_exposure": figure_record(start.exposure)}
+            for group, start in zip(exposures.groups(), initial.groups(), strict=True)
+        ],
         "bounds": [
             {"owner": owner, "repetitions": repetitions, **rates.record(FALSE_POSITIVE_RATES)}
             for (owner, repetitions), rates in proven.items()
@@ -80,6 +89,11 @@ def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContrib
         return EntityContribution.of_profile([1] * most)
     limit = ContributionBound(users=repetitions, sentences_per_user=most, sentences=most, weighted=True)
     return EntityContribution(np.ones(repetitions, dtype=np.int64), limit)
+
+
+def _of_both(observer: Observer, number: int, done: int, total: int) -> None:
+    """Pass on that ``done`` canaries of model ``number`` are ready, of two models."""
+    observer(number * total + done, 2 * total)
 
 
 def _kinds(exposures: CanaryExposures) -> list[tuple[Owner, int]]:

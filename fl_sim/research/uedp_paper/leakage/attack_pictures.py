@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from fl_sim.reporting.plots import GREY, styles
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, LeakageRecord
-from fl_sim.research.uedp_paper.leakage.attack_tables import Method, exposure, methods
+from fl_sim.research.uedp_paper.leakage.attack_tables import Method, at_start, exposure, methods
 
 Interval = tuple[float, float, float]
 """Value, and the ends of its interval."""
@@ -52,7 +52,7 @@ def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
             users.plot([most, most], [row - 0.3, row + 0.3], color=_BOUND, linewidth=2.0)
     users.set_title("Is this user in the text?", loc="left", fontsize="medium")
     users.set_yticks(range(len(drawn)), [_label(method) for method in drawn])
-    _draw_secrets(secrets, drawn)
+    _draw_secrets(secrets, panel, drawn)
     _draw_rows(names, drawn, _names_ahead, "the true name before other names", 0.5)
     for row, method in enumerate(drawn):
         start = _interval([one["inference"]["groups"][0]["initial_ahead"] for one in method.attacks("entities")])
@@ -78,8 +78,8 @@ def _draw_rows(
     _tidy(axes)
 
 
-def _draw_secrets(axes: Axes, drawn: Sequence[Method]) -> None:
-    """Draw the mean exposure of a user's secrets by how often they were said, and what chance stays below."""
+def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method]) -> None:
+    """Draw the mean exposure of a user's secrets by how often they were said, at the start, and what chance allows."""
     chance: dict[int, float] = {}
     for method, (colour, dash) in zip(drawn, styles(), strict=False):
         attacks = method.attacks("canaries")
@@ -92,6 +92,10 @@ def _draw_secrets(axes: Axes, drawn: Sequence[Method]) -> None:
                 chance[number] = _most_by_chance(attacks[0], number)
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", color=colour, linestyle=dash, label=_label(method))
+    starts = {number: _interval(at_start(panel, "user", number)) for number in chance}
+    before = [(number, start[0]) for number, start in sorted(starts.items()) if start]
+    if before:
+        axes.plot(*zip(*before, strict=True), color=GREY, linewidth=2.5, alpha=0.5, label="before training")
     if chance:
         axes.plot(list(chance), list(chance.values()), color=GREY, linestyle=":", linewidth=1.2)
         axes.set_xscale("log", base=2)

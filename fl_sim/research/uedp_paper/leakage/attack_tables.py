@@ -127,9 +127,22 @@ def canary_table(panel: AttackedPanelRecord) -> Rows:
             ]
             rows.append([method.label, method.epsilon, words, *cells, outside, largest(bounds)])
     for owner, words in (("user", "a user"), ("entity", "an entity")):
+        start = [shown(at_start(panel, owner, number), "{:.1f}") for number in repeated]
+        rows.append(["the model before training", "", words, *start, "", ""])
         chance = [_by_chance(panel, owner, number) for number in repeated]
         rows.append(["a secret never seen stays below, 97.5 %", "", words, *chance, "", ""])
     return head, rows if repeated else []
+
+
+def at_start(panel: AttackedPanelRecord, owner: str, repetitions: int) -> list[Figure | None]:
+    """Return the mean exposure of the same canaries under the model before training, a figure per seed."""
+    wanted = (owner, repetitions, True)
+    return [
+        group["initial_exposure"]
+        for one in next((method.attacks("canaries") for method in methods(panel) if method.attacks("canaries")), [])
+        for group in one["groups"]
+        if (group["owner"], group["repetitions"], group["included"]) == wanted
+    ]
 
 
 def _by_chance(panel: AttackedPanelRecord, owner: str, repetitions: int) -> str:

@@ -106,6 +106,7 @@ def test_canaries_are_drawn_by_repetitions() -> None:
             "included": included,
             "canaries": 4,
             "exposure": figure(1.4 + r / 8, 0.5),
+            "initial_exposure": figure(1.4),
             "most_by_chance": 3.16,
         }
         for owner in ("user", "entity")
@@ -119,12 +120,21 @@ def test_canaries_are_drawn_by_repetitions() -> None:
             "included": True,
             "canaries": 12,
             "exposure": figure(3.0),
+            "initial_exposure": figure(1.4),
             "most_by_chance": 2.4,
         }
     )
     unknown = {"value": None, "low": None, "high": None}
     groups.append(
-        {"owner": "user", "repetitions": 2, "included": True, "canaries": 0, "exposure": unknown, "most_by_chance": 5.3}
+        {
+            "owner": "user",
+            "repetitions": 2,
+            "included": True,
+            "canaries": 0,
+            "exposure": unknown,
+            "initial_exposure": figure(1.4),
+            "most_by_chance": 5.3,
+        }
     )
     bound = {"owner": "user", "repetitions": 8, "proven": True, "largest_tpr_at_fpr": {"0.01": 0.020001}}
     bounds = [bound, bound | {"owner": "entity", "repetitions": 2, "proven": False}]
@@ -134,7 +144,7 @@ def test_canaries_are_drawn_by_repetitions() -> None:
     assert "No unprotected run is beside these" in page
     free = record | {"bounds": [one | {"proven": False} for one in bounds]}
     assert "The unprotected model remembers" in page_of(run("a", "noiseless", {"canaries": free}))
-    few = [one | {"most_by_chance": 9.5} for one in groups]
+    few = [one | {"initial_exposure": figure(1.4), "most_by_chance": 9.5} for one in groups]
     assert "Nothing can be concluded" in page_of(run("a", "noiseless", {"canaries": free | {"groups": few}}))
     assert "2.01%" in page
     assert "no bound" in page

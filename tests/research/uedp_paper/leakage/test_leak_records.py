@@ -50,7 +50,7 @@ def attacks(strength: float, bound: float | None) -> dict[str, dict[str, Any]]:
     }
     groups = [
         {"owner": owner, "repetitions": number, "included": included, "canaries": 4, "most_by_chance": 3.2}
-        | {"exposure": figure(1.4 + (20 * strength if included else 0.0), 0.5)}
+        | {"exposure": figure(1.4 + (20 * strength if included else 0.0), 0.5), "initial_exposure": figure(1.5)}
         for owner in ("user", "entity")
         for number in (1, 64, None)
         for included in (True, False)
@@ -108,11 +108,14 @@ def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     assert [row[:3] for row in rows] == [
         ["no protection", "–", "a user"], ["no protection", "–", "an entity"],
         ["ours", "2.00", "a user"], ["ours", "2.00", "an entity"],
+        ["the model before training", "", "a user"],
         ["a secret never seen stays below, 97.5 %", "", "a user"],
+        ["the model before training", "", "an entity"],
         ["a secret never seen stays below, 97.5 %", "", "an entity"],
     ]  # fmt: skip
     assert rows[0][3:5] == ["5.4 (4.9–5.9)"] * 2
-    assert rows[4][3] == "3.2"
+    assert rows[4][3] == "1.5 (1.4–1.6)"
+    assert rows[5][3] == "3.2"
     _, rows = name_table(panel)
     assert rows[0][2:5] == ["70.0% (65.0%–75.0%)", "50.0% (45.0%–55.0%)", "20.0% (15.0%–25.0%)"]
     assert verdicts(panel)[0] == "Tests against the ledgers: 9 not tested, 9 within."
@@ -135,7 +138,7 @@ def test_the_picture_has_users_secrets_and_names_by_method() -> None:
     assert picture is not None
     users, secrets, names = picture.axes
     assert [text.get_text() for text in users.get_yticklabels()] == ["no protection", "ours, ε 2.00"]
-    assert len(secrets.lines) == 3
+    assert len(secrets.lines) == 4
     assert len(names.lines) == 2 * 3 + 1
 
 
