@@ -25,6 +25,7 @@ from fl_sim.reporting.pages.svg_charts import IntervalRow, Scale, Series, interv
 
 _AREA = Scale(0.4, 1.0, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0), "{:.3g}", guess=0.5)
 _RATE = Scale(0.0, 1.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "{:.1%}")
+_INDENT = "\u00a0" * 4  # SVG drops ordinary spaces
 _EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
 _NAMES = {"uedp": "uedp", "user_level": "user-level DP", "noiseless": "no protection", "published": "published"}
 
@@ -231,7 +232,7 @@ def _entities(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, 
     for run, attack in found:
         group = attack["inference"]["groups"][0]
         rows.append(IntervalRow(label_of(run), *_ends(group["ahead"])))
-        rows.append(IntervalRow("   at the start", *_ends(group["initial_ahead"])))
+        rows.append(IntervalRow(f"{_INDENT}at the start", *_ends(group["initial_ahead"])))
     scale = Scale(0.3, 0.9, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), "{:.0%}", guess=0.5)
     page.figure(interval_chart(rows, scale), "Share of the other names that the true one is ranked before.")
     page.table(
@@ -288,9 +289,9 @@ def _ranked_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[
     for one in attack["models"]:
         if "ahead" not in one:
             continue
-        label = label_of(run) if one["model"] == "run" else f"   {model_words(one['model'])}"
+        label = label_of(run) if one["model"] == "run" else f"{_INDENT}{model_words(one['model'])}"
         shares = {label: one["ahead"]} | {
-            f"   {'' if one['model'] == 'run' else '   '}by ratio to {model_words(other)}": share
+            f"{_INDENT if one['model'] == 'run' else 2 * _INDENT}by ratio to {model_words(other)}": share
             for other, share in one["ahead_by_ratio_to"].items()
         }
         for words, share in shares.items():
