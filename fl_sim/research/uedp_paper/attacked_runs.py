@@ -8,7 +8,6 @@ Results are kept in the figure's folder, so an interrupted figure goes on where 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,10 +18,10 @@ from fl_sim.auditing.leakage.options import Options
 from fl_sim.reporting.report import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
-from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record
+from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
 from fl_sim.research.uedp_paper.figures import LeakageFigure
-from fl_sim.search.batch import DONE, FAILED, Ending
-from fl_sim.storage.run_folder import DIVERGED, RunFolder
+from fl_sim.search.batch import Ending
+from fl_sim.storage.run_folder import RunFolder
 
 _ATTACKS = "attacks"
 
@@ -39,13 +38,8 @@ def attacked_panels(
         out: the figure's folder.
         store: of the corpora; says which run is attacked.
     """
-    ended = {ending.name: ending for ending in endings}
     records = []
-    for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
-        runs = list(group)
-        failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status in (FAILED, DIVERGED)}
-        done = [run for run in runs if ended[run.name].status == DONE]
-        corpus = plan.corpora[panel.name]
+    for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []
         for number, run in enumerate(done, start=1):
             store.say(f"attacking {run.name} ({number} of {len(done)})")
@@ -55,7 +49,7 @@ def attacked_panels(
                 AttackedPanelRecord(
                     name=panel.name,
                     title=panel.title,
-                    corpus=corpus_record(corpus),
+                    corpus=corpus_record(plan.corpora[panel.name]),
                     runs=tuple(attacked),
                     failed=failed,
                 )

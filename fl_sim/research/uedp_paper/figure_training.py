@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,15 +166,18 @@ def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda
 
 def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
     """Return the records of the panels with finished runs."""
+    return [_panel_record(plan, panel, done, failed) for panel, done, failed in ended_by_panel(plan, endings) if done]
+
+
+def ended_by_panel(
+    plan: Plan, endings: Iterable[Ending]
+) -> Iterator[tuple[PanelSettings, list[PlannedRun], dict[str, str]]]:
+    """Yield each panel with its finished runs, and the reason for each that failed, by its name."""
     ended = {ending.name: ending for ending in endings}
-    records = []
     for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
         runs = list(group)
         failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status in (FAILED, DIVERGED)}
-        done = [run for run in runs if ended[run.name].status == DONE]
-        if done:
-            records.append(_panel_record(plan, panel, done, failed))
-    return records
+        yield panel, [run for run in runs if ended[run.name].status == DONE], failed
 
 
 def _runs(

@@ -136,10 +136,8 @@ def _make_table(making: FigureJob, figure: TableFigure) -> FigureResult:
 
 
 def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
-    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    plan, endings = _train(making, figure)
     skipped = dict(plan.skipped)
-    making.begin(len(plan.runs))
-    endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
     panels = figure_training.panel_records(plan, endings)
@@ -163,10 +161,8 @@ def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
 
 
 def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
-    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    plan, endings = _train(making, figure)
     skipped = dict(plan.skipped)
-    making.begin(len(plan.runs))
-    endings = tuple(figure_training.run_figure(plan, making.jobs, making.observe))
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
     panels = attacked_panels(plan, figure, endings, making.folder, making.store)
@@ -180,6 +176,13 @@ def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
         panels=tuple(panels),
     )
     return _write_results(making, record, endings)
+
+
+def _train(making: FigureJob, figure: TrainingFigure) -> tuple[figure_training.Plan, tuple[Ending, ...]]:
+    """Run the unfinished runs of a figure; return its plan, and how each run ended."""
+    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    making.begin(len(plan.runs))
+    return plan, tuple(figure_training.run_figure(plan, making.jobs, making.observe))
 
 
 def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
