@@ -63,12 +63,12 @@ def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> 
         parameter.requires_grad_(id(parameter) in biases | kept)
 
 
-def check_peft(spec: ModelSpec) -> None:
-    """Raise ModelError if peft is not installed."""
+def check_peft(rank: int) -> None:
+    """Raise ModelError if peft, which adapters of this rank need, is not installed."""
     try:
         import peft  # noqa: F401
     except ImportError as error:
-        raise ModelError(f"lora_rank is {spec.lora_rank}, which needs peft: pip install 'fl-sim[lora]'") from error
+        raise ModelError(f"lora_rank is {rank}, which needs peft: pip install 'fl-sim[lora]'") from error
 
 
 def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None, *, output_layer: bool) -> nn.Module:

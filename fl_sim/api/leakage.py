@@ -62,5 +62,6 @@ def leak(
     from fl_sim.auditing.leakage.options import Options
 
     folders = [run.path if isinstance(run, Run) else run for run in runs]
-    shown = {} if progress is None else {"progress": progress}
-    return leakage.leak(folders, Options(**options), attacks, raw, out, **shown)
+    if progress is None:
+        return leakage.leak(folders, Options(**options), attacks, raw, out)
+    return leakage.leak(folders, Options(**options), attacks, raw, out, progress)

@@ -124,7 +124,7 @@ class Transformer(Architecture):
     def with_adapters(self, module: nn.Module, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
         from fl_sim.clients.models import tuning
 
-        tuning.check_peft(spec)
+        tuning.check_peft(spec.lora_rank)
         return tuning.with_adapters(module, spec, self.lora_targets(module, spec), output_layer=output_layer)
 
     def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:

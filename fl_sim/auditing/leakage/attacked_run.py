@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.config import ConfigError, RunConfig
@@ -33,6 +34,7 @@ from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.experiments.run_record import Record, read_order
 from fl_sim.storage import model_files
+from fl_sim.storage.computation import digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder, encode
 
 Ids = NDArray[np.int64]
@@ -93,6 +95,7 @@ class AttackedRun:
         has_raw_text: whether the text is that of another corpus, from which the run's corpus was made.
         kept: a folder in which results are kept; None for none.
         computed: what attacks on the run share, by name; they fill it.
+        known: what attacks on several runs share; they fill it.
     """
 
     folder: RunFolder
@@ -106,15 +109,23 @@ class AttackedRun:
     has_raw_text: bool = False
     kept: Path | None = None
     computed: dict[Any, Any] = field(default_factory=dict)
+    known: KnownResults = field(default_factory=KnownResults)
 
     @classmethod
-    def open(cls, path: Path | str, raw: Path | str | None = None, kept: Path | None = None) -> Self:
+    def open(
+        cls,
+        path: Path | str,
+        raw: Path | str | None = None,
+        kept: Path | None = None,
+        known: KnownResults | None = None,
+    ) -> Self:
         """Open a run folder; every checksum of model, corpus and ledger is verified.
 
         Args:
             path: the run folder.
             raw: a corpus with the same sentences under the same ids, whose texts are attacked instead.
             kept: a folder in which results are kept.
+            known: what attacks on other runs have found.
 
         Raises:
             ResultsError: the folder is no run, has no model, or its corpus has changed.
@@ -137,12 +148,31 @@ class AttackedRun:
         members, others = (
             Side.of(corpus, split, needs_targets=model.task.needs_targets) for split in (train, held_out)
         )
-        return cls(folder, config, corpus, model, proof, bounds, members, others, raw is not None, kept)
+        return cls(
+            folder=folder,
+            config=config,
+            corpus=corpus,
+            model=model,
+            proof=proof,
+            bounds=bounds,
+            members=members,
+            non_members=others,
+            has_raw_text=raw is not None,
+            kept=kept,
+            known=known or KnownResults(),
+        )
 
     @functools.cached_property
     def initial(self) -> LanguageModel:
         """Return the model with which the run began."""
         return initial_model(self.folder, self.config)
+
+    @functools.cached_property
+    def of_initial(self) -> KnownResults:
+        """Return what is known of the initial model on this text; runs that began with equal models share it."""
+        weights = digest_of(self.initial.weights())
+        model = self.config.model.model_dump_json()
+        return self.known.within((weights, model, self.corpus.fingerprint, self.members.split, self.non_members.split))
 
     def file_of(self, key: Mapping[str, Any], ending: str, references: Sequence[str] = ()) -> Path | None:
         """Return the file of a result, named after all that it depends on; None if no folder keeps results.

@@ -58,9 +58,10 @@ def attack_canaries(
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack canaries")
     planted = read_canaries(run.corpus)
     sizes: dict[str, Any] = {"seed": options.seed, "drawn": options.secrets}
-    exposures, initial = (
-        canary_exposures(model, planted, **sizes, observer=partial(_of_both, observer, number))
-        for number, model in enumerate((run.model, run.initial))
+    exposures = canary_exposures(run.model, planted, **sizes, observer=partial(_of_both, observer, 0))
+    initial = run.of_initial.get(
+        ("canaries", *sizes.values()),
+        lambda: canary_exposures(run.initial, planted, **sizes, observer=partial(_of_both, observer, 1)),
     )
     proven = {kind: _proven(run, *kind) for kind in _kinds(exposures)}
     return {

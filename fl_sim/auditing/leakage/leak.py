@@ -29,6 +29,7 @@ import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.membership import attack_sentences, attack_users
 from fl_sim.auditing.leakage.names.entity_attack import attack_entities
 from fl_sim.auditing.leakage.one_name.one_entity import attack_entity
@@ -119,6 +120,7 @@ def leak(
     raw: Path | str | None = None,
     out: Path | str | None = None,
     progress: Progress = _silent,
+    known: KnownResults | None = None,
 ) -> Leakage:
     """Attack runs, one after the other.
 
@@ -129,6 +131,7 @@ def leak(
         raw: a corpus whose text is attacked in place of that of runs on its de-identified copy.
         out: a folder in which results are kept and found; None keeps nothing.
         progress: gives a context with an observer for every attack, whose name it is called with.
+        known: results that these runs share with runs attacked earlier in this process.
 
     Raises:
         ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
@@ -142,7 +145,11 @@ def leak(
         raise ConfigError(f"out is {out}; allowed: a folder")
     shared = replace(given, failure=given.failure / (len(runs) * len(names)))
     strict = attacks is not None or any(name in ONE_NAME for name in names)
-    found = [_attacked(Path(run), shared, names, raw, out, progress, strict=strict) for run in runs]
+    kept, known = None if out is None else Path(out), known or KnownResults()
+    found = [
+        _attacked(AttackedRun.open(Path(path), raw, kept, known), shared, names, progress, strict=strict)
+        for path in runs
+    ]
     return Leakage(tuple(found), given)
 
 
@@ -167,17 +174,9 @@ def chosen(attacks: Sequence[str] | None, options: Options | None = None) -> tup
 
 
 def _attacked(
-    path: Path,
-    options: Options,
-    names: Sequence[str],
-    raw: Path | str | None,
-    out: Path | str | None,
-    progress: Progress,
-    *,
-    strict: bool,
+    run: AttackedRun, options: Options, names: Sequence[str], progress: Progress, *, strict: bool
 ) -> dict[str, Any]:
     """Return the record of one run; attacks that make no sense for it are left out with the reason, or refused."""
-    run = AttackedRun.open(path, raw, None if out is None else Path(out))
     records: dict[str, Any] = {}
     for name in names:
         key = {"format": FORMAT, "attack": name, "options": asdict(options)}

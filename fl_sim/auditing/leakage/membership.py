@@ -207,14 +207,21 @@ class Likelihoods:
             ResultsError: a reference has no model, or its corpus has changed.
         """
         samples = sample(run, options)
-        references = [_reference(name, run, samples) for name in options.references] or [run.initial]
-        count = 1 + len(references)
+        references = [_reference(name, run, samples) for name in options.references]
+        count = 1 + max(len(references), 1)
 
         def part(number: int) -> Observer:
             return lambda done, total: observer(number * total + done, count * total)
 
-        found = [log_likelihoods(one, samples, part(number)) for number, one in enumerate((run.model, *references))]
-        return cls(samples, found[0], tuple(found[1:]))
+        own = log_likelihoods(run.model, samples, part(0))
+        if not references:
+            settings = (options.seed, options.max_users, options.sentences_per_user)
+            initial = run.of_initial.get(
+                ("likelihoods", *settings), lambda: log_likelihoods(run.initial, samples, part(1))
+            )
+            return cls(samples, own, (initial,))
+        others = [log_likelihoods(one, samples, part(number)) for number, one in enumerate(references, start=1)]
+        return cls(samples, own, tuple(others))
 
 
 def _reference(name: str, run: AttackedRun, samples: Samples) -> LanguageModel:

@@ -36,6 +36,7 @@ from fl_sim.clients.local_steps import local_steps
 from fl_sim.clients.models.architectures.architecture import Architecture
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.tuning import check_peft
 from fl_sim.clients.tasks import TextSizes
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
@@ -143,10 +144,12 @@ def compare_personal(
 
     Raises:
         ResultsError: the run has no model, its corpus has changed, or no held-out user has two sentences.
-        ModelError: a model cannot be loaded, or the run's start has changed.
+        ModelError: a model cannot be loaded, the run's start has changed, or the package for adapters is missing.
     """
     record = Record.read(run)
     config, changes = record.config, personal_changes(record.config, settings.rank)
+    if changes.get("lora_rank"):
+        check_peft(changes["lora_rank"])  # before anything is trained
     own = released_model(run)  # before the corpus is read: it says what the run lacks
     corpus = record.open_corpus(run)
     split = _Split(corpus, held_out_split(config, corpus), own.task.needs_targets)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.leak import leak
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.reporting.report import strategy_of
@@ -38,12 +39,13 @@ def attacked_panels(
         out: the figure's folder.
         store: of the corpora; says which run is attacked.
     """
-    records = []
+    records, known = [], KnownResults()
     for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []
         for number, run in enumerate(done, start=1):
             store.say(f"attacking {run.name} ({number} of {len(done)})")
-            attacked.append(_attacked(run, figure, _raw_corpus(run, figure, store), out / _ATTACKS))
+            raw = _raw_corpus(run, figure, store)
+            attacked.append(_attacked(run, figure, raw, out / _ATTACKS, known))
         if attacked:
             records.append(
                 AttackedPanelRecord(
@@ -70,11 +72,13 @@ def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> s
     return store.prepared(run.panel.corpus, source, run.curve.entities, seed=run.seed)
 
 
-def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:
+def _attacked(
+    run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path, known: KnownResults
+) -> AttackedRunRecord:
     folder = RunFolder.open(str(run.config.out))
     result: Mapping[str, Any] = folder.result or {}
     options = Options(seed=run.seed, **figure.attack.model_dump())
-    (found,) = leak([folder.path], options, raw=raw, out=kept).runs
+    (found,) = leak([folder.path], options, raw=raw, out=kept, known=known).runs
     epsilon = result.get("epsilon_any")
     proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
     return AttackedRunRecord(

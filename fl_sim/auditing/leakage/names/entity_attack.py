@@ -36,15 +36,15 @@ def attack_entities(
     """
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack entities")
-    models, seed, most = (run.model, run.initial), options.seed, options.entities
+    models, seed, most, known = (run.model, run.initial), options.seed, options.entities, run.of_initial
     try:
         entities = TrainingEntities.of(run.corpus, run.members.split)
         observer(0, 3)
-        extraction = extract_entities(*models, entities, seed=seed, samples=options.texts)
+        extraction = extract_entities(*models, entities, seed=seed, samples=options.texts, known=known)
         observer(1, 3)
-        reconstruction = reconstruct_entities(*models, entities, seed=seed, most=most)
+        reconstruction = reconstruct_entities(*models, entities, seed=seed, most=most, known=known)
         observer(2, 3)
-        inference = infer_entities(*models, entities, seed=seed, most=most, candidates=options.candidates)
+        inference = infer_entities(*models, entities, seed=seed, most=most, candidates=options.candidates, known=known)
         observer(3, 3)
     except NoEntityError as error:
         raise NotApplicableError(str(error)) from error

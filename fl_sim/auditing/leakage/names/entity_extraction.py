@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_record
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
@@ -122,6 +123,7 @@ def extract_entities(
     samples: int = SAMPLES,
     sampling: Sampling = SAMPLING,
     tagger: Tagger | None = None,
+    known: KnownResults | None = None,
     observer: Observer = lambda done, total: None,
 ) -> EntityExtraction:
     """Sample texts of two next-word models without a prompt, and count the private entities in them.
@@ -134,17 +136,21 @@ def extract_entities(
         samples: texts of each model.
         sampling: how to draw tokens, and how many of a text.
         tagger: finds names in the texts; by default the corpus's names do.
+        known: results of ``initial`` on this text, to use and to add to.
         observer: called with the number of texts that are done, and that of both models.
 
     Raises:
         ModelError: a model predicts classes, or ``samples`` is below 1.
     """
     finder = _Finder(entities, tagger)
-    results = []
-    for number, sampled in enumerate((model, initial)):
+
+    def texts_of(number: int, sampled: LanguageModel) -> list[str]:
         check_next_word(sampled)
-        texts = _texts(sampled, sampling, samples, seed, partial(_of_both, observer, number))
-        results.append(finder.extracted(texts, streams.generator(seed, "leak-extraction-precision")))
+        return _texts(sampled, sampling, samples, seed, partial(_of_both, observer, number))
+
+    key = ("extraction", seed, samples, sampling)
+    written = (texts_of(0, model), (known or KnownResults()).get(key, lambda: texts_of(1, initial)))
+    results = [finder.extracted(texts, streams.generator(seed, "leak-extraction-precision")) for texts in written]
     recall, before = (result.extracted.astype(np.float64) for result in results)
     values = {"recall": recall, "initial_recall": before, "gain": recall - before}
     groups = grouped(entities.targets, values, streams.generator(seed, "leak-extraction-bootstrap"))

@@ -28,6 +28,7 @@ entity.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
@@ -123,6 +125,7 @@ def infer_entities(
     seed: int,
     most: int = MOST,
     candidates: int = CANDIDATES,
+    known: KnownResults | None = None,
     observer: Observer = lambda done, total: None,
 ) -> EntityInference:
     """Rank the true name of a masked mention among candidates of its kind, by two next-word models.
@@ -137,6 +140,7 @@ def infer_entities(
         seed: of mentions, candidates and bootstrap.
         most: at most so many entities, drawn uniformly.
         candidates: m, at least 2.
+        known: results of ``initial`` on this text, to use and to add to.
         observer: called with the number of entities that are done, and that of all.
 
     Raises:
@@ -150,7 +154,7 @@ def infer_entities(
     for target in entities.targets:
         of_kind[target.kind].append(target)
     chosen = entities.sample(most, streams.generator(seed, "leak-inference-entities"))
-    attacked = []
+    attacked, before = [], known or KnownResults()
     for done, position in enumerate(chosen, start=1):
         target = entities.targets[position]
         rng = streams.generator(seed, "leak-inference-candidates", position)
@@ -158,7 +162,8 @@ def infer_entities(
         others = other_names(model, target, occurrence, of_kind[target.kind], candidates - 1, rng) if occurrence else []
         if occurrence and others:
             texts = [occurrence.with_name(name) for name in (occurrence.name, *others)]
-            attacked.append(InferredEntity.of(target, read(model, texts), read(initial, texts)))
+            losses = before.get(("losses", *texts), functools.partial(read, initial, texts))
+            attacked.append(InferredEntity.of(target, read(model, texts), losses))
         observer(done, len(chosen))
     if not attacked:
         raise NoEntityError(

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from fl_sim.auditing.leakage.canary_exposure import check_next_word
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.names.entity_targets import (
     METHOD,
     EntityGroup,
@@ -109,6 +110,7 @@ def reconstruct_entities(
     most: int = MOST,
     samples: int = SAMPLES,
     sampling: Sampling = SAMPLING,
+    known: KnownResults | None = None,
     observer: Observer = lambda done, total: None,
 ) -> EntityReconstruction:
     """Let two next-word models complete masked names.
@@ -121,6 +123,7 @@ def reconstruct_entities(
         most: at most so many entities, drawn uniformly.
         samples: k.
         sampling: how the k continuations are drawn; a name of more tokens than ``max_tokens`` is never found.
+        known: results of ``initial`` on this text, to use and to add to.
         observer: called with the number of models that are done, and 2.
 
     Raises:
@@ -138,14 +141,20 @@ def reconstruct_entities(
             masked.append((entities.targets[position], occurrence))
     if not masked:
         raise NoEntityError("no private entity has a mention within the model's context; allowed: one at least")
-    results = []
-    for done, guessing in enumerate((model, initial), start=1):
+
+    def guesses_of(guessing: LanguageModel) -> list[Guesses]:
         texts = continuations(guessing, masked, sampling, samples, seed)
-        results.append(judge_continuations(guessing, masked, texts, entities.identity))
-        observer(done, 2)
+        return judge_continuations(guessing, masked, texts, entities.identity)
+
+    guesses = guesses_of(model)
+    observer(1, 2)
+    before = (known or KnownResults()).get(
+        ("reconstruction", seed, most, samples, sampling), lambda: guesses_of(initial)
+    )
+    observer(2, 2)
     targets = tuple(target for target, _ in masked)
-    groups = grouped(targets, _values(*results), streams.generator(seed, "leak-reconstruction-bootstrap"))
-    return EntityReconstruction(targets, tuple(results[0]), groups, samples, seed)
+    groups = grouped(targets, _values(guesses, before), streams.generator(seed, "leak-reconstruction-bootstrap"))
+    return EntityReconstruction(targets, tuple(guesses), groups, samples, seed)
 
 
 def cut_to_words(text: str, words: int) -> str | None:

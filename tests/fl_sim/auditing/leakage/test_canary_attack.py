@@ -13,6 +13,7 @@ import pytest
 
 from fl_sim.auditing.leakage.attacked_run import NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.membership import canary_users
 from fl_sim.auditing.leakage.names.entity_attack import attack_entities
 from fl_sim.auditing.leakage.options import Options
@@ -65,7 +66,7 @@ def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, populati
     guarantee = Guarantee(entity_users=2)
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
-        corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
+        corpus=corpus, model=model, initial=model, of_initial=KnownResults(), proof=ledger(noise, users, guarantee),
         bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"),
         folder=SimpleNamespace(result={"attacker": None}),
     )  # fmt: skip

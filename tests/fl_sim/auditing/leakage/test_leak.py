@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fl_sim
 from fl_sim.auditing.leakage import leak, membership
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
+from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.real_rounds.round_faults import fault
 from fl_sim.cli.main import main
@@ -127,6 +129,25 @@ def without_seconds(found: leak.Leakage) -> dict[str, Any]:
     """Return the records of one run's attacks, without their times."""
     attacks = found.runs[0]["attacks"]
     return {name: {key: value for key, value in one.items() if key != "seconds"} for name, one in attacks.items()}
+
+
+def test_runs_that_began_with_one_model_share_what_is_found_in_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, options = ("honest", "noise_off"), Options(max_users=20)
+    alone = [without_seconds(leak.leak([runs / name], options)) for name in names]
+    read: list[Any] = []
+    original = membership.log_likelihoods
+    monkeypatch.setattr(membership, "log_likelihoods", lambda *args: read.append(args) or original(*args))
+    known = KnownResults()
+    assert [without_seconds(leak.leak([runs / name], options, known=known)) for name in names] == alone
+    assert len(read) == 3  # the two models, and their start once
+    leak.leak([runs / "honest"], Options(max_users=10), known=known)
+    assert len(read) == 5
+    run, same = (AttackedRun.open(runs / name, known=known) for name in names)
+    assert run.of_initial.scope == same.of_initial.scope
+    with torch.no_grad():
+        next(iter(same.initial.module.parameters())).add_(1.0)
+    del same.__dict__["of_initial"]  # computed once
+    assert run.of_initial.scope != same.of_initial.scope
 
 
 def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> None:

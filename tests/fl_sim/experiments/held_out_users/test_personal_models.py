@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,13 @@ def test_a_run_without_figures_and_a_changed_start(run: fl_sim.Run, tmp_path: Pa
         (copy / name).unlink(missing_ok=True)
     assert main(["utility", str(copy)]) == 2
     assert "has recorded nothing by user; allowed: " in capsys.readouterr().err
+
+
+def test_missing_adapters_are_said_before_training(
+    run: fl_sim.Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr(personal_models, "personal_changes", lambda config, rank: {"lora_rank": rank})
+    monkeypatch.setattr(personal_models, "released_model", lambda run: pytest.fail("a model was loaded to be trained"))
+    assert main(["utility", str(run.path), "--personal", "--rank", "3"]) == 2
+    assert "lora_rank is 3, which needs peft: pip install 'fl-sim[lora]'" in capsys.readouterr().err
