@@ -2,8 +2,8 @@
 
 Results are kept in the figure's folder, so an interrupted figure goes on where it was.
 
->>> published({"users": {"auc": 0.5, "bound": {"unit": "a user", "claims": [1]}, "seconds": 3.0}})
-{'users': {'auc': 0.5, 'bound': {'unit': 'a user'}, 'seconds': 3.0}}
+>>> published({"users": {"auc": 0.123456789, "bound": {"largest_advantage": 0.123456789, "claims": [1]}}})
+{'users': {'auc': 0.123457, 'bound': {'largest_advantage': 0.123456789}}}
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fl_sim.search.batch import Ending
 from fl_sim.storage.run_folder import RunFolder
 
 _ATTACKS = "attacks"
+_BOUNDS = ("bound", "bounds")
 
 
 def attacked_panels(
@@ -60,8 +61,11 @@ def attacked_panels(
 
 
 def published(attacks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from."""
-    return {name: {key: _without_claims(value) for key, value in one.items()} for name, one in attacks.items()}
+    """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from.
+
+    Measured figures have six digits. Bounds keep all, because rounding could lower them.
+    """
+    return {name: _published(one) for name, one in attacks.items()}
 
 
 def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> str | None:
@@ -95,9 +99,13 @@ def _attacked(
     )
 
 
-def _without_claims(value: Any) -> Any:
+def _published(value: Any, *, measured: bool = True) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_claims(one) for key, one in value.items() if key != "claims"}
+        return {
+            key: _published(one, measured=measured and key not in _BOUNDS)
+            for key, one in value.items()
+            if key != "claims"
+        }
     if isinstance(value, list | tuple):
-        return [_without_claims(one) for one in value]
-    return value
+        return [_published(one, measured=measured) for one in value]
+    return float(f"{value:.6g}") if measured and isinstance(value, float) else value

@@ -34,6 +34,8 @@ LEAKAGE = "leak"
 
 _LEAST_SEEDS = 3
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
+_FIGURES = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+"""An object whose values are flat."""
 """A list of numbers over several lines of JSON, which a record has in one."""
 
 
@@ -343,6 +345,8 @@ def write_record(record: Record, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(encode(record.model_dump(mode="python")), ensure_ascii=False, indent=1)
     text = _NUMBERS.sub(lambda numbers: "".join(numbers[0].split()), text)
+    if isinstance(record, LeakageRecord):  # thousands of figures with intervals: a group of them in a line
+        text = _FIGURES.sub(lambda figures: " ".join(figures[0].split()), text)
     replace_file(path, text.encode() + b"\n")
 
 
