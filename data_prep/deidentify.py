@@ -100,7 +100,7 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
         raise CorpusError(f"seed {seed} must not be negative")
     if not any(counts.mentions for counts in corpus.manifest.splits.values()):
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
-    identity = _identity_of(corpus)
+    identity = Identity.of_corpus(corpus.manifest.settings).of_single_names()
     tally = Tally()
     canaries = read_canaries(corpus) if corpus.has_canaries else None
     surrogates = None
@@ -178,14 +178,6 @@ def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:
     if corpus.has_canaries:
         warnings.append(CANARY_WARNING)
     return {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
-
-
-def _identity_of(corpus: Corpus) -> Identity:
-    """Return the corpus's identity without links within documents, which a prepared corpus does not name."""
-    settings = corpus.manifest.settings.get("identity")
-    if settings is None:
-        return DEFAULT_IDENTITY
-    return dataclasses.replace(Identity(**settings), link_within_document=False)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ True
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import unicodedata
@@ -218,6 +219,16 @@ class Identity:
     def from_manifest(cls, settings: Mapping[str, Any]) -> Identity:
         """Return the identity whose :meth:`manifest_settings` these are."""
         return cls(**{**settings, "steps": tuple(settings["steps"])})
+
+    @classmethod
+    def of_corpus(cls, settings: Mapping[str, Any]) -> Identity:
+        """Return the identity of a corpus with these manifest settings; the default one if they name none."""
+        own = settings.get("identity")
+        return DEFAULT_IDENTITY if own is None else cls.from_manifest(own)
+
+    def of_single_names(self) -> Identity:
+        """Return the same without links within documents, which need a document's other names."""
+        return dataclasses.replace(self, link_within_document=False)
 
     def manifest_settings(self) -> dict[str, Any]:
         """Return the settings, for a manifest."""

@@ -14,14 +14,13 @@ True
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
@@ -51,7 +50,7 @@ def public_entities(corpus: Corpus, split: str, source: str | Path) -> NDArray[n
         OSError: it cannot be read.
     """
     path = public_names_file(source)
-    identity = identity_of(corpus)
+    identity = Identity.of_corpus(corpus.manifest.settings).of_single_names()
     keys = {identity.key(line) for _, line in _lines(path)}
     if not keys:
         raise CorpusError(f"{path}: lists no name; allowed: UTF-8 text with a name on each line")
@@ -79,7 +78,8 @@ def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np
         OSError: it cannot be read.
     """
     path = Path(source)
-    by_key = _weights_by_key(path, identity_of(corpus))
+    identity = Identity.of_corpus(corpus.manifest.settings).of_single_names()
+    by_key = _weights_by_key(path, identity)
     if not by_key:
         raise CorpusError(f"{path}: has no weight; allowed: UTF-8 text with name, tab and weight on each line")
     weights = np.ones(corpus.ownership(split).num_entities)
@@ -125,14 +125,6 @@ def write_public_weights(corpus: Corpus, split: str, entity_bound: int, sentence
     except FileExistsError as error:
         raise CorpusError(f"{out}: exists already; choose another --out") from error
     return len(rows)
-
-
-def identity_of(corpus: Corpus) -> Identity:
-    """Return the identity by which a corpus makes keys of single names; links within documents need other names."""
-    settings = corpus.manifest.settings.get("identity")
-    return (
-        DEFAULT_IDENTITY if settings is None else dataclasses.replace(Identity(**settings), link_within_document=False)
-    )
 
 
 def _weights_by_key(path: Path, identity: Identity) -> dict[str, float]:

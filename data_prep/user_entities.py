@@ -33,7 +33,7 @@ def entities_of_users(corpus: Corpus, split: str) -> NDArray[np.int64]:
     Raises:
         CorpusError: the corpus has no such split.
     """
-    key_of = Identity.from_manifest(corpus.manifest.settings["identity"]).key
+    key_of = Identity.of_corpus(corpus.manifest.settings).key
     ids = {key: number for number, key in corpus.entities(split)["entity"].items()}
     names = corpus.users(split)["user"]
     return np.array([ids.get(key_of(name), NOBODY) for name in names], dtype=np.int64)
@@ -45,7 +45,7 @@ def entity_of_name(corpus: Corpus, split: str, name: str) -> int | None:
     Raises:
         CorpusError: the corpus has no such split.
     """
-    key = Identity.from_manifest(corpus.manifest.settings["identity"]).key(name)
+    key = Identity.of_corpus(corpus.manifest.settings).key(name)
     entities = corpus.entities(split)["entity"]
     ids = entities.index[entities == key]
     return int(ids[0]) if len(ids) else None

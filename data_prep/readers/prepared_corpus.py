@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.name_index import NameIndex
 from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
@@ -115,8 +115,7 @@ class _LeftOut:
 
     def __init__(self, corpus: Corpus, without: Without) -> None:
         """Find whom to leave out; raise CorpusError for one that the corpus does not have."""
-        settings = corpus.manifest.settings.get("identity")
-        self._identity = DEFAULT_IDENTITY if settings is None else Identity.from_manifest(settings)
+        self._identity = Identity.of_corpus(corpus.manifest.settings)
         self._users = frozenset(without.users)
         self._kept = {split: _smallest(corpus, split, without.max_users) for split in corpus.splits}
         known = {str(user) for split in corpus.splits for user in corpus.users(split)["user"]}

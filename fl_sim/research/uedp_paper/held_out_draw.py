@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
@@ -73,7 +73,7 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
         settings={**manifest.settings, "held_out_draw": drawn},
         tagger=manifest.tagger,
         sought_labels=corpus.sought_labels(corpus.parts[0]),
-        identity=_identity_of(corpus),
+        identity=Identity.of_corpus(corpus.manifest.settings).of_single_names(),
     )
 
 
@@ -82,11 +82,3 @@ def _moved(corpus: Corpus, splits: frozenset[str], chosen: frozenset[str]) -> It
     for sentence in sentences_of(corpus):
         if sentence.split in splits:
             yield dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)
-
-
-def _identity_of(corpus: Corpus) -> Identity:
-    """Return the corpus's identity without links within documents, which a prepared corpus does not name."""
-    settings = corpus.manifest.settings.get("identity")
-    if settings is None:
-        return DEFAULT_IDENTITY
-    return dataclasses.replace(Identity.from_manifest(settings), link_within_document=False)

@@ -27,7 +27,7 @@ from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_reco
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import HeldOut
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.name_index import Name, NameIndex, name_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -120,7 +120,7 @@ class TrainingEntities:
         Raises:
             NoEntityError: the split has no private entity.
         """
-        identity = _identity_of(corpus)
+        identity = Identity.of_corpus(corpus.manifest.settings)
         mentioned = _entities(corpus, split, identity)
         index = NameIndex(surface for entity in mentioned.values() for surface in entity.surfaces)
         others = [name for name in corpus.splits if name != split]
@@ -163,7 +163,7 @@ class NamedEntity:
         Raises:
             CorpusError: the split has no mention of it.
         """
-        identity = _identity_of(corpus)
+        identity = Identity.of_corpus(corpus.manifest.settings)
         entities, key = _entities(corpus, split, identity), identity.key(name)
         if key not in entities:
             raise CorpusError(f"entity is '{name}'; allowed: one that split {split} of {corpus.path} mentions")
@@ -274,11 +274,6 @@ class _Entity:
         kind = str(category_of(self._labels.most_common(1)[0][0]))
         name = self.surfaces.most_common(1)[0][0]
         return Target(key, kind, name, len(self._occurrences), tuple(self._occurrences))
-
-
-def _identity_of(corpus: Corpus) -> Identity:
-    settings = corpus.manifest.settings.get("identity")
-    return DEFAULT_IDENTITY if settings is None else Identity.from_manifest(settings)
 
 
 def _entities(corpus: Corpus, split: str, identity: Identity) -> dict[str, _Entity]:
