@@ -2,22 +2,23 @@
 
 A canary is a sentence: public words and a secret (:mod:`fl_sim.data_prep.canaries.secret_law`). A canary of a *user*
 is said r times by a user of its own, and mentions nothing. A canary of an *entity* names a made-up person of its own
-and is said once by each of r users of its own. A fair coin of its own includes a canary in the corpus or leaves it out:
-all of its sentences, and so its users.
+and is said once by each of r users of its own. Each canary is in the corpus with probability ½,
+independently of the others: all of its sentences, and so its users, or none.
 
-Neighbours. No other sentence has a canary's users or mentions its entity. Heads and tails therefore differ by all
-sentences of one user, or by all sentences that mention one entity. These are the neighbours of a private mention graph,
-where the protected unit is added or removed. They are those of a public mention graph, too: a null sentence contributes
-nothing to any sum, and an absent one contributes nothing either. Limits on contributions (docs/privacy.md, section 15)
-compare sentences that share a user or an entity, in an order keyed by their ids. Canaries come last, so all other
-sentences have the same ids and weights on both sides, and of a canary's equal sentences the same number is kept. (With
-appended parts, which are numbered after the canaries, this holds for limits in a random order only.)
+Neighbours. No other sentence has a canary's users or mentions its entity. Corpora with it and without it therefore
+differ by all sentences of one user, or by all sentences that mention one entity. These are the neighbours of a private
+mention graph, where the protected unit is added or removed. They are those of a public mention graph, too: a null
+sentence contributes nothing to any sum, and an absent one contributes nothing either. Limits on contributions
+(docs/privacy.md, section 15) compare sentences that share a user or an entity, in an order keyed by their ids. Canaries
+come last, so all other sentences have the same ids and weights on both sides, and of a canary's equal sentences the
+same number is kept. (With appended parts, which are numbered after the canaries, this holds for limits in a random
+order only.)
 
-The population. N must not depend on the coins. The users of all canaries are therefore enrolled, whether their canary
-is included or not: ``privacy.population`` is the corpus's users and those of the canaries that were left out
-(:meth:`PlantedCanaries.population`). An enrolled user without sentences sends nothing, as one who is not sampled. A
-neutral sentence in the place of a canary would keep the number of users, too, but heads and tails would then replace a
-user's text by another text, which is two steps of adding or removing.
+The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
+whether their canary is included or not: ``privacy.population`` is the corpus's users and those of the canaries that
+were left out (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends nothing, as one who is not
+sampled. A neutral sentence in the place of a canary would keep the number of users, too, but a canary would then
+replace another text of its user, which is two steps of adding or removing.
 
 >>> canary = Canary(number=0, owner="entity", repetitions=2, included=True, users=("a", "b"),
 ...                 before="the secret words of bazolux are ", name="bazolux", secret=1)
@@ -98,7 +99,7 @@ class PlantedCanaries(_Strict):
 
     Attributes:
         format, format_version: of the file.
-        seed: of secrets, names and coins.
+        seed: of secrets, names and which canaries are included.
         law: of the secrets.
         canaries: in the order of their numbers; no two have the same secret.
     """

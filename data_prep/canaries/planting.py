@@ -2,8 +2,8 @@
 
 Canary i has the owner and the number of repetitions that follow from i: owners alternate, and after each pair the
 repetitions go on in 1, 2, 4, …, 64, so that every combination has as many canaries as any other, up to one. Secrets,
-names and coins are drawn from streams of their own, so none of them says anything about another, and a canary's coin
-does not depend on how many canaries there are.
+names and whether a canary is included are drawn from streams of their own, so none of them says anything about another,
+and whether one is included does not depend on how many canaries there are.
 
 >>> planted = draw_canaries(CanarySettings(number=28, seed=1))
 >>> [(c.owner, c.repetitions) for c in planted.canaries][:4]
@@ -90,8 +90,8 @@ def draw_canaries(settings: CanarySettings, law: SecretLaw | None = None) -> Pla
 def planted(sentences: Iterable[Sentence], canaries: PlantedCanaries, identity: Identity) -> Iterator[Sentence]:
     """Yield the sentences of a source, then those of the canaries that are included.
 
-    The canaries come last and after the tagger, so that no other user's id depends on the coins, and the only mentions
-    in a canary are those of its own entity.
+    The canaries come last and after the tagger, so that no other user's id depends on which are included, and the
+    only mentions in a canary are those of its own entity.
 
     Args:
         sentences: with their mentions.

@@ -97,7 +97,7 @@ def prepare(
         preprocessing: what is done to the text once its entities are known.
         joined_at: add to the corpus in ``out``; the round from which the new part takes part.
         canaries: how many made-up secrets to plant (docs/canaries.md); not with ``joined_at``.
-        canary_seed: of their secrets, names and coins.
+        canary_seed: of their secrets, names and which are included.
         overwrite: replace another corpus in ``out``, once the new one is finished.
         options: the reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
 

@@ -132,5 +132,9 @@ def _add_canaries(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "canaries: made-up secrets that measure what a model memorises (docs/canaries.md)"
     )
-    group.add_argument("--canaries", type=int, metavar="N", help="plant N in the training split, each by its own coin")
-    group.add_argument("--canary-seed", type=int, metavar="SEED", help="of secrets, names and coins (default 0)")
+    group.add_argument(
+        "--canaries", type=int, metavar="N", help="plant N, each in the training split with probability ½"
+    )
+    group.add_argument(
+        "--canary-seed", type=int, metavar="SEED", help="of secrets, names and which are included (default 0)"
+    )

@@ -1,12 +1,13 @@
-"""Attack planted canaries, and test what their coins say against what the ledger proves.
+"""Attack planted canaries, and test what they say against what the ledger proves.
 
-Every canary was included by a fair coin of its own, so heads and tails are neighbours that differ by the canary's user
-or entity, and many canaries in one training are the game for which the number of right guesses has a valid bound
-(:mod:`fl_sim.auditing.one_run.f_dp_bounds`). Canaries of one owner and one number of repetitions contribute alike: they
-are tested together against the bound of that contribution, and all canaries of an owner against that of the largest.
+Every canary was included with probability ½, independently. The corpora with it and without it are neighbours that
+differ by the canary's user or entity, and many canaries in one training are the game for which the number of right
+guesses has a valid bound (:mod:`fl_sim.auditing.one_run.f_dp_bounds`). Canaries of one owner and one number of
+repetitions contribute alike: they are tested together against the bound of that contribution, and all canaries of an
+owner against that of the largest.
 
-Assumptions: those of the run's ε, and N as ``PlantedCanaries.population`` has it; another N depends on the coins, and
-nothing is tested.
+Assumptions: those of the run's ε, and N as ``PlantedCanaries.population`` has it; another N depends on which
+canaries are included, and nothing is tested.
 
 >>> from fl_sim.strategies.accounting.guarantee import Guarantee
 >>> entity_contribution(Guarantee(mention_graph="public", entity_bound=3), repetitions=8).profile
@@ -122,7 +123,7 @@ def _verdict(
         return Verdict("not tested", 0, failure, f"no bound: {unproven[0]}")
     population, released = planted.population(run.corpus), run.proof.entries[-1].terms.mechanism.population
     if released != population:
-        reason = f"privacy.population is {released:,}; it is {population:,} whatever the coins of these canaries"
+        reason = f"privacy.population is {released:,}; allowed: {population:,}, which no canary decides"
         return Verdict("not tested", 0, failure, reason)
     largest = {owner: max(r for other, r in proven if other == owner) for owner, _ in proven}
     tests = [(kind, kind) for kind in proven] + [((owner, None), (owner, r)) for owner, r in largest.items()]

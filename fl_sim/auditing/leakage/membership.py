@@ -18,11 +18,11 @@ the model of a run on the same text needs a reference that did not see it.
 
 What is tested. Under exchangeability the training corpora that are compared hold equally many users, so they differ by
 exchanging users, not by adding one: with the trade-off function F of one user in or out, an attack may reach F∘F.
-(Example: one of two users trains, drawn by a fair coin, and the sum of the values +1 and −1 is released with noise 1.
-The score value·sum has mean 1 for the member and −1 for the other, twice the distance that in or out allows.) The test
-pairs members with non-members and takes F∘F; the bound that is shown beside the rates is F, that of one user in or out.
-Scores of one model depend on each other, so counting them as independent could contradict a proof that holds; the test
-does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`).
+(Example: one of two users trains, each with probability ½, and the sum of the values +1 and −1 is released with noise
+1. The score value·sum has mean 1 for the member and −1 for the other, twice the distance that in or out allows.) The
+test pairs members with non-members and takes F∘F; the bound that is shown beside the rates is F, that of one user in or
+out. Scores of one model depend on each other, so counting them as independent could contradict a proof that holds; the
+test does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`).
 
 A split by users puts all sentences of a user on one side. Whether a sentence trained is then whether its user did, with
 all of the user's sentences: the bound of the attack on sentences is that of their user. (Example: a user who writes one

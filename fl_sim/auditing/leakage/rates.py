@@ -221,9 +221,10 @@ class Verdict:
 def judge_pairs(scored: Scored, trade_off: InverseTradeOff, failure: float, rng: np.random.Generator) -> Verdict:
     """Test whether scores of users contradict a trade-off function of exchanging two users.
 
-    If the split is exchangeable, then given a random pairing of members with non-members, which of a pair is the member
-    is an independent fair coin: a game of many canaries in one training, where flipping a coin exchanges two users. The
-    bound of :mod:`~fl_sim.auditing.one_run.f_dp_bounds` holds for it, however much the scores depend on each other.
+    If the split is exchangeable, then given a random pairing of members with non-members, each of a pair is the member
+    with probability ½, independently of other pairs: a game of many canaries in one training, in which another outcome
+    exchanges two users. The bound of :mod:`~fl_sim.auditing.one_run.f_dp_bounds` holds for it, however much the scores
+    depend on each other.
 
     Args:
         scored: one score per user.

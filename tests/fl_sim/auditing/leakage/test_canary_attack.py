@@ -94,7 +94,7 @@ def test_nothing_is_tested_where_n_depends_on_the_coins(corpus: Corpus, learned:
     users = corpus.manifest.splits["train"].users
     verdict = attack_canaries(attacked(corpus, learned, population=users), DRAWS, OPTIONS)["verdict"]
     assert verdict["state"] == "not tested"
-    assert verdict["reason"].startswith(f"privacy.population is {users}; it is ")
+    assert verdict["reason"].startswith(f"privacy.population is {users}; allowed: ")
 
 
 def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None:
