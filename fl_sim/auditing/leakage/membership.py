@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -161,7 +160,6 @@ def log_likelihoods(model: LanguageModel, samples: Samples, observer: Observer =
         samples: the sentences.
         observer: called with the number of sentences that are done, and of all.
     """
-    torch.set_num_threads(1)  # more threads on the same cores slow each other down
     sides = (samples.members, samples.non_members)
     total, parts = sum(len(one.ids) for one in sides), [np.empty(0)]
     for one in sides:

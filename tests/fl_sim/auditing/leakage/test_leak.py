@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from fl_sim.auditing.leakage import leak, membership
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.options import Options
-from fl_sim.auditing.real_rounds.round_faults import fault
+from fl_sim.auditing.real_rounds.round_faults import FAULTS, fault
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies import aggregation
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE
 from tests.conftest import REPOSITORY
 from tests.e2e import small_runs
@@ -41,6 +43,12 @@ LEARNS = {
     "server.learning_rate": 0.05,
 }  # fmt: skip
 """A run that memorises a word in four rounds if there is no noise."""
+RUNS: dict[str, dict[str, Any]] = {
+    "honest": {"privacy.noise_multiplier": 60.0},
+    "noise_off": {"privacy.noise_multiplier": 60.0},
+    "user_clip_off": {"privacy.noise_multiplier": 60.0, "privacy.clip_norm": 1e-3},  # the noise is clip_norm times 60
+    "other_ledger": {"privacy.noise_multiplier": 0.001},
+}
 
 
 def sentences(users: int = USERS, each: int = 2) -> Iterator[Sentence]:
@@ -64,15 +72,23 @@ def users_and_sentences() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Break the product for the run of this name; the server's own check would discard sums that are not clipped."""
+    with fault(name) if name in FAULTS else nullcontext(), pytest.MonkeyPatch.context() as patch:
+        if name == "user_clip_off":
+            patch.setattr(aggregation, "_NORM_TOLERANCE", math.inf)
+        yield
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) -> Path:
-    """An honest run, one without the noise that its ledger states, and one with the ledger of the honest run."""
+    """An honest run, one without the noise that its ledger states, one that clips no user, one with another ledger."""
     folder = tmp_path_factory.mktemp("leak")
     write_corpus(sentences(), folder / "corpus", name="words")
-    for name, noise in {"honest": 60.0, "noise_off": 60.0, "other_ledger": 0.001}.items():
-        settings = LEARNS | {"corpus.path": str(folder / "corpus"), "privacy.noise_multiplier": noise}
-        with fault(name) if name == "noise_off" else nullcontext():
-            fl_sim.run(settings, out=folder / name)
+    for name, changes in RUNS.items():
+        with broken(name):
+            fl_sim.run(LEARNS | changes | {"corpus.path": str(folder / "corpus")}, out=folder / name)
     for file in (LEDGER_FILE, HEAD_FILE):
         shutil.copy(folder / "honest" / file, folder / "other_ledger")
     result = folder / "other_ledger" / "result.json"
@@ -81,7 +97,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) ->
     return folder
 
 
-@pytest.mark.parametrize(("name", "state"), [("honest", "within"), ("noise_off", "beyond"), ("other_ledger", "beyond")])
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("honest", "within"), ("noise_off", "beyond"), ("user_clip_off", "beyond"), ("other_ledger", "beyond")],
+)
 def test_a_run_that_is_not_what_its_ledger_says_is_found(runs: Path, name: str, state: str, capsys: Capture) -> None:
     code = main(["leak", str(runs / name), "--json", "--quiet"])
     shown = capsys.readouterr()
