@@ -79,6 +79,14 @@ _WIDTH = 100
 _LABEL = 12
 
 
+_AS_RECORDED = (
+    "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus", "forecast",
+    "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
+    "failed_nodes",
+)  # fmt: skip
+"""What a report shows as the run recorded it."""
+
+
 def report(run: RunFolder) -> dict[str, Any]:
     """Return the facts behind :func:`summary`, JSON-ready (``fl-sim report --json``).
 
@@ -91,14 +99,8 @@ def report(run: RunFolder) -> dict[str, Any]:
     result = run.result or {}
     metrics = run.metrics()
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
-    utility = utility_of(run)
-    measured = run.measured(utility.column)
-    figures = {
-        "initial": measured[0] if measured else None,
-        "final": measured[-1] if measured else None,
-    }
-    reference = result.get(utility.reference)
-    classifies = utility.column == "error"
+    utility = _utility_facts(run)
+    classifies = utility["metric"] == "error"
     mechanism = mechanism_of(run)
     epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
     return {
@@ -111,43 +113,39 @@ def report(run: RunFolder) -> dict[str, Any]:
         "epsilon_as_published": last.get(AS_PUBLISHED),
         "epsilon_any": epsilon.get("epsilon_any"),
         "bounds": result.get("guarantee"),
-        "kept": result.get("kept"),
-        "most_mentions": result.get("most_mentions"),
-        "public_entities": result.get("public_entities"),
-        "mentions_of_public_names": result.get("mentions_of_public_names"),
-        "settings_from_corpus": result.get("settings_from_corpus"),
-        "forecast": result.get("forecast"),
+        **{name: result.get(name) for name in _AS_RECORDED},
         "origin": _origin(run),
-        "attacker": result.get("attacker"),
-        "user_sentences": result.get("user_sentences"),
-        "reach": result.get("reach"),
-        "reach_coverage": result.get("reach_coverage"),
         "rounds_done": run.last_round,
         "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
-        "stopped": result.get("stopped"),
         "settings": {name: run.setting(name) for name in _SETTINGS},
-        "corpus": result.get("corpus"),
-        "gradients": result.get("gradients"),
         "coverage": (result.get("corpus") or {}).get("coverage"),
         "not_looked_for": (result.get("corpus") or {}).get("not_looked_for"),
         "task": "classification" if classifies else "next-word",
-        "utility": {
-            "metric": utility.column,
-            **figures,
-            "reference": reference,
-            "reference_words": utility.reference_words,
-            "perplexity_per_word": result.get("perplexity_per_word"),
-            "bits_per_byte": result.get("bits_per_byte"),
-            "accuracy": result.get("accuracy"),
-            "initial_accuracy": result.get("initial_accuracy"),
-        },
-        "held_out": result.get("held_out"),
+        "utility": utility,
         "personal": run.personal,
-        "perplexity": None if classifies else {**figures, "unigram": reference},
+        "perplexity": None if classifies else _perplexity(utility),
         "not_covered": [*_basis(result), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
-        "failed_nodes": result.get("failed_nodes"),
         "warnings": [*result.get("warnings", []), *filter(None, [_rejected(result), run.truncated_tail])],
     }
+
+
+def _utility_facts(run: RunFolder) -> dict[str, Any]:
+    """Return the model's figures on held-out text, at the start and at the end, beside those of a reference."""
+    result, utility = run.result or {}, utility_of(run)
+    measured = run.measured(utility.column)
+    return {
+        "metric": utility.column,
+        "initial": measured[0] if measured else None,
+        "final": measured[-1] if measured else None,
+        "reference": result.get(utility.reference),
+        "reference_words": utility.reference_words,
+        **{name: result.get(name) for name in ("perplexity_per_word", "bits_per_byte", "accuracy", "initial_accuracy")},
+    }
+
+
+def _perplexity(utility: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the perplexities of a next-word model."""
+    return {"initial": utility["initial"], "final": utility["final"], "unigram": utility["reference"]}
 
 
 def _rejected(result: Mapping[str, Any]) -> str | None:
