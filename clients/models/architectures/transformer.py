@@ -156,7 +156,9 @@ class Transformer(Architecture):
 
     def save(self, module: Any, folder: Path, spec: ModelSpec) -> None:
         """Write the module as transformers does; with LoRA the adapter alone."""
-        module.save_pretrained(folder)
+        # peft would look for the base model on the hub, to see whether its embeddings have grown; they never do here
+        options = {"save_embedding_layers": False} if spec.lora_rank else {}
+        module.save_pretrained(folder, **options)
 
     def _counts_positions(self, core: Any) -> bool:
         from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
