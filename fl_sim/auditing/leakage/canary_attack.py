@@ -18,6 +18,7 @@ array([1, 1, 1])
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_exposure import CanaryExposures, canary_exposures, figure_record
+from fl_sim.auditing.leakage.kept_files import keep_record, kept_record
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, Verdict
@@ -58,12 +60,8 @@ def attack_canaries(
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack canaries")
     planted = read_canaries(run.corpus)
-    sizes: dict[str, Any] = {"seed": options.seed, "drawn": options.secrets}
-    exposures = canary_exposures(run.model, planted, **sizes, observer=partial(_of_both, observer, 0))
-    initial = run.of_initial.get(
-        ("canaries", *sizes.values()),
-        lambda: canary_exposures(run.initial, planted, **sizes, observer=partial(_of_both, observer, 1)),
-    )
+    sizes = {"seed": options.seed, "drawn": options.secrets}
+    exposures, initial = _exposures(run, planted, sizes, observer)
     proven = {kind: _proven(run, *kind) for kind in _kinds(exposures)}
     return {
         **exposures.record(),
@@ -91,6 +89,23 @@ def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContrib
         return EntityContribution.of_profile([1] * most)
     limit = ContributionBound(users=repetitions, sentences_per_user=most, sentences=most, weighted=True)
     return EntityContribution(np.ones(repetitions, dtype=np.int64), limit)
+
+
+def _exposures(
+    run: AttackedRun, planted: PlantedCanaries, sizes: dict[str, int], observer: Observer
+) -> tuple[CanaryExposures, CanaryExposures]:
+    """Return the exposures under the run's model and under the one with which it began, kept or computed."""
+    file = run.file_of({"exposures": sizes}, ".json")
+    kept = kept_record(file)
+    if kept is not None:
+        return CanaryExposures.of_values(kept["model"]), CanaryExposures.of_values(kept["initial"])
+    exposures = canary_exposures(run.model, planted, **sizes, observer=partial(_of_both, observer, 0))
+    initial = run.of_initial.get(
+        ("canaries", *sizes.values()),
+        lambda: canary_exposures(run.initial, planted, **sizes, observer=partial(_of_both, observer, 1)),
+    )
+    keep_record(file, {"model": asdict(exposures), "initial": asdict(initial)})
+    return exposures, initial
 
 
 def _of_both(observer: Observer, number: int, done: int, total: int) -> None:

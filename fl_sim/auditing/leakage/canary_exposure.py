@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,11 @@ class CanaryExposures:
     possible: int
     fit_distance: float
     seed: int
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> CanaryExposures:
+        """Return the exposures that :func:`dataclasses.asdict` made values of."""
+        return cls(**{**values, "canaries": tuple(CanaryExposure(**canary) for canary in values["canaries"])})
 
     @property
     def uniform(self) -> float:

@@ -17,9 +17,8 @@ fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences, ca
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ import numpy as np
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries
+from fl_sim.auditing.leakage.kept_files import keep_record, kept_record
 from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.membership import attack_sentences, attack_users
 from fl_sim.auditing.leakage.names.entity_attack import attack_entities
@@ -37,10 +37,7 @@ from fl_sim.auditing.leakage.one_name.one_user import attack_user
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.clients.features import Observer
 from fl_sim.config import ConfigError
-from fl_sim.input_files import read_bytes
-from fl_sim.private_files import owner_only
 from fl_sim.reporting.pages.leak_page import leak_page
-from fl_sim.storage.run_folder import decode, encode, replace_file
 from fl_sim.strategies.primitives import streams
 
 Attack = Callable[[AttackedRun, np.random.Generator, Options, Observer], dict[str, Any]]
@@ -56,6 +53,9 @@ ATTACKS: dict[str, Attack] = {
 }
 ONE_NAME = ("entity", "user")
 """Attacks that need a name, which is given in the option of the same name."""
+
+WITHOUT_VERDICT = ("entities", *ONE_NAME)
+"""Attacks whose records do not depend on the probability of a false alarm."""
 
 FORMAT = 2
 """Version of the records; raised when equal settings give other figures."""
@@ -179,9 +179,12 @@ def _attacked(
     """Return the record of one run; attacks that make no sense for it are left out with the reason, or refused."""
     records: dict[str, Any] = {}
     for name in names:
-        key = {"format": FORMAT, "attack": name, "options": asdict(options)}
+        settings = asdict(options)
+        if name in WITHOUT_VERDICT:
+            del settings["failure"]
+        key = {"format": FORMAT, "attack": name, "options": settings}
         file = run.file_of(key, ".json", (*options.references, *options.without))
-        record = None if file is None else _kept(file)
+        record = kept_record(file)
         if record is None:
             try:
                 record = _timed(run, name, options, progress)
@@ -189,7 +192,7 @@ def _attacked(
                 if strict:
                     raise
                 record = {"left_out": str(error)}
-            _keep(file, record)
+            keep_record(file, record)
         records[name] = record
     return {**_facts(run), "attacks": records}
 
@@ -217,20 +220,3 @@ def _facts(run: AttackedRun) -> dict[str, Any]:
         "epsilon": {name: result[name] for name in _EPSILONS if name in result},
         "mention_graph": run.bounds.guarantee.mention_graph,
     }
-
-
-def _kept(file: Path) -> dict[str, Any] | None:
-    """Return the record in a file; None if there is none, or the file was cut off."""
-    try:
-        record = decode(json.loads(read_bytes(file)))
-    except (FileNotFoundError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _keep(file: Path | None, record: Mapping[str, Any]) -> None:
-    """Write a record for its owner alone."""
-    if file is not None:
-        with owner_only():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(file, json.dumps(encode(record)).encode())

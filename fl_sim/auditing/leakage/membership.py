@@ -34,10 +34,8 @@ and is concave, so it also bounds the mean over units.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +43,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Side
+from fl_sim.auditing.leakage.kept_files import keep_array, kept_array
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.other_runs import OtherRun
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
@@ -64,8 +63,6 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries.planted_canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.private_files import owner_only
-from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256
@@ -321,32 +318,14 @@ def likelihoods_of(run: AttackedRun, options: Options, observer: Observer = lamb
     key = ("likelihoods", *settings.values())
     if key not in run.computed:
         file = run.file_of({"likelihoods": settings}, ".npy", options.references)
-        known = _read(file)
+        known = kept_array(file)
         if known is None:
             run.computed[key] = Likelihoods.of(run, options, observer)
-            _write(file, run.computed[key])
+            keep_array(file, np.stack([run.computed[key].model, *run.computed[key].references]))
         else:
             run.computed[key] = Likelihoods(sample(run, options), known[0], tuple(known[1:]))
     likelihoods: Likelihoods = run.computed[key]
     return likelihoods
-
-
-def _read(file: Path | None) -> Floats | None:
-    """Return the likelihoods in a file, float64 (models, n); None if there is none, or it was cut off."""
-    try:
-        return None if file is None else np.asarray(np.load(file, allow_pickle=False), dtype=np.float64)
-    except (FileNotFoundError, ValueError, EOFError):
-        return None
-
-
-def _write(file: Path | None, likelihoods: Likelihoods) -> None:
-    """Write likelihoods for their owner alone."""
-    if file is not None:
-        content = io.BytesIO()
-        np.save(content, np.stack([likelihoods.model, *likelihoods.references]))
-        with owner_only():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(file, content.getvalue())
 
 
 def _proven_user(run: AttackedRun, samples: Samples) -> ProvenRates:

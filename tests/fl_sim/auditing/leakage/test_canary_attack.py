@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fl_sim.auditing.leakage import canary_attack
 from fl_sim.auditing.leakage.attacked_run import NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
 from fl_sim.auditing.leakage.known_results import KnownResults
@@ -61,14 +63,16 @@ def ledger(noise: float, population: int, guarantee: Guarantee) -> LedgerProof:
     return LedgerProof((Entry("run", 1, ReleaseRecord.of(mechanism, seed=0)),), "run", guarantee)
 
 
-def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None) -> Any:
+def attacked(
+    corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None, file: Path | None = None
+) -> Any:
     """Return what the attack reads of a run whose ledger states this noise."""
     guarantee = Guarantee(entity_users=2)
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
         corpus=corpus, model=model, initial=model, of_initial=KnownResults(), proof=ledger(noise, users, guarantee),
         bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"),
-        folder=SimpleNamespace(result={"attacker": None}),
+        folder=SimpleNamespace(result={"attacker": None}), file_of=lambda key, ending: file,
     )  # fmt: skip
 
 
@@ -90,7 +94,19 @@ def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageMode
     assert little_noise["verdict"]["state"] == "within"
 
 
-def test_nothing_is_tested_where_n_depends_on_the_coins(corpus: Corpus, learned: LanguageModel) -> None:
+def test_exposures_are_kept_whatever_the_verdict_needs(
+    corpus: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = attacked(corpus, learned, file=tmp_path / "kept" / "exposures.json")
+    first = attack_canaries(run, DRAWS, OPTIONS)
+    assert (tmp_path / "kept" / "exposures.json").stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(canary_attack, "canary_exposures", None)
+    again = attack_canaries(run, DRAWS, replace(OPTIONS, failure=0.01))
+    assert again == first | {"verdict": again["verdict"]}
+    assert again["verdict"]["failure"] == 0.01
+
+
+def test_nothing_is_tested_where_n_depends_on_which_are_included(corpus: Corpus, learned: LanguageModel) -> None:
     users = corpus.manifest.splits["train"].users
     verdict = attack_canaries(attacked(corpus, learned, population=users), DRAWS, OPTIONS)["verdict"]
     assert verdict["state"] == "not tested"
