@@ -431,7 +431,12 @@ class RunConfig(_Section):
         "older copies of the folder and copies that went on; `none` keeps nothing; default: with secure_noise, a file "
         "in the user's state folder, if it can be written",
     )
-    checkpoint_every: int = Field(1, ge=1, description="rounds between two checkpoints; the last round always has one")
+    checkpoint_every: int | None = Field(
+        None,
+        ge=1,
+        description="rounds between two checkpoints; the last round always has one; default: 1, and for a large model "
+        "with seeded noise as many as keep what is written to half a GiB a round",
+    )
     observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
         (),
         description="observers, called with the row of every round: names of entry points or import paths such as "

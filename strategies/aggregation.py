@@ -16,8 +16,8 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,10 +40,11 @@ from fl_sim.strategies.messages import (
     runs_of,
     vector_to_arrays,
 )
+from fl_sim.strategies.ordered_sum import OrderedSum
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer
 from fl_sim.strategies.primitives import clipping, sampling
-from fl_sim.strategies.primitives.noise import Floats, gaussian_noise, round_to_grid, secure_gaussian_noise, sum_hash
+from fl_sim.strategies.primitives.noise import Floats, add_gaussian_noise, add_secure_noise, sum_hash
 
 log = logging.getLogger(__name__)
 
@@ -203,12 +204,15 @@ class BoundedSumStrategy(Strategy):
         """Return the model to evaluate and save, float32 (d,), given the current ``model``, float32 (d,)."""
         return self._parts.average.value(model)
 
-    def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the arrays that a checkpoint needs beside the model to continue with the same next round, by name."""
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        """Return the arrays that a checkpoint needs beside the model to continue with the same next round, by name.
+
+        The next round changes them in place.
+        """
         adaptive = {"clip_norm": self._clip_norm} if self.mechanism.adaptive is not None else {}
         return self._parts.optimizer.state() | self._parts.average.state() | adaptive
 
-    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         """Set the state to that of a checkpoint, as :meth:`state` returned it."""
         self._parts.optimizer.restore(state)
         self._parts.average.restore(state)
@@ -287,19 +291,17 @@ class BoundedSumStrategy(Strategy):
         A failed node counts as zero. Noise is added in every round, also when no user was sampled. ``before_release``
         runs before noise is drawn, so the ledger has recorded every release.
         """
-        mechanism, model, self.tally = self.mechanism, self._open.vector, self._open.tally
+        mechanism, self.tally = self.mechanism, self._open.tally
         total, votes = self._sum(replies)
+        self.tally.update_norm = float(np.linalg.norm(total)) / mechanism.denominator
         std = mechanism.noise_std(self.clip_norm)
         self._stream = self._parts.before_release(server_round, self._hash(server_round, total, votes, std))
-        released, noise = self._noised(server_round, total, std)
-        average = released / mechanism.denominator
-        self.tally.update_norm = float(np.linalg.norm(total)) / mechanism.denominator
-        self.tally.noise_norm = float(np.linalg.norm(noise)) / mechanism.denominator
+        self.tally.noise_norm = self._add_noise(server_round, total, std) / mechanism.denominator
         if mechanism.adaptive is not None:
             self.tally.clip_norm = self.clip_norm
             self._adapt(mechanism.adaptive, server_round, votes)
-        with np.errstate(over="ignore", invalid="ignore"):  # a run stops, and says so, when its model diverges
-            stepped = (model + self._parts.optimizer.step(average)).astype(np.float32)
+        total /= mechanism.denominator
+        stepped = self._parts.optimizer.stepped(self._open.vector, total)
         self._parts.average.add(server_round, stepped)
         return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
 
@@ -332,24 +334,29 @@ class BoundedSumStrategy(Strategy):
 
         Replies are added in the order of node ids, so the order of arrival does not matter.
         """
-        total, votes = np.zeros(len(self._open.vector)), 0.0
-        waiting = dict(self._open.asked)
-        for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
-            asked = waiting.pop(message.metadata.src_node_id, None)
+        waiting, counts = dict(self._open.asked), dict[int, TrainReply]()
+        total = OrderedSum(waiting, len(self._open.vector))
+        for message in replies:
+            node = message.metadata.src_node_id
+            asked = waiting.pop(node, None)
             try:
                 reply = self._checked(message, asked)
             except MessageError as error:
                 log.warning("round's reply discarded: %s", error)
                 self.tally.rejected[error.kind] += 1
+                if asked is not None:
+                    total.settle(node, None)
                 continue
-            total += reply.vector
-            votes += reply.votes
-            self.tally.add(reply)
+            total.settle(node, reply.vector)
+            counts[node] = replace(reply, vector=reply.vector[:0].copy())  # the vector itself is not kept
         self.tally.rejected.update(["silent"] * len(waiting))
-        return total, votes
+        accepted = [counts[node] for node in sorted(counts)]
+        for reply in accepted:
+            self.tally.add(reply)
+        return total.finish(), sum((reply.votes for reply in accepted), 0.0)
 
-    def _noised(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> tuple[Floats, Floats]:
-        """Add Gaussian noise to a sum (docs/privacy.md, section 10).
+    def _add_noise(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> float:
+        """Add Gaussian noise to a sum in place (docs/privacy.md, section 10): what it holds then may be released.
 
         Args:
             server_round: the round, which keys the seeded noise together with seed and ``noise_key``.
@@ -358,14 +365,12 @@ class BoundedSumStrategy(Strategy):
             purpose: the name of the random stream.
 
         Returns:
-            The noisy sum to release and the noise alone, both float64 (d,).
+            The norm of the noise.
         """
         if self._parts.secure_noise and std > 0:
-            noise = secure_gaussian_noise(len(total), std)
-            return round_to_grid(total + noise, std), noise
+            return add_secure_noise(total, std)
         stream = " ".join(part for part in (purpose, self._parts.noise_key, self._stream) if part)
-        noise = gaussian_noise(self.federation.seed, server_round, len(total), std, stream)
-        return total + noise, noise
+        return add_gaussian_noise(total, self.federation.seed, server_round, std, stream)
 
     def _hash(self, server_round: int, total: Floats, votes: float, std: float) -> str:
         """Return a keyed hash of all that seeded noise is added to or scaled with; nothing for secure noise."""
@@ -377,8 +382,9 @@ class BoundedSumStrategy(Strategy):
         """Set c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)), post-processing of the released noisy count."""
         mechanism = self.mechanism
         std = adaptive.count_noise_std(mechanism.noise_multiplier, mechanism.items_per_user)
-        released, _ = self._noised(server_round, np.array([votes]), std, "count noise")
-        share = float(released[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
+        count = np.array([votes])
+        self._add_noise(server_round, count, std, "count noise")
+        share = float(count[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
         self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 
     def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:

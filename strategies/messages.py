@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from fl_sim.strategies.adaptive_clip import ClipVote
 from fl_sim.strategies.client_rules import ClientRule
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Message, RecordDict
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 TRAIN_MESSAGE = "train.bounded_sum"
 TRAIN_ACTION = "bounded_sum"
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
 _VECTOR = "vector"
+_NUMPY = "numpy.ndarray"  # of flwr.app.message.array.SType
 _ANSWERS = "answers"
 _MOST_HEADER_BYTES = 4096
 _COUNTS = ("users", "sentences", "clipped", "nonfinite")
@@ -219,7 +221,7 @@ class TrainReply:
             sent = message.content.array_records[_ARRAYS][_VECTOR]
             if size is not None and len(sent.data) > 4 * size + _MOST_HEADER_BYTES:
                 raise ValueError(f"an array of {len(sent.data)} bytes for {size} numbers")
-            array = sent.numpy()
+            array = _view(sent)
             if array.dtype != np.float32:
                 raise ValueError(f"the sum is of {array.dtype}, not float32")
             return cls(vector=array, answers=answers, **metrics)
@@ -255,8 +257,25 @@ def vector_to_arrays(vector: Vector) -> ArrayRecord:
 
 
 def arrays_to_vector(arrays: ArrayRecord) -> Vector:
-    """Return the trainable parameters of Flower arrays, float32 (d,)."""
-    return np.asarray(arrays[_VECTOR].numpy(), dtype=np.float32)
+    """Return the trainable parameters of Flower arrays, float32 (d,), as a view that cannot be written."""
+    return np.asarray(_view(arrays[_VECTOR]), dtype=np.float32)
+
+
+def _view(array: Array) -> npt.NDArray[Any]:
+    """Return what ``Array.numpy`` does, without a copy: a view of the array's bytes, in the format of ``np.save``.
+
+    Raises:
+        ValueError: the bytes are not an array of plain values in that format.
+    """
+    if array.stype != _NUMPY:
+        raise ValueError(f"the array is serialised as {printable(array.stype)}, not {_NUMPY}")
+    content = BytesIO(array.data)  # shares the bytes
+    if np.lib.format.read_magic(content) != (1, 0):
+        raise ValueError("the array is in another version of numpy's format")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+    if dtype.hasobject:
+        raise ValueError(f"the array is of {dtype}")
+    return np.frombuffer(array.data, dtype, count=math.prod(shape), offset=content.tell()).reshape(shape)
 
 
 def runs_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

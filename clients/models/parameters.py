@@ -56,10 +56,10 @@ class TrainableParameters:
         """
         if vector.shape != (self.size,):
             raise ModelError(f"parameter vector has shape {vector.shape}; allowed: ({self.size},)")
-        source = torch.from_numpy(np.array(vector, dtype=np.float32))
         with torch.no_grad():
-            for view, parameter in zip(self.views(source).values(), self.tensors.values(), strict=True):
-                parameter.copy_(view)
+            for name, parameter in self.tensors.items():
+                values = np.array(vector[slice(*self._ranges[name])], dtype=np.float32)  # torch wants to own them
+                parameter.copy_(torch.from_numpy(values).view(parameter.shape))
 
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views of ``flat`` (d,) by parameter name, each in the parameter's own shape."""

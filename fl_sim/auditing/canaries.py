@@ -147,6 +147,7 @@ def audit_training(
 # A training that leaks as much as its ε allows: every user takes part in every round, and a canary fills the cap.
 _DEFAULTS: dict[str, Any] = {
     "rounds": 20,
+    "checkpoint_every": 1,  # the attacker reads every round's model
     "model.hidden": 16,
     "model.layers": 1,
     "model.heads": 2,

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -51,7 +52,10 @@ class RunStopped(Exception):
 
 
 class InlineGrid(Grid):
-    """A grid of nodes that run the ClientApp immediately, in this thread; an exception becomes an error reply."""
+    """A grid of nodes that run the ClientApp in this thread, one per pull; an exception becomes an error reply.
+
+    So one reply exists at a time, if the caller uses each before it asks for the next.
+    """
 
     def __init__(self, client: ClientApp, num_nodes: int) -> None:
         self._client = client
@@ -60,7 +64,7 @@ class InlineGrid(Grid):
             for k, node in enumerate(range(SERVER_NODE + 1, SERVER_NODE + 1 + num_nodes))
         }
         self._run = Run.create_empty(run_id=TaskIdentity.run_id)
-        self._replies: dict[str, Message] = {}
+        self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -81,15 +85,17 @@ class InlineGrid(Grid):
         sent = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid.uuid4())  # as Flower's own grids do
-            self._replies[message.metadata.message_id] = self._answer(message)
+            self._waiting[message.metadata.message_id] = message
             sent.append(message.metadata.message_id)
         return sent
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
+        waiting = next((message_id for message_id in message_ids if message_id in self._waiting), None)
+        return [] if waiting is None else [self._answer(self._waiting.pop(waiting))]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.pull_messages(self.push_messages(messages))
+        for message_id in self.push_messages(messages):
+            yield from self.pull_messages([message_id])
 
     def _answer(self, message: Message) -> Message:
         try:
@@ -142,49 +148,64 @@ class AttendedGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Return the replies to ``messages`` that arrive within ``timeout`` seconds of their request.
+        """Yield the replies to ``messages`` as they arrive, within ``timeout`` seconds of their request.
 
         Raises:
-            GridError: if messages were sent and every reply is an error, or none arrived in time.
+            GridError: at the end, if messages were sent and every reply is an error, or none arrived in time.
             RunStopped: if ``stop`` was set meanwhile.
         """
-        requests = list(messages)
-        replies, lost = self._ask(requests, timeout)
+        requests, failures, answered = list(messages), list[Message](), False
+        for reply in self._with_retries(requests, timeout):
+            if reply.has_error():
+                failures.append(reply)
+            else:
+                answered = True
+            yield reply
+        if requests and not answered:
+            raise GridError(f"all {len(requests)} nodes failed in this round: {_reason(failures, timeout)}")
+
+    def _with_retries(self, requests: list[Message], timeout: float | None) -> Iterator[Message]:
+        """Yield the replies to ``requests``; lost work is requested again, and fails at last."""
+        lost = list[Message]()
+        yield from self._ask(requests, timeout, lost)
         attempts, since = 0, time.monotonic()
         while lost and (attempts < _RETRIES or time.monotonic() - since < _PATIENCE_SECONDS):
             nodes = {reply.metadata.src_node_id for reply in lost}
             log.info("%d of %d nodes lost their worker; their work is requested again", len(nodes), len(requests))
             retries = [_copy(message) for message in requests if message.metadata.dst_node_id in nodes]
-            recovered, lost = self._ask(retries, timeout)
-            replies += recovered
+            lost, recovered = list[Message](), False
+            for reply in self._ask(retries, timeout, lost):
+                recovered = True
+                yield reply
             attempts += 1
             if recovered:
                 attempts, since = 0, time.monotonic()
             elif lost:
                 self._pause(_RETRY_SECONDS)
-        replies += lost
-        if requests and all(reply.has_error() for reply in replies):
-            raise GridError(f"all {len(requests)} nodes failed in this round: {_reason(replies, timeout)}")
-        return replies
+        yield from lost
 
-    def _ask(self, messages: list[Message], timeout: float | None) -> tuple[list[Message], list[Message]]:
-        """Return the replies to ``messages``, and separately those that report a lost worker."""
-        replies = self._collect(list(self._grid.push_messages(messages)), timeout)
-        replies = list(_from_the_asked(replies, messages))
-        return [reply for reply in replies if not _is_lost(reply)], [reply for reply in replies if _is_lost(reply)]
+    def _ask(self, messages: list[Message], timeout: float | None, lost: list[Message]) -> Iterator[Message]:
+        """Yield the replies to ``messages``, except those that report a lost worker, which are added to ``lost``."""
+        sent = list(self._grid.push_messages(messages))
+        for reply in _from_the_asked(self._arriving(sent, timeout), messages):
+            if _is_lost(reply):
+                lost.append(reply)
+            else:
+                yield reply
 
-    def _collect(self, sent: list[str], timeout: float | None) -> list[Message]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pending, replies = sent, list[Message]()
+    def _arriving(self, sent: list[str], timeout: float | None) -> Iterator[Message]:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        pending = sent
         while pending:
             batch = list(self._grid.pull_messages(pending))
-            replies += batch
             answered = {reply.metadata.reply_to_message_id for reply in batch}
             pending = [message_id for message_id in pending if message_id not in answered]
-            if not pending or (deadline is not None and time.monotonic() > deadline):
-                break
-            self._pause()
-        return replies
+            while batch:
+                yield batch.pop(0)  # nothing here keeps a reply that was used
+            if not answered and time.monotonic() > deadline:
+                return
+            if not answered:
+                self._pause()
 
     def _wait_for_nodes(self, num_nodes: int) -> None:
         deadline = time.monotonic() + _NODES_SECONDS
@@ -210,7 +231,7 @@ def _is_lost(reply: Message) -> bool:
     return reply.has_error() and _WORKER_LOST.search((reply.error.reason or "").partition(":")[0]) is not None
 
 
-def _from_the_asked(replies: list[Message], requests: list[Message]) -> Iterator[Message]:
+def _from_the_asked(replies: Iterable[Message], requests: list[Message]) -> Iterator[Message]:
     """Yield the replies, each in the name of the node that was asked; another name becomes an error.
 
     A node can write any sender into its reply. It would then answer in another node's place, with the other's bound.

@@ -80,6 +80,7 @@ Row = Mapping[str, Any]
 WhenPlanned = Callable[[EngineConfig], None]
 
 _ENCODED = "encoded"
+_CHECKPOINTED_A_ROUND = 1 << 29  # bytes, by default; a disk writes them in a few seconds
 
 
 class Experiment:
@@ -131,6 +132,7 @@ class Experiment:
         self._computed_from = self._parts_of_releases()
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
+        self._checkpoint_every = self._rounds_between_checkpoints()
         self._first_round = 1
         self._round_began = time.monotonic()
         self._watch: RoundWatch | None = None
@@ -390,7 +392,7 @@ class Experiment:
         row["seconds"] = time.monotonic() - self._round_began
         self._begin_round(server_round + 1)
         self.folder.append_metrics(row)
-        if last or server_round % self.config.checkpoint_every == 0:
+        if last or server_round % self._checkpoint_every == 0:
             heads = self._privacy_spent.head(), self.folder.head()
             state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
             state.write(self.folder.checkpoint_dir)
@@ -455,6 +457,13 @@ class Experiment:
         split = held_out_split(self.config, self.corpus)
         self.folder.write_held_out_users(sums_by_user(self.corpus.ownership(split), self._held_out.ids, measured))
         return summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
+
+    def _rounds_between_checkpoints(self) -> int:
+        """Return the rounds that a kill may cost at most; they run again for free only if their noise is seeded."""
+        if self.config.checkpoint_every is not None or self.config.privacy.secure_noise:
+            return self.config.checkpoint_every or 1
+        size = self._vector.nbytes + sum(value.nbytes for value in self._strategy.state().values())
+        return -(-size // _CHECKPOINTED_A_ROUND)
 
     def _why_stopped(self, rounds: int) -> str:
         if self._diverged:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from fl_sim.input_files import check_regular
-from fl_sim.storage.run_folder import ResultsError, replace_file
+from fl_sim.storage.run_folder import ResultsError, replace_file_by
 
 _FILE = "latest.safetensors"
 _MODEL, _OPTIMIZER = "model", "optimizer."
@@ -39,27 +39,28 @@ class Checkpoint:
     Attributes:
         server_round: the last finished round.
         vector: the model, float32 (d,).
-        optimizer: the optimizer's state by name, float64.
+        optimizer: the optimizer's state by name.
         ledger: head of the ledger (:attr:`fl_sim.strategies.ledger.Ledger.head`).
         folder: head of settings and metrics (:meth:`fl_sim.storage.run_folder.RunFolder.head`).
     """
 
     server_round: int
     vector: npt.NDArray[np.float32]
-    optimizer: dict[str, npt.NDArray[np.float64]]
+    optimizer: Mapping[str, npt.NDArray[np.floating]]
     ledger: Mapping[str, Any]
     folder: Mapping[str, Any]
 
     def write(self, folder: Path) -> None:
-        """Replace the checkpoint in ``folder`` atomically."""
+        """Replace the checkpoint in ``folder`` atomically, without a copy of its arrays in memory."""
         folder.mkdir(exist_ok=True)
         tensors: dict[str, np.ndarray] = {_MODEL: self.vector}
         tensors |= {_OPTIMIZER + name: value for name, value in self.optimizer.items()}
         heads = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
         metadata = {_ROUND: str(self.server_round), **heads}
-        replace_file(folder / _FILE, save(tensors, metadata=metadata | {_CHECKSUM: _checksum(tensors, metadata)}))
+        metadata |= {_CHECKSUM: _checksum(tensors, metadata)}
+        replace_file_by(folder / _FILE, lambda path: save_file(tensors, path, metadata=metadata))
 
-    def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.float64]]) -> bool:
+    def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.floating]]) -> bool:
         """Return whether model and optimizer state have these shapes.
 
         Args:

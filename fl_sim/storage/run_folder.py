@@ -372,11 +372,15 @@ def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new."""
+    replace_file_by(path, lambda temporary: temporary.write_bytes(content))
+
+
+def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace the file at ``path`` atomically by what ``write`` writes to another path in the same folder."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
+        write(temporary)
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:

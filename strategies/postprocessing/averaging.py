@@ -13,6 +13,7 @@ array([3.5], dtype=float32)
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Vector = npt.NDArray[np.float32]
 State = dict[str, npt.NDArray[np.float64]]
+
+_BLOCK = 1 << 14  # coordinates that stay in the processor's cache from one operation to the next
 
 
 class AveragingConfig(BaseModel):
@@ -59,22 +62,24 @@ class IterateAverage:
         if kind == "none" or (kind == "tail" and server_round < self._first):
             return
         past, new = (decay, 1 - decay) if kind == "exponential" else (1.0, 1.0)
-        self._sum = past * self._sum + new * model.astype(np.float64)
+        self._sum *= past
+        for start in range(0, len(model), _BLOCK):
+            self._sum[start : start + _BLOCK] += new * model[start : start + _BLOCK].astype(np.float64)
         self._weight = past * self._weight + new
 
     def value(self, model: Vector) -> Vector:
         """Return the average so far, float32 (d,); ``model`` itself as long as no model has been averaged."""
         if self._weight[0] == 0:
             return model
-        return (self._sum / self._weight[0]).astype(np.float32)
+        return np.divide(self._sum, self._weight[0], out=np.empty_like(model), casting="same_kind")
 
     def state(self) -> State:
-        """Return the arrays that a checkpoint must hold; empty if no average is kept."""
+        """Return the arrays that a checkpoint must hold, empty if no average is kept; the next round changes them."""
         if self._config.kind == "none":
             return {}
         return {"average.sum": self._sum, "average.weight": self._weight}
 
-    def restore(self, state: State) -> None:
-        """Continue from the arrays of :meth:`state`."""
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
+        """Continue from a copy of the arrays of :meth:`state`."""
         if self._config.kind != "none":
-            self._sum, self._weight = state["average.sum"], state["average.weight"]
+            self._sum, self._weight = (state[name].astype(np.float64) for name in ("average.sum", "average.weight"))

@@ -1,17 +1,20 @@
-"""Turn the noisy average into the server's step: θ ← θ + step(update).
+"""Move the model by the noisy average: the server's step.
 
-This is post-processing of a released average, so it costs no privacy.
+This is post-processing of a released average, so it costs no privacy. A step is computed in float64, a block of
+coordinates at a time; what lasts from round to round is float32, as large as the model or twice that.
 
 >>> config = ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5, momentum=0.9)
 >>> optimizer = build_optimizer(config, size=2, rounds=10)
->>> optimizer.step(np.array([1.0, -2.0])), optimizer.step(np.array([1.0, -2.0]))
-(array([ 0.5, -1. ]), array([ 0.95, -1.9 ]))
+>>> model = optimizer.stepped(np.zeros(2, np.float32), np.array([1.0, -2.0]))
+>>> model, optimizer.stepped(model, np.array([1.0, -2.0]))
+(array([ 0.5, -1. ], dtype=float32), array([ 1.45, -2.9 ], dtype=float32))
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,6 +22,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 Vector = npt.NDArray[np.float64]
+Model = npt.NDArray[np.float32]
 
 _BLOCK = 1 << 14  # coordinates that stay in the processor's cache from one operation to the next
 
@@ -63,7 +67,7 @@ def learning_rate_at(config: ServerOptimizerConfig, number: int, rounds: int) ->
 
 
 class ServerOptimizer(ABC):
-    """Turn the noisy average update of each round into the step that is added to the model.
+    """Move the model by the noisy average update of each round.
 
     Args:
         config: the settings.
@@ -76,26 +80,40 @@ class ServerOptimizer(ABC):
         self._rounds = rounds
         self._steps = np.zeros(1)
 
-    def step(self, update: Vector) -> Vector:
-        """Return the step to add to the parameters, float64 (d,).
+    def stepped(self, model: Model, update: Vector) -> Model:
+        """Return the model after the round's step, a new float32 (d,).
+
+        A coordinate that overflows becomes infinite, without a warning: a run notices that its model diverged.
 
         Args:
+            model: θ, float32 (d,).
             update: the noisy average, float64 (d,), in the direction of descent.
         """
         self._steps = self._steps + 1
-        return learning_rate_at(self._config, int(self._steps[0]), self._rounds) * self._direction(update)
+        rate = learning_rate_at(self._config, int(self._steps[0]), self._rounds)
+        moved = np.empty_like(model)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(model), _BLOCK):
+                block = slice(start, start + _BLOCK)
+                moved[block] = model[block] + rate * self._direction(block, update[block])
+        return moved
 
-    def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the arrays that a checkpoint must hold so that the next step is the same."""
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        """Return the arrays that a checkpoint must hold so that the next step is the same; it changes them in place."""
         return {"steps": self._steps}
 
-    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Continue from the arrays of :meth:`state`."""
-        self._steps = state["steps"]
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
+        """Continue from a copy of the arrays of :meth:`state`."""
+        self._steps = state["steps"].astype(np.float64)
 
     @abstractmethod
-    def _direction(self, update: Vector) -> Vector:
-        """Return the step at a learning rate of 1, float64 (d,)."""
+    def _direction(self, block: slice, update: Vector) -> Vector:
+        """Return the step of a block of coordinates at a learning rate of 1, float64 (b,).
+
+        Args:
+            block: which coordinates.
+            update: their noisy average, float64 (b,).
+        """
 
 
 class Momentum(ServerOptimizer):
@@ -103,18 +121,19 @@ class Momentum(ServerOptimizer):
 
     def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
         super().__init__(config, size, rounds)
-        self._velocity = np.zeros(size)
+        self._velocity = np.zeros(size, np.float32)
 
-    def _direction(self, update: Vector) -> Vector:
-        self._velocity = self._config.momentum * self._velocity + update
-        return self._velocity
+    def _direction(self, block: slice, update: Vector) -> Vector:
+        velocity = self._config.momentum * self._velocity[block].astype(np.float64) + update
+        self._velocity[block] = velocity
+        return velocity
 
-    def state(self) -> dict[str, npt.NDArray[np.float64]]:
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
         return super().state() | {"velocity": self._velocity}
 
-    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         super().restore(state)
-        self._velocity = state["velocity"]
+        self._velocity = state["velocity"].astype(np.float32)
 
 
 class Adam(ServerOptimizer):
@@ -122,31 +141,23 @@ class Adam(ServerOptimizer):
 
     def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
         super().__init__(config, size, rounds)
-        self._first = np.zeros(size)
-        self._second = np.zeros(size)
+        self._first = np.zeros(size, np.float32)
+        self._second = np.zeros(size, np.float32)
 
-    def _direction(self, update: Vector) -> Vector:
-        c, direction = self._config, np.empty(len(update))
+    def _direction(self, block: slice, update: Vector) -> Vector:
+        c = self._config
         first_correction, second_correction = (1 - beta ** self._steps[0] for beta in (c.beta_1, c.beta_2))
-        for start in range(0, len(update), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            part, first, second, scale = update[block], self._first[block], self._second[block], direction[block]
-            first *= c.beta_1
-            first += (1 - c.beta_1) * part
-            second *= c.beta_2
-            second += (1 - c.beta_2) * part**2
-            np.sqrt(second / second_correction, out=scale)
-            scale += c.stabilizer
-            np.divide(first / first_correction, scale, out=scale)
-        return direction
+        first = c.beta_1 * self._first[block].astype(np.float64) + (1 - c.beta_1) * update
+        second = c.beta_2 * self._second[block].astype(np.float64) + (1 - c.beta_2) * update**2
+        self._first[block], self._second[block] = first, second
+        return (first / first_correction) / (np.sqrt(second / second_correction) + c.stabilizer)
 
-    def state(self) -> dict[str, npt.NDArray[np.float64]]:
-        # Copies, because a step changes the moments in place.
-        return super().state() | {"first": self._first.copy(), "second": self._second.copy()}
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        return super().state() | {"first": self._first, "second": self._second}
 
-    def restore(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         super().restore(state)
-        self._first, self._second = state["first"].copy(), state["second"].copy()
+        self._first, self._second = (state[name].astype(np.float32) for name in ("first", "second"))
 
 
 def build_optimizer(config: ServerOptimizerConfig, size: int, rounds: int = 1) -> ServerOptimizer:

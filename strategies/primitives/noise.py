@@ -31,32 +31,45 @@ import numpy.typing as npt
 from fl_sim.strategies.primitives import streams
 
 Floats = npt.NDArray[np.float64]
+Draw = Callable[[int], Floats]
+"""Return the next coordinates of a stream of noise, given how many."""
 
 _GRID_BITS = 10  # the grid is 2^-10 of the standard deviation, rounded down to a power of two
 _BLOCK = 1 << 22  # coordinates of one stream; the blocks of a large model are drawn in parallel
+_AT_ONCE = 1 << 15  # coordinates drawn at a time, which stay in the processor's cache
 
 
 def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose: str = "noise") -> Floats:
-    """Return a sample of N(0, std² I), float64 (size,), a pure function of the seed, the round and the ``purpose``.
+    """Return a sample of N(0, std² I), float64 (size,): what :func:`add_gaussian_noise` adds."""
+    noise = np.zeros(size)
+    add_gaussian_noise(noise, seed, server_round, std, purpose)
+    return noise
+
+
+def add_gaussian_noise(total: Floats, seed: int, server_round: int, std: float, purpose: str = "noise") -> float:
+    """Add a sample of N(0, std² I) to a sum in place, a pure function of the seed, the round and the ``purpose``.
 
     A repeated round therefore releases the same noise, never a second sample, for any number of processors. The
     sampler is numpy's ziggurat on doubles, which suits simulation; it does not resist attacks on the low bits of
     floating-point noise (Mironov 2012), whose adversary observes the exact released doubles.
 
     Args:
+        total: the sum, float64 (d,).
         seed: the root seed of the run.
         server_round: the round, from 1.
-        size: d, the number of coordinates.
         std: standard deviation of each coordinate.
         purpose: name of the random stream.
+
+    Returns:
+        The norm of the noise.
     """
 
-    def draw(block: int, out: Floats) -> None:
+    def stream_of(block: int) -> Draw:
         indices = (server_round, block) if block > 0 else (server_round,)
-        streams.generator(seed, purpose, *indices).standard_normal(out=out)
-        out *= std
+        generator = streams.generator(seed, purpose, *indices)
+        return lambda size: std * generator.standard_normal(size)
 
-    return _in_blocks(size, draw)
+    return _add_in_blocks(total, stream_of)
 
 
 def sum_hash(seed: int, server_round: int, total: Floats, others: Sequence[float]) -> str:
@@ -80,28 +93,53 @@ def secure_gaussian_noise(size: int, std: float) -> Floats:
     The method of Box and Muller (1958), with 64 random bits for the radius, up to 9.4 standard deviations, and 53 for
     the angle. Round the noisy sum with :func:`round_to_grid`.
     """
-
-    def draw(block: int, out: Floats) -> None:
-        pairs = (len(out) + 1) // 2
-        bits = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
-        radius = std * np.sqrt(-2.0 * np.log((bits[0].astype(np.float64) + 1.0) * 2.0**-64))
-        angle = (bits[1] >> np.uint64(11)) * (2.0 * math.pi * 2.0**-53)
-        out[:pairs] = radius * np.cos(angle)
-        out[pairs:] = (radius * np.sin(angle))[: len(out) - pairs]
-
-    return _in_blocks(size, draw)
+    pairs = (size + 1) // 2
+    bits = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
+    radius = std * np.sqrt(-2.0 * np.log((bits[0].astype(np.float64) + 1.0) * 2.0**-64))
+    angle = (bits[1] >> np.uint64(11)) * (2.0 * math.pi * 2.0**-53)
+    return np.concatenate([radius * np.cos(angle), (radius * np.sin(angle))[: size - pairs]])
 
 
-def _in_blocks(size: int, draw: Callable[[int, Floats], None]) -> Floats:
-    """Return a float64 (size,) vector; ``draw(number, block)`` fills each of its blocks, in parallel."""
-    noise = np.empty(size)
-    blocks = [noise[start : start + _BLOCK] for start in range(0, size, _BLOCK)]
-    if len(blocks) == 1:
-        draw(0, noise)
-        return noise
+def add_secure_noise(total: Floats, std: float) -> float:
+    """Add a sample of :func:`secure_gaussian_noise` to a sum in place, and round the noisy sum to the public grid.
+
+    Args:
+        total: the sum, float64 (d,).
+        std: standard deviation of each coordinate, above 0.
+
+    Returns:
+        The norm of the noise.
+    """
+    norm = _add_in_blocks(total, lambda block: lambda size: secure_gaussian_noise(size, std))
+    for start in range(0, len(total), _AT_ONCE):
+        part = total[start : start + _AT_ONCE]
+        part[:] = round_to_grid(part, std)
+    return norm
+
+
+def _add_in_blocks(total: Floats, stream_of: Callable[[int], Draw]) -> float:
+    """Add noise to a sum in place, its blocks in parallel, and return the norm of the noise.
+
+    Args:
+        total: the sum, float64 (d,).
+        stream_of: returns the sampler of a block, given its number; it is called for a few coordinates at a time, so
+            that no vector of noise exists.
+    """
+
+    def add(block: int) -> float:
+        draw, end, squared = stream_of(block), min(len(total), (block + 1) * _BLOCK), 0.0
+        for start in range(block * _BLOCK, end, _AT_ONCE):
+            part = total[start : min(end, start + _AT_ONCE)]
+            noise = draw(len(part))
+            part += noise
+            squared += float(noise @ noise)
+        return squared
+
+    blocks = range(-(-len(total) // _BLOCK))
+    if len(blocks) <= 1:
+        return math.sqrt(sum(map(add, blocks)))
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        list(threads.map(draw, range(len(blocks)), blocks))
-    return noise
+        return math.sqrt(sum(threads.map(add, blocks)))
 
 
 def grid_width(std: float) -> float:

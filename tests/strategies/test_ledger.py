@@ -77,14 +77,14 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
 ) -> None:
     ledger = Ledger.create(tmp_path)
     known: list[int] = []
-    for name in ("gaussian_noise", "secure_gaussian_noise"):
-        draw = getattr(aggregation, name)
+    for name in ("add_gaussian_noise", "add_secure_noise"):
+        add = getattr(aggregation, name)
 
-        def noise(*arguments: float, draw: Callable = draw) -> np.ndarray:
+        def noisy(*arguments: Any, add: Callable = add) -> float:
             known.append(len(Ledger.read(tmp_path).entries))
-            return draw(*arguments)
+            return add(*arguments)
 
-        monkeypatch.setattr(aggregation, name, noise)
+        monkeypatch.setattr(aggregation, name, noisy)
     run_rounds(PLAN, rounds=3, before_release=ledger.recorder(SECURE if secure else SEEDED), secure_noise=secure)
     assert known == [1, 2, 3]
     assert [entry.round for entry in ledger.entries] == [1, 2, 3]
@@ -93,7 +93,7 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
 def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger.create(tmp_path)
     drawn: list[object] = []
-    monkeypatch.setattr(aggregation, "gaussian_noise", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(aggregation, "add_gaussian_noise", lambda *arguments: drawn.append(arguments))
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")

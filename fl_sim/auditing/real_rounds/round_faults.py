@@ -4,11 +4,11 @@ Every fault replaces one function of the product within a ``with`` block of this
 weakens it.
 
 >>> from fl_sim.strategies import aggregation
->>> intact = aggregation.gaussian_noise
+>>> intact = aggregation.add_gaussian_noise
 >>> with fault("noise_off"):
-...     abs(aggregation.gaussian_noise(0, 1, 2, 5.0))
-array([0., 0.])
->>> aggregation.gaussian_noise is intact
+...     aggregation.add_gaussian_noise(np.zeros(2), 0, 1, 5.0)
+0.0
+>>> aggregation.add_gaussian_noise is intact
 True
 """
 
@@ -37,7 +37,7 @@ _intact_norms = clipped_sums.sure_norms
 _intact_draw = sampling.sampled_sentences
 _intact_range = sampling.sampled_sentence_range
 _intact_votes = training._sentence_votes
-_intact_noised = BoundedSumStrategy._noised
+_intact_noise = BoundedSumStrategy._add_noise
 
 
 @contextmanager
@@ -55,7 +55,11 @@ def fault(name: str) -> Iterator[None]:
 
 def _noise(share: float) -> AbstractContextManager[Any]:
     """The noise has ``share`` of its standard deviation."""
-    return patch.object(aggregation, "gaussian_noise", lambda *args: share * noise.gaussian_noise(*args))
+
+    def add(total: Any, seed: int, server_round: int, std: float, *stream: str) -> float:
+        return noise.add_gaussian_noise(total, seed, server_round, share * std, *stream)
+
+    return patch.object(aggregation, "add_gaussian_noise", add)
 
 
 def _sentence_clip_off() -> AbstractContextManager[Any]:
@@ -84,12 +88,13 @@ def _votes_leak() -> AbstractContextManager[Any]:
 def _realised_denominator() -> Iterator[None]:
     """The sum is divided by the number of sentences that took part, not by the public expectation."""
 
-    def noised(self: BoundedSumStrategy, server_round: int, total: Any, std: float, purpose: str = "noise") -> Any:
-        released, drawn = _intact_noised(self, server_round, total, std, purpose)
-        realised = max(self.tally.cohort_sentences, 1)
-        return (released * (self.mechanism.denominator / realised) if purpose == "noise" else released), drawn
+    def add(self: BoundedSumStrategy, server_round: int, total: Any, std: float, purpose: str = "noise") -> float:
+        norm = _intact_noise(self, server_round, total, std, purpose)
+        if purpose == "noise":
+            total *= self.mechanism.denominator / max(self.tally.cohort_sentences, 1)
+        return norm
 
-    with patch.object(BoundedSumStrategy, "_noised", noised):
+    with patch.object(BoundedSumStrategy, "_add_noise", add):
         yield
 
 

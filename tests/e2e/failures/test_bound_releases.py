@@ -39,14 +39,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> Sums:
     """What is released: round, sum, noisy sum."""
-    noised, seen = BoundedSumStrategy._noised, list[Any]()
+    add, seen = BoundedSumStrategy._add_noise, list[Any]()
 
-    def recording(self: Any, server_round: int, total: np.ndarray, *others: Any) -> Any:
-        result = noised(self, server_round, total, *others)
-        seen.append((server_round, total.copy(), result[0]))
-        return result
+    def recording(self: Any, server_round: int, total: np.ndarray, *others: Any) -> float:
+        before = total.copy()
+        norm = add(self, server_round, total, *others)
+        seen.append((server_round, before, total.copy()))
+        return norm
 
-    monkeypatch.setattr(BoundedSumStrategy, "_noised", recording)
+    monkeypatch.setattr(BoundedSumStrategy, "_add_noise", recording)
     return seen
 
 

@@ -44,7 +44,11 @@ def test_the_whole_mechanism_passes_and_the_broken_one_is_caught(name: str) -> N
 
 def test_half_the_noise_in_the_product_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same fault in the product's own code, not at the seam: the audit runs that code."""
-    monkeypatch.setattr(aggregation, "gaussian_noise", lambda *args: noise.gaussian_noise(*args) / 2)
+    monkeypatch.setattr(
+        aggregation,
+        "add_gaussian_noise",
+        lambda total, seed, number, std, *stream: noise.add_gaussian_noise(total, seed, number, std / 2, *stream),
+    )
     assert not examined("noise_halved", None).holds
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fl_sim.strategies.postprocessing import server_optimizer
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer, learning_rate_at
 
 CONFIGS = [
@@ -15,6 +16,8 @@ SCHEDULED = [
     ServerOptimizerConfig(optimizer="sgd", learning_rate=0.3, momentum=0.9, schedule="cosine", warmup=2),
     ServerOptimizerConfig(learning_rate=0.01, schedule="linear", final_share=0.1),
 ]
+
+ZERO = np.zeros(3, np.float32)
 
 
 def torch_twin(config: ServerOptimizerConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
@@ -28,16 +31,16 @@ def torch_twin(config: ServerOptimizerConfig, parameter: torch.nn.Parameter) -> 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_steps_equal_torchs(config: ServerOptimizerConfig) -> None:
     rng = np.random.default_rng(0)
-    model = np.zeros(5)
+    model = np.zeros(5, np.float32)
     ours = build_optimizer(config, 5)
     parameter = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
     theirs = torch_twin(config, parameter)
     for _ in range(6):
         update = rng.normal(size=5)
-        model = model + ours.step(update)
+        model = ours.stepped(model, update)
         parameter.grad = torch.from_numpy(-update)  # an update points where the loss falls
         theirs.step()
-    np.testing.assert_allclose(model, parameter.detach().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(model, parameter.detach().numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("config", [*CONFIGS, *SCHEDULED])
@@ -45,22 +48,38 @@ def test_a_restored_optimizer_takes_the_same_next_step(config: ServerOptimizerCo
     rng = np.random.default_rng(1)
     ours = build_optimizer(config, 3, rounds=6)
     for _ in range(3):
-        ours.step(rng.normal(size=3))
+        ours.stepped(ZERO, rng.normal(size=3))
     twin = build_optimizer(config, 3, rounds=6)
-    twin.restore({name: value.copy() for name, value in ours.state().items()})
+    twin.restore(ours.state())
     update = rng.normal(size=3)
-    np.testing.assert_array_equal(ours.step(update), twin.step(update))
+    np.testing.assert_array_equal(ours.stepped(ZERO, update), twin.stepped(ZERO, update))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_state_stays_what_it_was(config: ServerOptimizerConfig) -> None:
-    ours = build_optimizer(config, 3)
-    ours.step(np.ones(3))
-    kept = ours.state()
-    before = {name: value.copy() for name, value in kept.items()}
-    ours.step(np.ones(3))
+def test_a_restored_state_stays_what_it_was(config: ServerOptimizerConfig) -> None:
+    ours, twin = build_optimizer(config, 3), build_optimizer(config, 3)
+    ours.stepped(ZERO, np.ones(3))
+    twin.restore(ours.state())
+    before = {name: value.copy() for name, value in twin.state().items()}
+    ours.stepped(ZERO, np.ones(3))
     for name, value in before.items():
-        np.testing.assert_array_equal(kept[name], value)
+        np.testing.assert_array_equal(twin.state()[name], value)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_step_does_not_depend_on_the_block(config: ServerOptimizerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates, models = np.random.default_rng(2).normal(size=(3, 50)), []
+    for block in (50, 7):
+        monkeypatch.setattr(server_optimizer, "_BLOCK", block)
+        ours, model = build_optimizer(config, 50), np.zeros(50, np.float32)
+        for update in updates:
+            model = ours.stepped(model, update)
+        models.append(model)
+    np.testing.assert_array_equal(*models)
+
+
+def test_what_lasts_is_as_small_as_the_model() -> None:
+    assert all(value.nbytes <= 4 * 100 for config in CONFIGS for value in build_optimizer(config, 100).state().values())
 
 
 def rates(rounds: int = 10, **settings: object) -> list[float]:
@@ -90,9 +109,9 @@ def test_a_schedule_stays_within_its_bounds_whatever_the_rounds() -> None:
 
 def test_an_optimizer_follows_its_schedule() -> None:
     for config in SCHEDULED:
-        scheduled = build_optimizer(config, 1, rounds=6)
-        constant = build_optimizer(config.model_copy(update={"schedule": "constant", "warmup": 0}), 1)
+        scheduled = build_optimizer(config, 3, rounds=6)
+        constant = build_optimizer(config.model_copy(update={"schedule": "constant", "warmup": 0}), 3)
         for number in range(1, 7):
-            update = np.array([float(number)])
-            expected = constant.step(update) * learning_rate_at(config, number, 6) / config.learning_rate
-            np.testing.assert_allclose(scheduled.step(update), expected)
+            update = np.full(3, float(number))
+            expected = constant.stepped(ZERO, update) * learning_rate_at(config, number, 6) / config.learning_rate
+            np.testing.assert_allclose(scheduled.stepped(ZERO, update), expected, rtol=1e-6)
