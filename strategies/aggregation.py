@@ -246,12 +246,15 @@ class BoundedSumStrategy(Strategy):
         """
         result = Result()
         arrays = initial_arrays
+        del initial_arrays  # the model of a round is let go of with its round
         if evaluate_fn is not None and first_round == 1:
             evaluate_fn(0, arrays)
         for server_round in range(first_round, num_rounds + 1):
-            requests = self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid)
+            requests = list(self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid))
             replies = grid.send_and_receive(requests, timeout=timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
+            for request in requests:
+                request.content.array_records.clear()  # frees the round's model: a record is in a cycle of references
             result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             if evaluate_fn is not None:
                 evaluate_fn(server_round, arrays)
@@ -282,7 +285,7 @@ class BoundedSumStrategy(Strategy):
                 request = self._request(server_round, users)
                 sentences = int(federation.sentences_per_user[users].sum())
                 self._open.asked[node] = _Asked(len(users), sentences, request.identity)
-                requests.append(Message(request.to_record(), node, TRAIN_MESSAGE))
+                requests.append(Message(request.to_record(arrays), node, TRAIN_MESSAGE))
         return requests
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:

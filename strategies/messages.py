@@ -137,8 +137,12 @@ class TrainRequest:
         content = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def to_record(self) -> RecordDict:
-        """Return the content of a Flower message."""
+    def to_record(self, arrays: ArrayRecord | None = None) -> RecordDict:
+        """Return the content of a Flower message.
+
+        Args:
+            arrays: those of ``vector``, which several messages may share; None makes them.
+        """
         from flwr.app import ConfigRecord, RecordDict
 
         config = ConfigRecord(
@@ -150,11 +154,13 @@ class TrainRequest:
                 "workspace": self.workspace,
             }
         )
-        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _CONFIG: config})
+        return RecordDict({_ARRAYS: arrays or vector_to_arrays(self.vector), _CONFIG: config})
 
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:
-        """Return the request of a Flower message.
+        """Return the request of a Flower message, whose arrays it takes out.
+
+        Flower's records are in cycles of references: what stays in one is freed only when Python looks for cycles.
 
         Raises:
             MessageError: the client rule is unknown or malformed.
@@ -166,7 +172,7 @@ class TrainRequest:
             users=np.asarray(config["users"], dtype=np.int64).reshape(-1, 2),
             rule=rule_from_json(str(config["rule"])),
             workspace=config["workspace"],
-            vector=arrays_to_vector(message.content.array_records[_ARRAYS]),
+            vector=arrays_to_vector(message.content.array_records.pop(_ARRAYS)),
         )
 
 
@@ -205,7 +211,7 @@ class TrainReply:
 
     @classmethod
     def from_message(cls, message: Message, size: int | None = None) -> TrainReply:
-        """Return the reply of a Flower message.
+        """Return the reply of a Flower message, whose arrays it takes out (:meth:`TrainRequest.from_message`).
 
         Args:
             message: of a node.
@@ -218,7 +224,7 @@ class TrainReply:
             metrics: dict[str, Any] = dict(message.content.metric_records[_METRICS])
             _check_numbers(metrics)
             answers = str(message.content.config_records[_CONFIG][_ANSWERS])
-            sent = message.content.array_records[_ARRAYS][_VECTOR]
+            sent = message.content.array_records.pop(_ARRAYS)[_VECTOR]
             if size is not None and len(sent.data) > 4 * size + _MOST_HEADER_BYTES:
                 raise ValueError(f"an array of {len(sent.data)} bytes for {size} numbers")
             array = _view(sent)
@@ -250,10 +256,13 @@ def _check_numbers(metrics: Mapping[str, Any]) -> None:
 
 
 def vector_to_arrays(vector: Vector) -> ArrayRecord:
-    """Return the trainable parameters, float32 (d,), as Flower arrays."""
+    """Return the trainable parameters, float32 (d,), as Flower arrays, which hold the one copy that this makes."""
     from flwr.app import Array, ArrayRecord
 
-    return ArrayRecord({_VECTOR: Array(vector)})
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vector))
+    content = b"".join((header.getvalue(), np.ascontiguousarray(vector).data))
+    return ArrayRecord({_VECTOR: Array(str(vector.dtype), vector.shape, _NUMPY, content)})
 
 
 def arrays_to_vector(arrays: ArrayRecord) -> Vector:

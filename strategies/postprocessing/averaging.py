@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Vector = npt.NDArray[np.float32]
 State = dict[str, npt.NDArray[np.float64]]
 
-_BLOCK = 1 << 14  # coordinates that stay in the processor's cache from one operation to the next
+_BLOCK = 1 << 13  # coordinates, whose temporaries stay in the processor's cache and in the allocator's pool
 
 
 class AveragingConfig(BaseModel):

@@ -1,7 +1,7 @@
 """Move the model by the noisy average: the server's step.
 
-This is post-processing of a released average, so it costs no privacy. A step is computed in float64, a block of
-coordinates at a time; what lasts from round to round is float32, as large as the model or twice that.
+This is post-processing of a released average, so it costs no privacy. A step is computed a block of coordinates at a
+time; what lasts from round to round is float32, as large as the model (sgd) or twice that (adam).
 
 >>> config = ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5, momentum=0.9)
 >>> optimizer = build_optimizer(config, size=2, rounds=10)
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Vector = npt.NDArray[np.float64]
 Model = npt.NDArray[np.float32]
 
-_BLOCK = 1 << 14  # coordinates that stay in the processor's cache from one operation to the next
+_BLOCK = 1 << 13  # coordinates, whose temporaries stay in the processor's cache and in the allocator's pool
 
 
 class ServerOptimizerConfig(BaseModel):
@@ -107,8 +107,8 @@ class ServerOptimizer(ABC):
         self._steps = state["steps"].astype(np.float64)
 
     @abstractmethod
-    def _direction(self, block: slice, update: Vector) -> Vector:
-        """Return the step of a block of coordinates at a learning rate of 1, float64 (b,).
+    def _direction(self, block: slice, update: Vector) -> npt.NDArray[np.floating]:
+        """Return the step of a block of coordinates at a learning rate of 1, float32 or float64 (b,).
 
         Args:
             block: which coordinates.
@@ -144,13 +144,15 @@ class Adam(ServerOptimizer):
         self._first = np.zeros(size, np.float32)
         self._second = np.zeros(size, np.float32)
 
-    def _direction(self, block: slice, update: Vector) -> Vector:
-        c = self._config
-        first_correction, second_correction = (1 - beta ** self._steps[0] for beta in (c.beta_1, c.beta_2))
-        first = c.beta_1 * self._first[block].astype(np.float64) + (1 - c.beta_1) * update
-        second = c.beta_2 * self._second[block].astype(np.float64) + (1 - c.beta_2) * update**2
-        self._first[block], self._second[block] = first, second
-        return (first / first_correction) / (np.sqrt(second / second_correction) + c.stabilizer)
+    def _direction(self, block: slice, update: Vector) -> Model:
+        c, steps, update = self._config, int(self._steps[0]), update.astype(np.float32)  # twice as fast as in float64
+        first, second = self._first[block], self._second[block]
+        first *= c.beta_1
+        first += (1 - c.beta_1) * update
+        second *= c.beta_2
+        second += (1 - c.beta_2) * update**2
+        scale = np.sqrt(second / (1 - c.beta_2**steps)) + c.stabilizer
+        return first / (1 - c.beta_1**steps) / scale
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
         return super().state() | {"first": self._first, "second": self._second}

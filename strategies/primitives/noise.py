@@ -36,7 +36,7 @@ Draw = Callable[[int], Floats]
 
 _GRID_BITS = 10  # the grid is 2^-10 of the standard deviation, rounded down to a power of two
 _BLOCK = 1 << 22  # coordinates of one stream; the blocks of a large model are drawn in parallel
-_AT_ONCE = 1 << 15  # coordinates drawn at a time, which stay in the processor's cache
+_AT_ONCE = 1 << 13  # coordinates drawn at a time, which stay in the processor's cache
 
 
 def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose: str = "noise") -> Floats:

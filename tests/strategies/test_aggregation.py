@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundP
 from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import sampling
 from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
 
@@ -250,18 +251,22 @@ def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
 
     with _identity():
         grid, start = InlineGrid(client, 2), vector_to_arrays(np.zeros(4, np.float32))
-        replies = list(grid.send_and_receive(strategy.configure_train(1, start, ConfigRecord(), grid)))
-        strategy.aggregate_train(1, replies)
+
+        def answers() -> list[Message]:
+            """Begin the round anew, and answer it: aggregation takes the arrays out of a reply."""
+            return list(grid.send_and_receive(strategy.configure_train(1, start, ConfigRecord(), grid)))
+
+        strategy.aggregate_train(1, answers())
         once = strategy.tally
-        strategy.configure_train(1, start, ConfigRecord(), grid)
-        strategy.aggregate_train(1, [*replies, replies[0]])
+        again = answers()[0]
+        strategy.aggregate_train(1, [*answers(), again])
         assert strategy.tally.update_norm == once.update_norm
         assert strategy.tally.failed_nodes == 1
+        replies = answers()
         del strategy._open.asked[replies[1].metadata.src_node_id]
         strategy.aggregate_train(1, replies)
         assert strategy.tally.update_norm < once.update_norm
-        strategy.configure_train(1, start, ConfigRecord(), grid)
-        strategy.aggregate_train(1, replies[:1])  # the other node is silent
+        strategy.aggregate_train(1, answers()[:1])  # the other node is silent
         assert strategy.tally.failed_nodes == 1
     assert strategy.tally.update_norm < once.update_norm
 
@@ -313,3 +318,28 @@ def test_a_malformed_reply_is_refused() -> None:
         (reply,) = grid.send_and_receive([message])
         with pytest.raises(MessageError, match="malformed"):
             TrainReply.from_message(reply)
+
+
+def test_the_server_holds_at_most_eight_times_the_model() -> None:
+    """The model is float32; numpy reports its memory to tracemalloc."""
+    size, peaks = 1 << 20, []
+    given = np.full(size, 1e-6, np.float32)
+
+    def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
+        return TrainReply(given, len(users), len(users), 0, 0, 0.0)
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        run_rounds(
+            plan(noise_multiplier=1.0, rounds=2),
+            size=size,
+            answer=answer,
+            rounds=2,
+            optimizer=ServerOptimizerConfig(),
+            observe=lambda strategy: peaks.append(tracemalloc.get_traced_memory()[1] - before),
+        )
+    finally:
+        tracemalloc.stop()
+    collected = 3  # the initial model and those of both rounds, which run_rounds keeps
+    assert max(peaks) / (4 * size) < 8 + collected
