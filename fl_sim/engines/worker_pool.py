@@ -24,13 +24,22 @@ class WorkerPool(BasicActorPool):
 
     Args:
         workers: handles of Flower's actors.
+        ask: returns a restarting worker's pending answer, which comes once the worker has restarted.
+        accepts: says of that answer whether the worker can work; otherwise it is asked again.
         args: of Flower's pool.
         kwargs: of Flower's pool.
     """
 
-    def __init__(self, workers: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        accepts: Callable[[Any], bool],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._workers = workers
+        self._workers, self._ask, self._accepts = workers, ask, accepts
         self._change = threading.Condition()  # Flower has a thread for every worker
         self._starting: dict[Any, Any] = {}  # a pending answer of each lost worker, ready once it has restarted
 
@@ -73,7 +82,7 @@ class WorkerPool(BasicActorPool):
                 self._change.notify()
 
     def _await_restart(self, worker: Any) -> None:
-        self._starting[worker.__ray_ready__.remote()] = worker
+        self._starting[self._ask(worker)] = worker
 
     def _readmit_restarted(self) -> None:
         """Readmit restarted workers, keep waiting for restarting ones, and drop dead ones."""
@@ -83,10 +92,12 @@ class WorkerPool(BasicActorPool):
         for answer in answered:
             worker = self._starting.pop(answer)
             try:
-                ray.get(answer)
+                accepted = self._accepts(ray.get(answer))
             except ActorDiedError:
                 continue
             except RayError:
-                self._await_restart(worker)
-            else:
+                accepted = False
+            if accepted:
                 self.pool.insert(0, worker)
+            else:
+                self._await_restart(worker)
