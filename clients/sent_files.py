@@ -126,13 +126,15 @@ def remove_unpacked(token: str, parent: Path | None = None) -> None:
 
 
 def _hold(token: str, folder: Path, files: Sequence[SentFile], fetch: Callable[[Any], bytes]) -> None:
-    """Write the files if they are absent, and hold the folder's lock together with the machine's other workers."""
+    """Hold the folder's lock together with the machine's other workers; if the files are absent, write them first."""
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_at(lock, folder) and not (folder / _COMPLETE).exists():
-            _write(folder, files, fetch)
         fcntl.flock(lock, fcntl.LOCK_SH)
+        if not (folder / _COMPLETE).exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_at(lock, folder) and not (folder / _COMPLETE).exists():
+                _write(folder, files, fetch)
+            fcntl.flock(lock, fcntl.LOCK_SH)
         if _is_at(lock, folder) and (folder / _COMPLETE).exists():
             _held[token] = lock
     finally:
