@@ -269,6 +269,7 @@ class BoundedSumStrategy(Strategy):
         federation = self.federation
         cohort = self.mechanism.cohort(federation.seed, server_round, federation.num_users)
         self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
+        shared = vector_to_arrays(self._open.vector)
         nodes = sorted(grid.get_node_ids())
         shards = partition_users(federation.sentences_per_user, len(nodes))
         requests = []
@@ -278,7 +279,7 @@ class BoundedSumStrategy(Strategy):
                 request = self._request(server_round, users)
                 sentences = int(federation.sentences_per_user[users].sum())
                 self._open.asked[node] = _Asked(len(users), sentences, request.identity)
-                requests.append(Message(request.to_record(), node, TRAIN_MESSAGE))
+                requests.append(Message(request.to_record(shared), node, TRAIN_MESSAGE))
         return requests
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:

@@ -135,8 +135,12 @@ class TrainRequest:
         content = f"{self.server_round} {self.round_seed:x} {self.users.ravel().tolist()}"
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def to_record(self) -> RecordDict:
-        """Return the content of a Flower message."""
+    def to_record(self, arrays: ArrayRecord | None = None) -> RecordDict:
+        """Return the content of a Flower message.
+
+        Args:
+            arrays: the vector as :func:`vector_to_arrays` makes it, which the requests of a round share.
+        """
         from flwr.app import ConfigRecord, RecordDict
 
         config = ConfigRecord(
@@ -148,7 +152,7 @@ class TrainRequest:
                 "workspace": self.workspace,
             }
         )
-        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _CONFIG: config})
+        return RecordDict({_ARRAYS: arrays or vector_to_arrays(self.vector), _CONFIG: config})
 
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:

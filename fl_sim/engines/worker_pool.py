@@ -11,6 +11,8 @@ from flwr.app import Context, Message
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
+from fl_sim.engines.broadcast import Broadcast
+
 _LOOK_SECONDS = 0.1  # between two checks for an idle worker
 
 
@@ -40,6 +42,7 @@ class WorkerPool(BasicActorPool):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._workers, self._ask, self._accepts = workers, ask, accepts
+        self._broadcast = Broadcast()
         self._change = threading.Condition()  # Flower has a thread for every worker
         self._starting: dict[Any, Any] = {}  # a pending answer of each lost worker, ready once it has restarted
 
@@ -49,12 +52,14 @@ class WorkerPool(BasicActorPool):
         self.num_actors += len(self._workers)
 
     def submit(self, actor_fn: Callable[..., Any], job: tuple[Any, ...]) -> Any:
-        """Give ``job`` to the next idle worker; raise ActorUnavailableError if none is left."""
+        """Give ``job`` to the next idle worker, without its arrays; raise ActorUnavailableError if none is left."""
+        app_fn, message, number, context = job
         with self._change:
+            light = self._broadcast.lightened(message)
             while True:
                 self._readmit_restarted()
                 if self.pool:
-                    return super().submit(actor_fn, job)
+                    return super().submit(actor_fn, (app_fn, light, number, context))
                 if not self._future_to_actor:
                     raise ActorUnavailableError("no worker is there", None)
                 self._change.wait(_LOOK_SECONDS)

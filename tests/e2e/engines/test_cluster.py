@@ -159,6 +159,7 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
     """
     client = ClientApp()
     deadline = time.monotonic() + WORKER_BACK_SECONDS
+    token, sent = _TOKEN, _sent()  # a worker imports this module anew
 
     def both_at_work(number: int) -> bool:
         raylets = {line.split()[2] for line in notes.read_text().splitlines() if line.startswith(f"{number} ")}
@@ -176,7 +177,7 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
         again = notes.exists() and f"{number} {node} " in notes.read_text()
         with notes.open("a") as file:
             file.write(f"{number} {node} {raylet}\n")
-        if str(message.content["config"]["workspace"]).find(_TOKEN) > 0 and not _sent().exists():
+        if token in str(message.content["config"]["workspace"]) and not sent.exists():
             raise FileNotFoundError("the files were not sent")
         reply = app(message, context)
         while number == machine_lost and not both_at_work(number):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ class FakeRay:
         return future[0].name, "reply", "context"
 
 
+EMPTY = SimpleNamespace(has_content=lambda: False)  # a message
 LOST, GONE = ActorUnavailableError("it starts again", None), ActorDiedError()
 
 
@@ -58,7 +60,7 @@ class Pool:
         return answer[0] not in self.unfit
 
     def begin(self) -> tuple[FakeWorker, object]:
-        return self.pool.submit(lambda worker, *job: worker.work.remote(*job), (None, None, "0", None))
+        return self.pool.submit(lambda worker, *job: worker.work.remote(*job), (None, EMPTY, "0", None))
 
     def end(self, future: tuple[FakeWorker, object]) -> str:
         """As Flower's backend does: whose work it was."""
