@@ -74,10 +74,8 @@ class Broadcast:
         return light
 
     def _share(self, key: int, array: Array) -> tuple[Array, SharedArray]:
-        known = self._shared.get(key)
-        if known is not None and known[0] is array:
-            return known
-        return array, SharedArray(array, self._put(np.asarray(array.numpy())))
+        """Return an array, kept so that its id stays its own, with what messages carry instead."""
+        return self._shared.get(key) or (array, SharedArray(array, self._put(np.asarray(array.numpy()))))
 
     def _lightened(self, record: ArrayRecord) -> ArrayRecord:
         light = ArrayRecord()

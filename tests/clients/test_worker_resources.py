@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from fl_sim.clients import workspace
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 
 
@@ -27,21 +29,36 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return told
 
 
+@pytest.fixture(autouse=True)
+def nothing_open() -> Iterator[None]:
+    workspace.open_workspace.cache_clear()
+    yield
+    workspace.open_workspace.cache_clear()
+
+
+def spec_of(**model: str) -> str:
+    return workspace.WorkspaceSpec(
+        corpus="c", fingerprint="f", split="train", encoded="e", features=None, task="next-word",
+        model=ModelSpec(**model), seed=0,
+    ).model_dump_json()  # fmt: skip
+
+
 def test_a_worker_uses_the_cores_that_it_reserved(ray: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     used = list[int]()
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     monkeypatch.setattr(workspace, "Workspace", lambda spec: spec)
     ray.cpus = 3.0
-    spec = workspace.WorkspaceSpec(
-        corpus="c", fingerprint="f", split="train", encoded="e", features=None, task="next-word", model={}, seed=0
-    ).model_dump_json()
-    workspace.open_workspace.cache_clear()
-    workspace.open_workspace(spec)
+    workspace.open_workspace(spec_of())
     workspace.open_workspace.cache_clear()
     ray.actor = None  # the server's process, which has joined Ray
-    workspace.open_workspace(spec)
-    workspace.open_workspace.cache_clear()
+    workspace.open_workspace(spec_of())
     assert used == [3, 1]
+
+
+def test_a_worker_without_a_reserved_gpu_opens_no_model_on_one(ray: SimpleNamespace) -> None:
+    """Configurations are refused before; under flwr run Flower alone knows what is reserved."""
+    with pytest.raises(ModelError, match=r"no GPU is reserved .* \(under flwr run: client-resources-num-gpus\)"):
+        workspace.open_workspace(spec_of(device="cuda"))
 
 
 def test_a_device_without_a_reserved_gpu_is_refused_in_a_worker_alone(ray: SimpleNamespace) -> None:
