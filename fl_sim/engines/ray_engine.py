@@ -265,16 +265,18 @@ def _start(engine: EngineConfig) -> _Started:
             f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
         )
         raise EngineError(f"{failure}: {_first_line(error)}") from error
-    return _started(engine)
+    return _start_workers(engine)
 
 
-def _started(engine: EngineConfig) -> _Started:
+def _start_workers(engine: EngineConfig) -> _Started:
+    """Reserve the server's share, and start as many workers as there is room and work for."""
     from fl_sim.engines.ray_workers import start_workers
     from fl_sim.engines.server_share import reserve_server_share
 
     share = engine.gpus_per_node or 0.0
     reserved = reserve_server_share(engine.server_device or "", share) if serves_on_gpu(engine) else None
     number = count_workers(machines_of_ray(), engine.cpus_per_node, share)
+    number = min(number, engine.nodes or number)
     return _Started(start_workers(number, backend_config(engine)["client_resources"], load_libraries), reserved)
 
 

@@ -60,7 +60,7 @@ def start(cluster: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started: list[Any] = []
 
     def begin(**settings: Any) -> list[Any]:
-        ready = ray_engine._started(EngineConfig(**settings))
+        ready = ray_engine._start_workers(EngineConfig(**settings))
         started.extend(ready.workers + ([ready.share.holder] if ready.share else []))
         return ready.workers
 

@@ -116,6 +116,15 @@ def test_leaving_an_engine_waits_until_it_has_started_and_ends_it(monkeypatch: p
     assert ended == [True]
 
 
+@pytest.mark.parametrize(("nodes", "workers"), [(None, 4), (3, 3), (64, 4)])
+def test_no_more_workers_are_started_than_nodes_can_keep_busy(
+    monkeypatch: pytest.MonkeyPatch, nodes: int | None, workers: int
+) -> None:
+    monkeypatch.setattr(ray_engine, "machines_of_ray", lambda: [Machine("here", 4, 0, 4, 0)])
+    monkeypatch.setattr("fl_sim.engines.ray_workers.start_workers", lambda number, *others: ["worker"] * number)
+    assert len(ray_engine._start_workers(EngineConfig(nodes=nodes)).workers) == workers
+
+
 # --- the grid that is attended to ------------------------------------------------------------------------------------
 
 
