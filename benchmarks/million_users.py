@@ -126,7 +126,7 @@ def measure(folder: Path, settings: Mapping[str, float], rounds: int) -> dict[st
             "evaluation.every": rounds,
             "server.optimizer": "sgd",
         }
-        simulation.run(RunConfig.from_mapping({**base, **settings}), observer=note)
+        simulation.run(RunConfig.from_mapping({**base, **settings}), on_row=note)
     round_seconds = np.diff(times)[2:]  # without the start and round 1, which opens the corpus
     return {
         "round_cpu_seconds": float(np.median(round_seconds)),

@@ -9,6 +9,7 @@ from contextlib import closing
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from fl_sim.clients.free_memory import return_freed_memory
 from fl_sim.clients.round_progress import RoundProgress
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.clients.training import bounded_sum
@@ -18,6 +19,7 @@ from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 log = logging.getLogger(__name__)
 
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
+_LARGE_MODEL = 1 << 24  # trainable parameters
 
 app = ClientApp()
 
@@ -51,4 +53,6 @@ def train(message: Message, context: Context) -> Message:
     model, examples = workspace.model, workspace.examples
     with closing(progress):
         reply = bounded_sum(model, examples, selection, request.rule, request.round_seed, progress.add)
+    if model.num_parameters >= _LARGE_MODEL:
+        return_freed_memory()
     return Message(content=reply.to_record(request), reply_to=message)

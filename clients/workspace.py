@@ -18,11 +18,15 @@ from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import make_task
+from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import open_encoded
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.data_prep.store.textfiles import sha256_of
+
+TOKEN_FILE = "token"
+"""The file beside the tokens that holds :attr:`WorkspaceSpec.token`."""
 
 
 class WorkspaceSpec(BaseModel):
@@ -42,6 +46,8 @@ class WorkspaceSpec(BaseModel):
         task: what the model predicts.
         model: the model to build or load.
         seed: the seed of the model's initial weights.
+        token: random text that the run wrote beside ``encoded``, by which a worker knows that it sees the run's own
+            files; empty if nobody checks.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,6 +64,7 @@ class WorkspaceSpec(BaseModel):
     task: TaskName
     model: ModelSpec
     seed: int
+    token: str = ""
 
 
 class Workspace:
@@ -96,11 +103,26 @@ def _open_weights(path: Path, digest: str) -> NDArray[np.float64]:
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
+_local: dict[str, str] = {}  # specifications of files that were sent to this machine, by those of the server
+
+
+def use_local_files(spec: str, local: str) -> None:
+    """Let :func:`open_workspace` of this process open ``local`` where the server names ``spec``, both JSON."""
+    _local[spec] = local
+
+
 @functools.lru_cache(maxsize=1)
 def open_workspace(spec: str) -> Workspace:
     """Return the workspace of a :class:`WorkspaceSpec` in JSON; the last workspace stays open in this process.
 
-    A worker uses one thread, because threads of several processes that compete for cores slow each other down.
+    A worker uses as many threads as cores are reserved for it, one by default: threads of several processes that
+    compete for cores slow each other down.
+
+    Raises:
+        CorpusError: the corpus is absent, damaged, or has changed since the run began.
+        ModelError: the model cannot be loaded, or no GPU is reserved for a model on a GPU.
     """
-    torch.set_num_threads(1)
-    return Workspace(WorkspaceSpec.model_validate_json(spec))
+    opened = WorkspaceSpec.model_validate_json(_local.get(spec, spec))
+    check_reserved(opened.model.device)
+    torch.set_num_threads(reserved_cores())
+    return Workspace(opened)

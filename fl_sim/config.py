@@ -27,6 +27,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -67,6 +68,19 @@ def _rate(value: float) -> float:
 
 
 Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"minimum": SMALLEST_RATE, "maximum": 1})]
+
+
+def _gpu_share(value: float) -> float:
+    """Refuse what Ray cannot reserve: it divides a GPU into ten thousand parts, and gives several only whole."""
+    if not (value == 0 or _SMALLEST_SHARE <= value <= 1 or (value > 1 and value.is_integer())):
+        raise PydanticCustomError("gpu_share", "not a share of a GPU")
+    return value
+
+
+_SMALLEST_SHARE = 1e-4
+GpuShare = Annotated[
+    float, AfterValidator(_gpu_share), Field(json_schema_extra={"allowed": "0, a fraction of at most 1, or whole GPUs"})
+]
 Epsilon = Annotated[float, Field(gt=0)]
 UserSampling = Literal["poisson", "random_allocation"]
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
@@ -392,8 +406,19 @@ class EngineConfig(_Section):
     nodes: int | None = Field(
         None, ge=1, description="SuperNodes, at most the corpus's users; default: one per worker (inline: one)"
     )
-    cpus_per_node: int = Field(1, ge=1, description="CPU cores that Ray reserves for a working node")
-    gpus_per_node: float = Field(0.0, ge=0, description="GPUs that Ray reserves for a working node; may be a fraction")
+    cpus_per_node: int = Field(
+        1, ge=1, description="CPU cores that Ray reserves for a worker, which computes with as many threads"
+    )
+    gpus_per_node: GpuShare | None = Field(
+        None,
+        description="GPUs that Ray reserves for a worker, so that 0.25 lets four share one; default: 1 if model.device "
+        "is a GPU, else 0",
+    )
+    server_device: Text | None = Field(
+        None,
+        description="where the server evaluates the model: `cpu`, or model.device, of which it then reserves as large "
+        "a share as a worker; default: `cpu` with Ray, model.device with inline",
+    )
     num_cpus: int | None = Field(None, ge=1, description="CPU cores that Ray may use; default: all")
     num_gpus: int | None = Field(None, ge=0, description="GPUs that Ray may use; default: all")
     address: Text | None = Field(None, description="an existing Ray cluster, such as `auto` or `10.0.0.1:6379`")
@@ -462,15 +487,61 @@ class RunConfig(_Section):
             config_keys.check_table(Origin, self.origin, "origin", "fl-sim tune")
         return self
 
+    @model_validator(mode="after")
+    def _workers_have_devices_of_their_own(self) -> RunConfig:
+        device, engine = self.model.device, self.engine
+        if engine.server_device not in (None, "cpu", device):
+            raise ValueError(
+                f"engine.server_device is '{engine.server_device}' and model.device is '{device}'; "
+                f"allowed: {'cpu' if device == 'cpu' else f'cpu or {device}'}"
+            )
+        if engine.name != "ray" or device == "cpu":
+            return self
+        kind, _, index = device.partition(":")
+        if index not in ("", "0"):
+            raise ValueError(
+                f"model.device is '{device}' and engine.name is ray; allowed: {kind}, because a worker sees only the "
+                f"GPU that Ray reserved for it, or engine.name = 'inline'"
+            )
+        if engine.gpus_per_node == 0:
+            raise ValueError(
+                f"engine.gpus_per_node is 0 and model.device is '{device}'; allowed: a share above 0, because workers "
+                "without one would all use the first GPU"
+            )
+        return self
+
+    @property
+    def placed_engine(self) -> EngineConfig:
+        """The engine with the defaults that depend on the model's device: the share of a GPU, the server's device.
+
+        >>> RunConfig.from_mapping({"model.device": "cuda"}).placed_engine.gpus_per_node
+        1.0
+        """
+        engine, device = self.engine, self.model.device
+        with_ray = engine.name == "ray"
+        share = engine.gpus_per_node
+        placement = {
+            "gpus_per_node": float(with_ray and device != "cpu") if share is None else share,
+            "server_device": engine.server_device or ("cpu" if with_ray else device),
+        }
+        return engine.model_copy(update=placement)
+
     @property
     def tuned_on(self) -> Origin | None:
         """The public text that settings were tuned on; None if the configuration names none."""
         return Origin.model_validate(self.origin) if self.origin else None
 
     @model_serializer(mode="wrap")
-    def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty observers and origins, so that records stay the same for runs without them."""
+    def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Leave out empty observers and origins, so that records stay the same for runs without them.
+
+        A record (JSON) states the share of a GPU that a worker had; in Python the default stays open.
+        """
         values: dict[str, Any] = dump(self)
+        if info.mode == "json" and "engine" in values:
+            values["engine"]["gpus_per_node"] = self.placed_engine.gpus_per_node
+            if self.engine.server_device is None:
+                del values["engine"]["server_device"]
         return {name: value for name, value in values.items() if value or name not in ("observers", "origin")}
 
     @classmethod

@@ -227,7 +227,7 @@ class TrainReply:
             sent = message.content.array_records.pop(_ARRAYS)[_VECTOR]
             if size is not None and len(sent.data) > 4 * size + _MOST_HEADER_BYTES:
                 raise ValueError(f"an array of {len(sent.data)} bytes for {size} numbers")
-            array = _view(sent)
+            array = array_view(sent)
             if array.dtype != np.float32:
                 raise ValueError(f"the sum is of {array.dtype}, not float32")
             return cls(vector=array, answers=answers, **metrics)
@@ -267,15 +267,17 @@ def vector_to_arrays(vector: Vector) -> ArrayRecord:
 
 def arrays_to_vector(arrays: ArrayRecord) -> Vector:
     """Return the trainable parameters of Flower arrays, float32 (d,), as a view that cannot be written."""
-    return np.asarray(_view(arrays[_VECTOR]), dtype=np.float32)
+    return np.asarray(array_view(arrays[_VECTOR]), dtype=np.float32)
 
 
-def _view(array: Array) -> npt.NDArray[Any]:
+def array_view(array: Array) -> npt.NDArray[Any]:
     """Return what ``Array.numpy`` does, without a copy: a view of the array's bytes, in the format of ``np.save``.
 
     Raises:
         ValueError: the bytes are not an array of plain values in that format.
     """
+    if not array.data:  # its numbers are elsewhere, such as in memory that processes share
+        return array.numpy()
     if array.stype != _NUMPY:
         raise ValueError(f"the array is serialised as {printable(array.stype)}, not {_NUMPY}")
     content = BytesIO(array.data)  # shares the bytes

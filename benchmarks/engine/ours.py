@@ -40,7 +40,7 @@ def main() -> None:
                 raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        simulation.run(RunConfig.from_mapping(settings | spec["settings"]), observer=wait_for_request)
+        simulation.run(RunConfig.from_mapping(settings | spec["settings"]), on_row=wait_for_request)
 
 
 plain.redirect_output()

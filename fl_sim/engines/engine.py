@@ -54,14 +54,21 @@ class Engine:
         if self._ray is not None:
             self._ray.close()
 
-    def start(self, config: EngineConfig) -> None:
-        """Start the engine in the background.
+    def start(self, config: EngineConfig) -> str:
+        """Start the engine in the background, and return the device of the server's model.
+
+        Args:
+            config: :attr:`RunConfig.placed_engine`.
 
         Raises:
-            EngineError: if it cannot be started as configured, as far as known without Ray.
+            EngineError: if it cannot be started as configured, as far as known without Ray; if the server reserves a
+                share of a GPU, also if Ray has none to give.
         """
-        if config.name == "ray" and self._ray is None:
+        if config.name == "inline":
+            return config.server_device or "cpu"
+        if self._ray is None:
             self._ray = RayEngine(config)
+        return self._ray.server_device
 
     def run(self, experiment: Experiment) -> None:
         """Run a prepared experiment on the engine of its configuration.
@@ -70,12 +77,12 @@ class Engine:
             EngineError: if the engine cannot be started as configured.
             GridError: if every node failed in one round.
         """
-        config = experiment.config.engine
-        server = make_server_app(experiment)
+        config = experiment.config.placed_engine
         self.start(config)
         if self._ray is None:
-            run_inline(server, client_app, config.nodes or 1)
+            run_inline(make_server_app(experiment), client_app, config.nodes or 1)
         else:
+            server = make_server_app(experiment, self._ray.open_workers)
             self._ray.run(server, client_app, lambda: experiment.stop_signal)
 
 

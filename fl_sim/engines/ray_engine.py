@@ -3,8 +3,6 @@
 >>> engine = EngineConfig(cpus_per_node=2)
 >>> backend_config(engine)["client_resources"]["num_cpus"]
 2
->>> count_workers([{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 3.0}}], engine)
-5
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -33,8 +31,13 @@ from fl_sim import plugins
 from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
+from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
 from fl_sim.engines.ray_processes import RayProcesses
 from fl_sim.stop_signals import Stopped
+
+if TYPE_CHECKING:  # they import Ray, which takes seconds
+    from fl_sim.engines.server_share import ServerShare
+    from fl_sim.engines.worker_check import WorkerCheck
 
 # A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
 # Ray itself would hold the work for that worker, forever if its machine is gone and no other has room.
@@ -67,8 +70,11 @@ _ENVIRONMENT = {
 }
 
 
-class EngineError(ValueError):
-    """An engine that cannot be started as configured."""
+class _Started(NamedTuple):
+    """The workers of a Ray that has started, and the share of a GPU that the server reserved, if any."""
+
+    workers: list[Any]
+    share: ServerShare | None
 
 
 class RayEngine:
@@ -91,7 +97,36 @@ class RayEngine:
         self._thread = ThreadPoolExecutor(max_workers=1, initializer=_shield_from_hangups)
         self._thread_id = self._thread.submit(threading.get_ident)
         self._processes = RayProcesses()
-        self._workers = self._thread.submit(_start, engine)
+        self._started = self._thread.submit(_start, engine)
+        self._check: WorkerCheck | None = None
+        self._stop = threading.Event()
+
+    @property
+    def server_device(self) -> str:
+        """The device of the server's model: ``cpu``, or a GPU of which Ray has reserved a share; waits for Ray then.
+
+        Raises:
+            EngineError: as :meth:`run`.
+        """
+        if not serves_on_gpu(self._engine):
+            return "cpu"
+        share = self._started.result().share
+        return "cpu" if share is None else share.device
+
+    def open_workers(self, spec: str) -> Callable[[], None]:
+        """Let all workers open corpus and model; return a function that waits until they have.
+
+        Args:
+            spec: the workspace, in JSON.
+        """
+        from fl_sim.engines.worker_check import WorkerCheck
+
+        check = self._check = WorkerCheck(self._started.result().workers, spec, self._engine.timeout)
+
+        def wait_for_workers() -> None:
+            check.wait(self._stop)
+
+        return wait_for_workers
 
     def run(self, server: ServerApp, client: ClientApp, stopped_by: Callable[[], str | None] = lambda: None) -> None:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
@@ -102,23 +137,25 @@ class RayEngine:
             stopped_by: returns the name of the signal that asked the run to stop after its round, if any did.
 
         Raises:
-            EngineError: if Ray cannot be started or joined, lacks the CPUs or GPUs of one node, or is killed.
+            EngineError: if Ray cannot be started or joined, lacks the CPUs or GPUs of one node, or is killed, or if a
+                worker cannot open corpus and model.
             GridError: if every node failed in one round.
             Stopped: if the same signal ended Ray, too, so that the round cannot be finished.
         """
-        workers = self._workers.result()
+        workers = self._started.result().workers
         from flwr.simulation import run_simulation
 
         nodes = self._engine.nodes or len(workers)
-        stop = threading.Event()
         served = threading.Event()
 
         def at_end() -> None:
+            if self._check is not None:
+                self._check.remove_files()
             self._note_processes()
             served.set()  # from here on Flower ends Ray itself
 
-        attended = _attended(server, nodes, stop, workers, at_end)
-        with _quiet_flower(), _workers_in_pool(workers):
+        attended = _attended(server, nodes, self._stop, workers, at_end)
+        with _quiet_flower(), _workers_in_pool(workers, self._ask, self._accepts):
             simulation = self._thread.submit(
                 run_simulation, attended, client, nodes, backend_config=backend_config(self._engine)
             )
@@ -130,12 +167,12 @@ class RayEngine:
                         raise EngineError("Ray has ended: its processes were killed") if name is None else Stopped(name)
                 simulation.result()
             finally:
-                stop.set()  # Ctrl-C: the server, in a thread of Flower's, stops waiting for replies
+                self._stop.set()  # Ctrl-C: the server, in a thread of Flower's, stops waiting for replies
                 wait([simulation])
 
     def close(self) -> None:
         """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
-        started = self._workers.done()
+        started = self._started.done()
         if not started:
             self._interrupt_start()
         self._note_processes()
@@ -151,12 +188,20 @@ class RayEngine:
 
     def _interrupt_start(self) -> None:
         """End the thread's start of Ray. Its processes stay: without them the thread would wait for them."""
-        wait([self._workers], timeout=_LAST_STEP_SECONDS)
+        wait([self._started], timeout=_LAST_STEP_SECONDS)
         for _ in range(_INTERRUPTIONS):
-            if self._workers.done():
+            if self._started.done():
                 return
             _raise_in_thread(self._thread_id.result(), SystemExit)  # code of Ray's may ignore it, so once more
-            wait([self._workers], timeout=_LOOK_SECONDS)
+            wait([self._started], timeout=_LOOK_SECONDS)
+
+    def _ask(self, worker: Any) -> Any:
+        """Return the pending answer of a restarting worker, which comes once it can work again."""
+        return worker.__ray_ready__.remote() if self._check is None else self._check.ask(worker)
+
+    def _accepts(self, answer: Any) -> bool:
+        """Return whether a worker with this answer can work."""
+        return self._check is None or self._check.accepts(answer)
 
     def _note_processes(self) -> None:
         if self._engine.address is None:
@@ -194,77 +239,63 @@ def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
     if engine.address is None:
         return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
-    return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment()}}
+    return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment(engine)}}
 
 
 def backend_config(engine: EngineConfig) -> dict[str, Any]:
     """Return Flower's backend configuration; its ``client_resources`` become the options of every worker's actor."""
-    return {"client_resources": {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node, **_RESTARTS}}
+    resources = {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node or 0.0}
+    return {"client_resources": {**resources, **_RESTARTS}}
 
 
-def count_workers(machines: Sequence[Mapping[str, Any]], engine: EngineConfig) -> int:
-    """Return the number of workers that fit on the machines of ``ray.nodes()``, by Flower's count.
-
-    Args:
-        machines: of ``ray.nodes()``.
-        engine: resources of a node.
+def _start(engine: EngineConfig) -> _Started:
+    """Start or join Ray, reserve the server's share, and start as many workers as there is room for.
 
     Raises:
-        EngineError: if no machine has room for a worker.
-    """
-    alive = [machine["Resources"] for machine in machines if machine["Alive"]]
-    workers = 0
-    for resources in alive:
-        on_machine = int(resources.get("CPU", 0) / engine.cpus_per_node)
-        if engine.gpus_per_node > 0:
-            on_machine = min(on_machine, int(resources.get("GPU", 0) / engine.gpus_per_node))
-        workers += on_machine
-    if workers < 1:
-        available = " or ".join(f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs" for has in alive)
-        raise EngineError(
-            f"engine.cpus_per_node is {engine.cpus_per_node} and engine.gpus_per_node is {engine.gpus_per_node:g}; "
-            f"allowed: at most what Ray has on one machine, {available}"
-        )
-    return workers
-
-
-def _start(engine: EngineConfig) -> list[Any]:
-    """Start or join Ray, and start as many workers as it has room for.
-
-    Raises:
-        EngineError: if Ray cannot be started or joined, or has no room for a worker.
+        EngineError: if Ray cannot be started or joined, or has no room for a worker or for the server's share.
     """
     import ray
 
     try:
         # A Ray started here passes the environment on to its workers; a cluster gets it as an argument.
-        with _exported(_worker_environment()):
+        with _exported(_worker_environment(engine)):
             ray.init(**ray_arguments(engine))
     except Exception as error:  # Ray passes on errors of its own processes, often as a plain Exception
         failure = (
             f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
         )
         raise EngineError(f"{failure}: {_first_line(error)}") from error
-    return [_worker(engine) for _ in range(count_workers(ray.nodes(), engine))]
+    return _start_workers(engine)
 
 
-def _worker(engine: EngineConfig) -> Any:
-    """Return a new worker, which imports its libraries immediately."""
-    from flwr.simulation.ray_transport.ray_actor import ClientAppActor
+def _start_workers(engine: EngineConfig) -> _Started:
+    """Reserve the server's share, and start as many workers as there is room and work for."""
+    from fl_sim.engines.ray_workers import start_workers
+    from fl_sim.engines.server_share import reserve_server_share
 
-    actor: Any = ClientAppActor  # ray.remote made of it what its type does not say
-    return actor.options(**backend_config(engine)["client_resources"]).remote(on_actor_init_fn=load_libraries)
+    share = engine.gpus_per_node or 0.0
+    reserved = reserve_server_share(engine.server_device or "", share) if serves_on_gpu(engine) else None
+    number = count_workers(machines_of_ray(), engine.cpus_per_node, share)
+    number = min(number, engine.nodes or number)
+    return _Started(start_workers(number, backend_config(engine)["client_resources"], load_libraries), reserved)
+
+
+def serves_on_gpu(engine: EngineConfig) -> bool:
+    """Return whether the server evaluates the model on a GPU."""
+    return engine.server_device not in (None, "cpu")
 
 
 @contextmanager
-def _workers_in_pool(workers: Sequence[Any]) -> Iterator[None]:
+def _workers_in_pool(
+    workers: Sequence[Any], ask: Callable[[Any], Any], accepts: Callable[[Any], bool]
+) -> Iterator[None]:
     """Replace Flower's pool by a :class:`~fl_sim.engines.worker_pool.WorkerPool` of ``workers`` in the block."""
     from flwr.server.superlink.fleet.vce.backend import raybackend
 
     from fl_sim.engines.worker_pool import WorkerPool
 
     before = raybackend.BasicActorPool
-    raybackend.BasicActorPool = functools.partial(WorkerPool, workers)  # type: ignore[assignment,misc]
+    raybackend.BasicActorPool = functools.partial(WorkerPool, workers, ask, accepts)  # type: ignore[assignment,misc]
     try:
         yield
     finally:
@@ -282,11 +313,15 @@ def _stay_local() -> None:
     telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # Flower read it when it was imported
 
 
-def _worker_environment() -> dict[str, str]:
-    """Return what workers need of this process: its settings, the path of our packages and of plug-ins."""
+def _worker_environment(engine: EngineConfig) -> dict[str, str]:
+    """Return what workers need of this process: its settings, the path of our packages and of plug-ins.
+
+    A worker has as many threads as cores; those of this process do not matter to it.
+    """
     packages = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
     settings = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+    settings["OMP_NUM_THREADS"] = str(engine.cpus_per_node)
     return settings | plugins.worker_environment() | {"PYTHONPATH": path}
 
 

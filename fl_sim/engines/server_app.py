@@ -22,7 +22,7 @@ from flwr.supercore.utils import get_flwr_home
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.engines.grids import AttendedGrid
-from fl_sim.experiments.experiment import Experiment
+from fl_sim.experiments.experiment import Experiment, OpenWorkers, expect_workers
 from fl_sim.formats import epsilon_in_words, printable
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.storage.utility import UTILITIES
@@ -59,13 +59,18 @@ def main(grid: Grid, context: Context) -> None:
     log.info("fl-sim %s: results are in %s", "DIVERGED" if experiment.folder.diverged else "DONE", where)
 
 
-def make_server_app(experiment: Experiment) -> ServerApp:
-    """Return a ServerApp that runs an experiment prepared in this process."""
+def make_server_app(experiment: Experiment, open_workers: OpenWorkers = expect_workers) -> ServerApp:
+    """Return a ServerApp that runs an experiment prepared in this process.
+
+    Args:
+        experiment: of the run.
+        open_workers: as for :meth:`Experiment.execute`.
+    """
     prepared = ServerApp()
 
     @prepared.main()
     def run_prepared(grid: Grid, context: Context) -> None:
-        experiment.execute(grid)
+        experiment.execute(grid, open_workers)
 
     return prepared
 

@@ -42,7 +42,7 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
         ValueError: (one of the project's own subclasses) for a configuration that cannot be run; it leaves nothing
             behind.
     """
-    with Engine(config.engine) as engine:
+    with Engine(config.placed_engine) as engine:
         return execute(Experiment.create(config, engine.start, observers), engine, on_row)
 
 

@@ -11,6 +11,8 @@ from flwr.app import Context, Message
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
+from fl_sim.engines.broadcast import Broadcast
+
 _LOOK_SECONDS = 0.1  # between two checks for an idle worker
 
 
@@ -24,13 +26,23 @@ class WorkerPool(BasicActorPool):
 
     Args:
         workers: handles of Flower's actors.
+        ask: returns a restarting worker's pending answer, which comes once the worker has restarted.
+        accepts: says of that answer whether the worker can work; otherwise it is asked again.
         args: of Flower's pool.
         kwargs: of Flower's pool.
     """
 
-    def __init__(self, workers: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        accepts: Callable[[Any], bool],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._workers = workers
+        self._workers, self._ask, self._accepts = workers, ask, accepts
+        self._broadcast = Broadcast()
         self._change = threading.Condition()  # Flower has a thread for every worker
         self._starting: dict[Any, Any] = {}  # a pending answer of each lost worker, ready once it has restarted
 
@@ -40,12 +52,14 @@ class WorkerPool(BasicActorPool):
         self.num_actors += len(self._workers)
 
     def submit(self, actor_fn: Callable[..., Any], job: tuple[Any, ...]) -> Any:
-        """Give ``job`` to the next idle worker; raise ActorUnavailableError if none is left."""
+        """Give ``job`` to the next idle worker, without its arrays; raise ActorUnavailableError if none is left."""
+        app_fn, message, number, context = job
         with self._change:
+            light = self._broadcast.lightened(message)
             while True:
                 self._readmit_restarted()
                 if self.pool:
-                    return super().submit(actor_fn, job)
+                    return super().submit(actor_fn, (app_fn, light, number, context))
                 if not self._future_to_actor:
                     raise ActorUnavailableError("no worker is there", None)
                 self._change.wait(_LOOK_SECONDS)
@@ -73,7 +87,7 @@ class WorkerPool(BasicActorPool):
                 self._change.notify()
 
     def _await_restart(self, worker: Any) -> None:
-        self._starting[worker.__ray_ready__.remote()] = worker
+        self._starting[self._ask(worker)] = worker
 
     def _readmit_restarted(self) -> None:
         """Readmit restarted workers, keep waiting for restarting ones, and drop dead ones."""
@@ -83,10 +97,12 @@ class WorkerPool(BasicActorPool):
         for answer in answered:
             worker = self._starting.pop(answer)
             try:
-                ray.get(answer)
+                accepted = self._accepts(ray.get(answer))
             except ActorDiedError:
                 continue
             except RayError:
-                self._await_restart(worker)
-            else:
+                accepted = False
+            if accepted:
                 self.pool.insert(0, worker)
+            else:
+                self._await_restart(worker)

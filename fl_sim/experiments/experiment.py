@@ -11,6 +11,7 @@ fl_sim.storage.run_folder.ResultsError: ...no/such/run: ...
 from __future__ import annotations
 
 import math
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import HeldOut
-from fl_sim.clients.workspace import WorkspaceSpec
+from fl_sim.clients.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.arrays import write_array
@@ -77,10 +78,24 @@ from fl_sim.strategies.postprocessing.averaging import IterateAverage
 from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
 
 Row = Mapping[str, Any]
-WhenPlanned = Callable[[EngineConfig], None]
+WhenPlanned = Callable[[EngineConfig], str]
+"""Start an engine (:attr:`RunConfig.placed_engine`) and return the device of the server's model."""
+
+OpenWorkers = Callable[[str], Callable[[], None]]
+"""Let all workers open a workspace, JSON; the returned function waits for them, and raises if one cannot."""
 
 _ENCODED = "encoded"
 _CHECKPOINTED_A_ROUND = 1 << 29  # bytes, by default; a disk writes them in a few seconds
+
+
+def serve_as_configured(engine: EngineConfig) -> str:
+    """Return the configured device of the server's model, for an engine that others start."""
+    return engine.server_device or "cpu"
+
+
+def expect_workers(spec: str) -> Callable[[], None]:
+    """Leave it to the first round to find out whether nodes can work: inline, and on nodes that others start."""
+    return lambda: None
 
 
 class Experiment:
@@ -142,7 +157,7 @@ class Experiment:
     def create(
         cls,
         config: RunConfig,
-        when_planned: WhenPlanned = lambda engine: None,
+        when_planned: WhenPlanned = serve_as_configured,
         observers: Sequence[RunObserver] = (),
     ) -> Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
@@ -150,7 +165,7 @@ class Experiment:
         Args:
             config: the run.
             when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
-                the engine can start meanwhile.
+                the engine can start meanwhile; returns the device of the server's model.
             observers: called besides those of the configuration.
 
         Raises:
@@ -171,7 +186,7 @@ class Experiment:
     def resume(
         cls,
         path: str | Path,
-        when_planned: WhenPlanned = lambda engine: None,
+        when_planned: WhenPlanned = serve_as_configured,
         observers: Sequence[RunObserver] = (),
         anchor: str | None = None,
     ) -> Experiment:
@@ -209,8 +224,8 @@ class Experiment:
         ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
         planned = plan_run(config, ownership, names=names, earlier=earlier)
         check_rule_of(planned.plan.mechanism)
-        when_planned(config.engine)
-        model = build_model(config, task_of(config, corpus))
+        device = when_planned(config.placed_engine)
+        model = build_model(config, task_of(config, corpus), device)
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
         run_record.write_order(folder, config, planned)
@@ -249,8 +264,8 @@ class Experiment:
         anchored = _anchor_of(record.config, ledger, anchor)
         if folder.result is not None:
             ledger.check_head(folder.result.get("ledger") or {})
-        when_planned(config.engine)
-        model = build_model(config, task_of(config, corpus))
+        device = when_planned(config.placed_engine)
+        model = build_model(config, task_of(config, corpus), device)
         experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._check_binding(ledger)
@@ -259,16 +274,24 @@ class Experiment:
         return experiment
 
     @owner_only()
-    def execute(self, grid: Grid) -> None:
-        """Run the remaining rounds on ``grid`` and finish the run folder."""
+    def execute(self, grid: Grid, open_workers: OpenWorkers = expect_workers) -> None:
+        """Run the remaining rounds and finish the run folder.
+
+        Args:
+            grid: the nodes.
+            open_workers: called once the files of the workspace are written; before round 1 the run waits for it.
+        """
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             if self._features is not None:
                 ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
             if self._states is not None:
                 SentenceStates(self._model, self._train.encoded, self._states).close()  # makes the file, if it fits
+            wait_for_workers = open_workers(self._strategy.federation.workspace)
             self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
             self._announce_cost()
+            if not self._diverged:
+                wait_for_workers()
             self.in_rounds = True
             if not self._diverged:  # a run killed after its model diverged has only its result left to write
                 with self._watching() as self._watch:
@@ -510,6 +533,12 @@ class Experiment:
         write_array(path, bounds.weights)
         return str(path)
 
+    def _save_token(self) -> str:
+        """Write random text, by which a worker knows that it sees the files of this run."""
+        token = secrets.token_hex(16)
+        (self._encoded / TOKEN_FILE).write_text(token, encoding="utf-8")
+        return token
+
     def _build_strategy(self) -> BoundedSumStrategy:
         config, weights = self.config, self._save_weights()
         workspace = WorkspaceSpec(
@@ -525,6 +554,7 @@ class Experiment:
             task=config.task,
             model=config.model,
             seed=config.seed,
+            token=self._save_token(),
         )
         federation = Federation(
             workspace=workspace.model_dump_json(),

@@ -120,14 +120,20 @@ def task_of(config: RunConfig, corpus: Corpus) -> Task:
     return make_task(config.task, corpus.classes)
 
 
-def build_model(config: RunConfig, task: Task) -> LanguageModel:
+def build_model(config: RunConfig, task: Task, device: str | None = None) -> LanguageModel:
     """Build the model of a run.
+
+    Args:
+        config: of the run.
+        task: what the model predicts.
+        device: of the model; None for that of the configuration.
 
     Raises:
         ModelError: it cannot be loaded, does not fit into memory, cannot do the task, or is not finite.
     """
     try:
-        model = load_model(config.model, config.seed, task)
+        spec = config.model if device is None else config.model.model_copy(update={"device": device})
+        model = load_model(spec, config.seed, task)
     except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot allocate
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model '{config.model.name}' cannot be built: {reason}") from error

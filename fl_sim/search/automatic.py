@@ -27,7 +27,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.encode import encode_split
-from fl_sim.experiments.cost.forecast import CLIPPING, seconds_per_sentence, workers_of
+from fl_sim.experiments.cost.forecast import CLIPPING, seconds_per_sentence, threads_of, workers_of
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.plan.guarantees import Protected
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
@@ -220,7 +220,7 @@ def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> dict[str, An
 
 def _affordable(stated: RunConfig, corpus: Corpus, minutes: float) -> float:
     """Return for how many sentences the time is enough, measured on public text."""
-    return 60 * minutes * workers_of(stated.engine) / _seconds_of_sentence(stated, corpus)
+    return 60 * minutes * workers_of(stated.placed_engine) / _seconds_of_sentence(stated, corpus)
 
 
 def _seconds_of_sentence(config: RunConfig, corpus: Corpus) -> float:
@@ -236,7 +236,8 @@ def _seconds_of_sentence(config: RunConfig, corpus: Corpus) -> float:
             bos_id=model.bos_id,
             eos_id=model.eos_id,
         )
-        return max(1e-6, CLIPPING * seconds_per_sentence(model, Examples(encoded).read(range(len(texts)))))
+        sample, threads = Examples(encoded).read(range(len(texts))), threads_of(config.engine)
+        return max(1e-6, CLIPPING * seconds_per_sentence(model, sample, threads))
 
 
 def _notes(config: RunConfig, public: PublicText, file: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.clients.libraries": "imports torch and transformers, nothing else",
     "fl_sim.clients.workspace": "opens what a run has prepared",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
+    "fl_sim.engines.ray_workers": "needs Ray's workers",
     "fl_sim.auditing.audited_rounds": "runs thousands of rounds",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
     "fl_sim.auditing.leakage.names.entity_attack": "needs a finished run",

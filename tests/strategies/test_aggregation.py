@@ -3,7 +3,7 @@
 import itertools
 import math
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +60,23 @@ def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
     flat = noise.ravel() / std
     variance = stats.chi2.cdf((flat**2).sum(), len(flat))
     return stats.kstest(flat, "norm").pvalue > 1e-4 and 5e-5 < variance < 1 - 5e-5
+
+
+def test_the_requests_of_a_round_share_the_model() -> None:
+    """Whoever sends them can tell that it is the same, and send it once."""
+    shared = list[int]()
+
+    class Grid(InlineGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            requests = list(messages)
+            shared.append(len({id(request.content["arrays"]["vector"]) for request in requests}))
+            assert len(requests) == 5
+            return super().push_messages(requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_sim.engines.engine.InlineGrid", Grid)
+        run_rounds(plan(rounds=2), nodes=5, rounds=2)
+    assert shared == [1, 1]
 
 
 def test_a_round_of_zero_updates_releases_gaussian_noise_of_the_stated_scale() -> None:

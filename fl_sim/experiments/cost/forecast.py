@@ -57,7 +57,7 @@ class Forecast:
 
     Attributes:
         sentences: whose gradients a round computes, on average, with repetitions in local steps.
-        seconds: of a round.
+        seconds: of a round; NaN if the workers compute on a device that the server has not.
         rounds: that are left.
         memory: bytes of all processes of the run.
         disk: bytes of its folder.
@@ -73,9 +73,13 @@ class Forecast:
 
     def in_words(self) -> str:
         """Return the forecast in one line."""
+        time_taken = (
+            " a round"
+            if math.isnan(self.seconds)
+            else f" and about {duration(self.seconds)} a round, about {duration(self.seconds * self.rounds)} in all"
+        )
         return (
-            f"{self.sentences:,.0f} sentences and about {duration(self.seconds)} a round, "
-            f"about {duration(self.seconds * self.rounds)} in all; about {size(self.memory)} of memory, "
+            f"{self.sentences:,.0f} sentences{time_taken}; about {size(self.memory)} of memory, "
             f"{size(self.disk)} on disk"
         )
 
@@ -94,9 +98,11 @@ def forecast(
         where: a folder on the disk of the run's folder.
     """
     sentences = expected_sentences(planned, ownership)
-    per_sentence = seconds_per_sentence(model, sample)
+    engine = config.placed_engine
+    workers_here = config.model.device.partition(":")[0] == model.device.type
+    per_sentence = seconds_per_sentence(model, sample, threads_of(engine)) if workers_here else math.nan
     trainable, whole = model.num_parameters, sum(p.numel() for p in model.module.parameters())
-    workers = workers_of(config.engine)
+    workers = workers_of(engine)
     rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
     factor = _LOCAL if isinstance(rule, LocalSteps) else CLIPPING
     seconds = sentences * per_sentence * factor / workers + trainable * _SERVER_SECONDS
@@ -125,7 +131,7 @@ def expected_selection(planned: Planned, ownership: Ownership) -> float:
     return float(mechanism.expected_cohort / mechanism.population * rule.q_s * active.sum())
 
 
-def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:
+def seconds_per_sentence(model: LanguageModel, sample: list[Example], threads: int = 1) -> float:
     """Return the seconds that a plain gradient takes for a sentence of mean length; 0 without a sentence.
 
     One small batch is measured, of sentences of about median length, which need little padding, as those of a round do.
@@ -133,13 +139,14 @@ def seconds_per_sentence(model: LanguageModel, sample: list[Example]) -> float:
     Args:
         model: of the run; it is not changed.
         sample: sentences as it reads them.
+        threads: with which a worker computes.
     """
     asked = sorted((example for example in sample if model.task.size(example)), key=model.task.size)
     if not asked:
         return 0.0
     first = max(0, (len(asked) - _TRIED) // 2)
     chosen = asked[first : first + _TRIED]
-    torch.set_num_threads(1)  # as in the workers
+    torch.set_num_threads(threads)
     fastest, spent = math.inf, 0.0
     while spent < _TRIAL_SECONDS:  # the first pass of a small model is mostly what is set up on first use
         began = time.perf_counter()
@@ -171,11 +178,20 @@ def _mean_tokens(sample: list[Example]) -> float:
 
 
 def workers_of(engine: EngineConfig) -> int:
-    """Return how many nodes compute at the same time, as far as this machine tells."""
+    """Return how many nodes compute at the same time, as far as this machine tells (``RunConfig.placed_engine``)."""
     if engine.name == "inline":
         return 1
     slots = max(1, (engine.num_cpus or os.cpu_count() or 1) // engine.cpus_per_node)
+    if engine.gpus_per_node:
+        gpus = torch.cuda.device_count() if engine.num_gpus is None else engine.num_gpus
+        share = engine.gpus_per_node  # a fraction is of one GPU
+        slots = max(1, min(slots, int(gpus / share) if share > 1 else gpus * int(1 / share + 1e-6)))
     return min(slots, engine.nodes or slots)
+
+
+def threads_of(engine: EngineConfig) -> int:
+    """Return with how many threads a worker computes."""
+    return 1 if engine.name == "inline" else engine.cpus_per_node
 
 
 def _notes(config: RunConfig, planned: Planned, cost: Forecast, where: Path) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_sim.engines import simulation
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
@@ -34,6 +36,7 @@ SETTINGS = {
     "privacy__user_cap": 2.0, **QUICK_TO_LOAD,
 }  # fmt: skip
 WORKER_BACK_SECONDS = 600.0  # the test fails if it has to wait for longer
+_TOKEN = uuid.uuid4().hex
 MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
@@ -117,9 +120,15 @@ def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) 
 def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
-    """Round 2 loses a worker after its work and before its reply; round 3 loses a machine for the rest of the run."""
+    """Round 2 loses a worker after its work and before its reply; round 3 loses a machine for the rest of the run.
+
+    The machines do not see the run's folder, so the files are sent to them, and to the worker that restarts.
+    """
     whole = undisturbed.run
-    run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Experiment, "_save_token", lambda experiment: _TOKEN)  # and no file holds it
+        run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)
+    assert not _sent().exists()
     assert measured(whole) == measured(run)
     assert np.array_equal(model_of(whole), model_of(run))
     assert [entry.round for entry in Ledger.open(run.path).entries] == list(range(1, ROUNDS + 1))
@@ -150,6 +159,7 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
     """
     client = ClientApp()
     deadline = time.monotonic() + WORKER_BACK_SECONDS
+    token, sent = _TOKEN, _sent()  # a worker imports this module anew
 
     def both_at_work(number: int) -> bool:
         raylets = {line.split()[2] for line in notes.read_text().splitlines() if line.startswith(f"{number} ")}
@@ -167,6 +177,8 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
         again = notes.exists() and f"{number} {node} " in notes.read_text()
         with notes.open("a") as file:
             file.write(f"{number} {node} {raylet}\n")
+        if token in str(message.content["config"]["workspace"]) and not sent.exists():
+            raise FileNotFoundError("the files were not sent")
         reply = app(message, context)
         while number == machine_lost and not both_at_work(number):
             time.sleep(0.05)
@@ -178,6 +190,11 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
         return reply
 
     return client
+
+
+def _sent() -> Path:
+    """Return the folder of the files that are sent to machines."""
+    return Path(tempfile.gettempdir()) / f"fl-sim-{_TOKEN}"
 
 
 def _read(notes: Path) -> list[tuple[int, ...]]:

@@ -29,15 +29,10 @@ from fl_sim.engines import engine as engines
 from fl_sim.engines import ray_engine
 from fl_sim.engines.engine import run_inline
 from fl_sim.engines.grids import AttendedGrid, GridError, InlineGrid, RunStopped
-from fl_sim.engines.ray_engine import EngineError, RayEngine, backend_config, check_engine, count_workers, ray_arguments
+from fl_sim.engines.placement import EngineError, Machine
+from fl_sim.engines.ray_engine import RayEngine, backend_config, check_engine, ray_arguments
 from fl_sim.engines.server_app import describe_row, one_line, read_run_config, results_folder
 from tests.conftest import REPOSITORY
-
-
-def machine(cpus: float, gpus: float = 0, alive: bool = True) -> dict[str, Any]:
-    """One machine as ``ray.nodes()`` tells of it."""
-    return {"Alive": alive, "Resources": {"CPU": cpus, "GPU": gpus} if alive else {}}
-
 
 # --- what Ray is asked for -------------------------------------------------------------------------------------------
 
@@ -50,29 +45,6 @@ def test_fractions_of_a_gpu_reach_every_worker() -> None:
 def test_flower_takes_all_that_is_asked_for_a_worker() -> None:
     """Flower refuses what is not a number, and hands the rest to ``ray.remote(...).options``."""
     assert all(isinstance(value, int | float) for value in backend_config(EngineConfig())["client_resources"].values())
-
-
-@pytest.mark.parametrize(
-    ("machines", "settings", "workers"),
-    [
-        ([machine(2)], {}, 2),
-        ([machine(7)], {"cpus_per_node": 2}, 3),
-        ([machine(2), machine(4)], {"cpus_per_node": 3}, 1),
-        ([machine(8, gpus=1)], {"gpus_per_node": 0.25}, 4),
-        ([machine(2, gpus=1)], {"gpus_per_node": 0.25}, 2),
-        ([machine(4, gpus=2), machine(4)], {"gpus_per_node": 1.0}, 2),
-        ([machine(4), machine(4, alive=False)], {}, 4),
-    ],
-)
-def test_as_many_workers_as_fit_machine_by_machine(
-    machines: list[dict[str, Any]], settings: dict[str, Any], workers: int
-) -> None:
-    assert count_workers(machines, EngineConfig(**settings)) == workers
-
-
-def test_a_cluster_too_small_for_one_node_is_refused_with_what_it_has() -> None:
-    with pytest.raises(EngineError, match=r"gpus_per_node is 0\.5; allowed: at most .* 2 CPUs and 0 GPUs"):
-        count_workers([machine(2)], EngineConfig(gpus_per_node=0.5))
 
 
 def test_a_ray_of_its_own_is_started_whatever_cluster_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +63,12 @@ def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are(monkeypat
     packages = Path(ray_engine.__file__).parents[2]
     assert variables["PYTHONPATH"].split(os.pathsep) == [str(packages), "/elsewhere"]
     assert variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_worker_has_as_many_threads_as_cores_whatever_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=3))
+    assert arguments["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
 
 
 def test_more_cpus_than_there_are_are_refused_before_ray_starts() -> None:
@@ -130,12 +108,21 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch, 
 def test_leaving_an_engine_waits_until_it_has_started_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), list[bool]()
     monkeypatch.setattr("ray.init", lambda **arguments: time.sleep(0.2) or begun.set())
-    monkeypatch.setattr("ray.nodes", lambda: [machine(1)])
     monkeypatch.setattr("ray.shutdown", lambda: ended.append(begun.is_set()))
-    monkeypatch.setattr(ray_engine, "_worker", lambda engine: None)
+    monkeypatch.setattr(ray_engine, "machines_of_ray", lambda: [Machine("here", 1, 0, 1, 0)])
+    monkeypatch.setattr("fl_sim.engines.ray_workers.start_workers", lambda *arguments: [])
     with engines.Engine() as engine:
         engine.start(EngineConfig(num_cpus=1))
     assert ended == [True]
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(None, 4), (3, 3), (64, 4)])
+def test_no_more_workers_are_started_than_nodes_can_keep_busy(
+    monkeypatch: pytest.MonkeyPatch, nodes: int | None, workers: int
+) -> None:
+    monkeypatch.setattr(ray_engine, "machines_of_ray", lambda: [Machine("here", 4, 0, 4, 0)])
+    monkeypatch.setattr("fl_sim.engines.ray_workers.start_workers", lambda number, *others: ["worker"] * number)
+    assert len(ray_engine._start_workers(EngineConfig(nodes=nodes)).workers) == workers
 
 
 # --- the grid that is attended to ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ class FakeRay:
         return future[0].name, "reply", "context"
 
 
+EMPTY = SimpleNamespace(has_content=lambda: False)  # a message
 LOST, GONE = ActorUnavailableError("it starts again", None), ActorDiedError()
 
 
@@ -44,14 +46,21 @@ class Pool:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str) -> None:
         monkeypatch.setattr(worker_pool, "ray", FakeRay())
         monkeypatch.setattr(worker_pool.BasicActorPool, "__init__", lambda pool: None)
+        self.unfit = ""
         self.workers = {name: FakeWorker(name) for name in names}
-        self.pool = worker_pool.WorkerPool(list(self.workers.values()))
+        self.pool = worker_pool.WorkerPool(list(self.workers.values()), self.ask, self.accepts)
         self.pool.pool, self.pool.num_actors, self.pool._future_to_actor = [], 0, {}
         self.pool.add_actors_to_pool(100)  # what Flower counts; it gets those that are there
         assert self.pool.num_actors == len(names)
 
+    def ask(self, worker: FakeWorker) -> tuple[FakeWorker, object]:
+        return worker.__ray_ready__.remote()
+
+    def accepts(self, answer: tuple[str, str, str]) -> bool:
+        return answer[0] not in self.unfit
+
     def begin(self) -> tuple[FakeWorker, object]:
-        return self.pool.submit(lambda worker, *job: worker.work.remote(*job), (None, None, "0", None))
+        return self.pool.submit(lambda worker, *job: worker.work.remote(*job), (None, EMPTY, "0", None))
 
     def end(self, future: tuple[FakeWorker, object]) -> str:
         """As Flower's backend does: whose work it was."""
@@ -79,6 +88,20 @@ def test_a_lost_worker_is_out_until_it_has_started_again_and_comes_last(monkeypa
     pool.workers["a"].state = None
     assert pool.do(2) == "bb"
     assert pool.pool._future_to_actor == {}
+
+
+def test_a_worker_that_restarted_and_cannot_work_gets_none_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(monkeypatch, "ab")
+    pool.workers["b"].state, pool.unfit = LOST, "b"
+    assert pool.do(2) == "ba"
+    pool.workers["b"].state = None  # it is there, without its corpus
+    at_a = pool.begin()
+    timer = threading.Timer(0.2, pool.end, [at_a])
+    timer.start()
+    assert pool.do(2) == "aa"
+    timer.join()
+    pool.unfit = ""
+    assert sorted(pool.end(future) for future in (pool.begin(), pool.begin())) == ["a", "b"]
 
 
 def test_a_worker_whose_work_failed_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

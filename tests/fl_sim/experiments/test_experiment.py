@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fl_sim.clients.errors import ModelError
 from fl_sim.clients.workspace import open_workspace
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
@@ -65,6 +66,20 @@ def test_whatever_fails_leaves_everything_as_it_was(
         Experiment.create(configured(corpus, out))
     assert sorted(tmp_path.rglob("*")) == before
     RunClaim.claim(out).release()  # nobody holds it
+
+
+def test_the_server_stays_on_the_cpu_while_workers_of_ray_have_the_gpus(corpus: Path, tmp_path: Path) -> None:
+    """This machine has no GPU, so a model on one cannot be built."""
+    on_gpus = configured(corpus, tmp_path / "run", **{"engine.name": "ray", "model.device": "cuda"})
+    experiment = Experiment.create(on_gpus)
+    workspace = json.loads(experiment._strategy.federation.workspace)
+    assert (experiment._model.device.type, workspace["model"]["device"]) == ("cpu", "cuda")
+    experiment.abandon(Broken())
+    with pytest.raises(ModelError, match="device is 'cuda', but torch sees 0"):
+        Experiment.create(configured(corpus, tmp_path / "inline", **{"model.device": "cuda"}))
+    asked = on_gpus.changed({"engine.server_device": "cuda"})
+    with pytest.raises(ModelError, match="device is 'cuda:1', but torch sees 0"):
+        Experiment.create(asked, lambda engine: f"{engine.server_device}:1")
 
 
 def test_a_folder_with_something_in_it_is_never_touched(corpus: Path, tmp_path: Path) -> None:

@@ -14,9 +14,16 @@ import torch
 import fl_sim
 from fl_sim.cli.main import main
 from fl_sim.clients.selection import select_for, thin
-from fl_sim.config import RunConfig
+from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments.cost import forecast as forecasts
-from fl_sim.experiments.cost.forecast import Forecast, expected_sentences, forecast, seconds_per_sentence
+from fl_sim.experiments.cost.forecast import (
+    Forecast,
+    expected_sentences,
+    forecast,
+    seconds_per_sentence,
+    threads_of,
+    workers_of,
+)
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from tests.clients.models import models_to_try
 from tests.e2e import small_runs
@@ -67,7 +74,7 @@ def test_a_measured_batch_leaves_the_model_alone() -> None:
 def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of float16 a token: the file begins as a hole, and may fill."""
     ownership = fl_sim.open_corpus("bundled").ownership("train")
-    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: 0.0)
+    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample, threads: 0.0)
     config, plan = planned(ownership, engine__name="inline")
     model, sample = models_to_try.small_gpt2(lora_rank=2, lora_layers=1), models_to_try.examples(10, 20)
     width = model.module.get_input_embeddings().weight.shape[1]  # type: ignore[operator,union-attr]
@@ -79,9 +86,33 @@ def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.Monke
 
 def cost(monkeypatch: pytest.MonkeyPatch, seconds: float, **settings: Any) -> Forecast:
     ownership = fl_sim.open_corpus("bundled").ownership("train")
-    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample: seconds)
+    monkeypatch.setattr(forecasts, "seconds_per_sentence", lambda model, sample, threads: seconds)
     config, plan = planned(ownership, engine__name="inline", privacy__q_s=0.05, **settings)
     return forecast(config, plan, ownership, models_to_try.small_gpt2(), [], Path())
+
+
+def test_a_round_on_another_device_than_the_servers_has_no_forecast_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus = cost(monkeypatch, 100.0, model__device="cuda")
+    assert on_gpus.notes == ()
+    assert " a round; about " in on_gpus.in_words()
+    assert "in all" not in on_gpus.in_words()
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [
+        ({"num_cpus": 8, "cpus_per_node": 2}, 4),
+        ({"num_cpus": 8, "num_gpus": 2, "gpus_per_node": 0.6}, 2),
+        ({"num_cpus": 8, "num_gpus": 1, "gpus_per_node": 0.3}, 3),
+        ({"num_cpus": 8, "num_gpus": 4, "gpus_per_node": 2}, 2),
+        ({"num_cpus": 8, "num_gpus": 4, "gpus_per_node": 1, "nodes": 3}, 3),
+        ({"name": "inline", "num_cpus": 8}, 1),
+    ],
+)
+def test_as_many_workers_compute_at_once_as_have_cores_and_gpus(settings: dict[str, Any], workers: int) -> None:
+    engine = EngineConfig(**settings)
+    assert workers_of(engine) == workers
+    assert threads_of(engine) == (settings.get("cpus_per_node", 1))
 
 
 def test_a_short_run_needs_no_proposal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,113 @@
+"""Where workers fit: machines with their free cores and GPUs, counted GPU by GPU.
+
+Ray reserves a fraction on one GPU, never on two, so two GPUs have room for two workers of 0.6, not for three.
+
+>>> count_workers([Machine("10.0.0.1", cpus=8, gpus=2, free_cpus=8, free_gpus=2)], cpus=1, gpus=0.6)
+2
+>>> count_workers([Machine("10.0.0.1", cpus=8, gpus=2, free_cpus=8, free_gpus=1)], cpus=1, gpus=0.3)
+3
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ROUNDING = 1e-6  # Ray's shares are multiples of 1e-4, in floating point
+
+
+class EngineError(ValueError):
+    """An engine that cannot be started as configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of a Ray cluster.
+
+    Attributes:
+        address: its address in the cluster.
+        cpus, gpus: cores and GPUs that it gave to Ray.
+        free_cpus, free_gpus: those that nothing has reserved; the GPUs are summed over fractions.
+    """
+
+    address: str
+    cpus: float
+    gpus: float
+    free_cpus: float
+    free_gpus: float
+
+    def room_for(self, cpus: int, gpus: float) -> int:
+        """Return how many workers of ``cpus`` cores and ``gpus`` GPUs fit beside what is reserved.
+
+        Where fractions of GPUs are reserved, Ray tells only their sum, and this is the most that may fit.
+        """
+        room = _times(self.free_cpus, cpus)
+        if gpus == 0:
+            return room
+        whole = math.floor(self.gpus + _ROUNDING)
+        return min(room, _times(self.free_gpus, gpus), whole * _times(1, gpus) if gpus <= 1 else room)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address} ({self.free_cpus:g} of {self.cpus:g} CPUs and {self.free_gpus:g} of {self.gpus:g} GPUs "
+            "free)"
+        )
+
+
+def count_workers(machines: Sequence[Machine], cpus: int, gpus: float) -> int:
+    """Return how many workers fit on the machines.
+
+    Args:
+        machines: of the cluster.
+        cpus: cores of a worker.
+        gpus: GPUs of a worker, a fraction or a whole number.
+
+    Raises:
+        EngineError: no machine has room for one; the message names all machines, and what is free there.
+    """
+    workers = sum(machine.room_for(cpus, gpus) for machine in machines)
+    if workers < 1:
+        there = ", ".join(map(str, machines)) or "no machine"
+        raise EngineError(
+            f"engine.cpus_per_node is {cpus} and engine.gpus_per_node is {gpus:g}; allowed: at most what is free on "
+            f"one machine of Ray: {there}"
+        )
+    return workers
+
+
+def machines_of(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]) -> list[Machine]:
+    """Return the machines that are alive.
+
+    Args:
+        nodes: as ``ray.nodes()`` returns them.
+        free: the free resources of each node by its id; a node that has not reported yet counts as free.
+    """
+    machines = []
+    for node in nodes:
+        if node["Alive"]:
+            has = node["Resources"]
+            left = free.get(node["NodeID"], has)
+            machines.append(
+                Machine(
+                    address=node["NodeManagerAddress"],
+                    cpus=has.get("CPU", 0.0),
+                    gpus=has.get("GPU", 0.0),
+                    free_cpus=left.get("CPU", 0.0),
+                    free_gpus=left.get("GPU", 0.0),
+                )
+            )
+    return machines
+
+
+def machines_of_ray() -> list[Machine]:
+    """Return the machines of the Ray that this process has joined."""
+    import ray
+    from ray._private.state import available_resources_per_node  # Ray's public API tells only the cluster's sum
+
+    return machines_of(ray.nodes(), available_resources_per_node())
+
+
+def _times(room: float, share: float) -> int:
+    return max(0, math.floor((room + _ROUNDING) / share))
