@@ -97,7 +97,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        """Add Σ_s factors[s] · gradient_s to ``total`` in place.
+        """Add Σ_s factors[s] · gradient_s to ``total`` in place; a lack of memory changes nothing of it.
 
         Args:
             factors: float32 (B,).
@@ -162,14 +162,15 @@ class Product(Contribution):
         return torch.cat(parts)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        total.addmm_(*self.scaled(factors))
+
+    def scaled(self, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two matrices whose product is Σ_s factors[s] · gradient_s."""
         a, g = self.inputs, self.grad
         scale = factors.view(-1, 1, 1)
         a, g = (a * scale, g) if a.shape[2] <= g.shape[2] else (a, g * scale)  # scale the smaller of the two
         a, g = a.flatten(0, 1), g.flatten(0, 1)
-        if self._transposed:
-            total.addmm_(a.t(), g)
-        else:
-            total.addmm_(g.t(), a)
+        return (a.t(), g) if self._transposed else (g.t(), a)
 
 
 class Lookup(Contribution):
@@ -221,5 +222,6 @@ class TiedTable(Contribution):
         self.slack = 2 * (lookup.slack + product.slack)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        matrices = self._product.scaled(factors)  # takes its memory before anything is added
         self._lookup.add(factors, total)
-        self._product.add(factors, total)
+        total.addmm_(*matrices)

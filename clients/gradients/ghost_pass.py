@@ -35,6 +35,7 @@ from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, Lin
 from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -294,6 +295,8 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
                 _check_independence(model, ghost_pass(model, layers, model.batch(mixed, _CHECK_MASKS)), passed, row)
             _check_padding(model, examples[0], passed)
     except RuntimeError as error:
+        if is_out_of_memory(error):  # says nothing of the layers
+            raise does_not_fit(model.device, max(map(len, examples))) from error
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
     finally:
         model.set_vector(before)

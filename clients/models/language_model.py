@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.clients.batches import Batch, validate
+from fl_sim.clients.batches import Batch, batch_tokens, validate
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models import tuning
@@ -93,6 +93,7 @@ class LanguageModel:
         self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
         self.parameters = TrainableParameters(module)
         self.lower = self.architecture.lower_layers(self._body, spec)
+        self._largest_batch: int | None = None
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
@@ -106,6 +107,16 @@ class LanguageModel:
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(iter(self.parameters.tensors.values())).device
+
+    @property
+    def batch_tokens(self) -> int:
+        """The padded size of a micro-batch in tokens: ``model.batch_tokens``, or less where memory did not suffice."""
+        tokens = batch_tokens(self.spec.batch_tokens, self.device)
+        return tokens if self._largest_batch is None else min(tokens, self._largest_batch)
+
+    def limit_batches(self, tokens: int) -> None:
+        """Let micro-batches have at most so many tokens from now on, because more did not fit into memory."""
+        self._largest_batch = tokens
 
     @property
     def num_parameters(self) -> int:

@@ -20,6 +20,7 @@ from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.clients.tasks import HeldOut
 
 
@@ -77,15 +78,20 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
         wrong=np.zeros(len(examples), dtype=np.int64),
         target_nats=(target_nats := np.zeros(predictions.sum(), dtype=np.float32)),
     )
+
+    def measure(group: list[int]) -> None:
+        batch = model.batch([examples[i] for i in group])
+        nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
+        measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
+        for index, row in zip(group, nats.cpu().numpy(), strict=True):
+            target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
+        measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
+
     with torch.no_grad(), model.exact():
         head = frozen_head(model)
-        for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
-            batch = model.batch([examples[i] for i in group])
-            nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
-            measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
-            for index, row in zip(group, nats.cpu().numpy(), strict=True):
-                target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
-            measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
+        largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
+        for group in micro_batches(sizes, largest):
+            in_parts(model, group, measure, sizes.__getitem__)
     return measured
 
 
