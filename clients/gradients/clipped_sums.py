@@ -37,7 +37,7 @@ from fl_sim.clients.batches import Batch, batch_tokens, micro_batches, padded_si
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
-from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
+from fl_sim.clients.gradients.ghost_pass import covered_layers, sentence_gradients
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
@@ -312,8 +312,7 @@ def add_clipped(
     if layers is None:
         return False
     try:
-        traced = ghost_pass(model, layers, batch)
-        contributions = traced.of_sentences()
+        losses, contributions = sentence_gradients(model, layers, batch)
         norms = sure_norms(contributions, clip_norm if stability is None else stability)
     except NotCovered:
         return False
@@ -322,7 +321,7 @@ def add_clipped(
         if contribution.name in pending:
             contribution.add(-factors, pending[contribution.name])
             del pending[contribution.name]
-    tally.loss_sum += float(traced.losses.sum(dtype=torch.float64))
+    tally.loss_sum += float(losses.sum(dtype=torch.float64))
     tally.clipped += int((norms > clip_norm).sum())
     return True
 

@@ -276,7 +276,7 @@ class _Summing:
                 if users[0].weights is not None:
                     by_row = _weight_rows(users).to(recorded.losses)
                     factors = by_row if factors is None else factors * by_row
-                contributions = recorded.of_users(len(users), factors)
+                contributions = recorded.of_users(len(users), factors, last=True)
                 lengths = clipped_sums.sure_norms(contributions, 0.0)
         except NotCovered:
             return False
