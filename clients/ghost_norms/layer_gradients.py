@@ -181,11 +181,25 @@ class Product(Contribution):
 
     def scaled(self, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return two matrices whose product is Σ_s factors[s] · gradient_s."""
-        a, g = self.inputs, self.grad
-        scale = factors.view(-1, 1, 1)
-        a, g = (a * scale, g) if a.shape[2] <= g.shape[2] else (a, g * scale)  # scale the smaller of the two
-        a, g = full(a).flatten(0, 1), full(g).flatten(0, 1)
-        return (a.t(), g) if self._transposed else (g.t(), a)
+        return scaled(self.inputs, self.grad, factors, transposed=self._transposed)
+
+
+def scaled(
+    inputs: torch.Tensor, grad: torch.Tensor, factors: torch.Tensor, *, transposed: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two float32 matrices whose product is Σ_s factors[s] · G_sᵀ A_s, or its transpose.
+
+    Args:
+        inputs: A, float32 or bfloat16 (B, T, p).
+        grad: G, float32 or bfloat16 (B, T, q).
+        factors: float32 (B,).
+        transposed: whether the product is (p, q).
+    """
+    scale = factors.view(-1, 1, 1)
+    small = inputs.shape[2] <= grad.shape[2]  # scale the smaller of the two
+    a, g = (inputs * scale, grad) if small else (inputs, grad * scale)
+    a, g = full(a).flatten(0, 1), full(g).flatten(0, 1)
+    return (a.t(), g) if transposed else (g.t(), a)
 
 
 def _gram(rows: torch.Tensor) -> torch.Tensor:

@@ -64,6 +64,10 @@ class Layer(ABC):
             NotCovered: the inputs do not have one row per sentence.
         """
 
+    def head_names(self) -> tuple[str | None, str | None]:
+        """Return the names of weight and bias, if they train, of a layer that may be an output layer."""
+        return None, None
+
 
 LayerHandler = Callable[[nn.Module, Mapping[str, str]], Layer]
 """Build the layer of a module; the second argument maps the module's own trainable parameters to their full names."""
@@ -89,6 +93,9 @@ class LinearLayer(Layer):
         if self._bias is not None:
             by_parameter.append(PerSentence(self._bias, full(record.grad).sum(dim=1)))
         return by_parameter
+
+    def head_names(self) -> tuple[str | None, str | None]:
+        return self._weight, self._bias
 
     def product(self, name: str, record: Record) -> Contribution:
         """Return the contribution of the weight, stored per sentence if that takes less work."""
@@ -197,13 +204,16 @@ class TiedLayer(Layer):
     def __init__(self, embedding: EmbeddingLayer, linear: LinearLayer) -> None:
         self.modules = embedding.modules + linear.modules
         self.names = tuple(dict.fromkeys(embedding.names + linear.names))
-        self._embedding = embedding
-        self._linear = linear
+        self.embedding = embedding
+
+    def head_names(self) -> tuple[str | None, str | None]:
+        table = self.embedding.names[0]
+        return table, next((name for name in self.names if name != table), None)
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        table = self._embedding.names[0]
+        table = self.embedding.names[0]
         head = _of_sentences(records[1])
-        lookup = self._embedding.lookup(records[0])
+        lookup = self.embedding.lookup(records[0])
         biases = [PerSentence(name, full(head.grad).sum(dim=1)) for name in self.names if name != table]
         if _better_stored(head):
             gradients = _stored(head, transposed=False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -28,10 +28,12 @@ from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered, Record
 from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
 from fl_sim.clients.gradients.tape import Tape
-from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
+from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.models.output_blocks import left_out
 from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
 
 log = logging.getLogger(__name__)
@@ -50,15 +52,18 @@ class Pass:
         losses: the mean loss of each sentence, float32 (B,).
         layers: the layers of the model.
         records: the records of the modules of each layer.
+        head: the record of the output layer if it was applied in blocks; its layer's other modules have ordinary ones.
     """
 
     losses: torch.Tensor
     layers: Sequence[Layer]
     records: dict[Layer, list[Record]]
+    head: HeadRecord | None = None
 
     def of_sentences(self) -> list[Contribution]:
         """Return the per-sentence gradients of each parameter."""
-        return [c for layer in self.layers for c in _contributions(layer, self.records[layer], len(self.losses))]
+        rows = len(self.losses)
+        return [c for layer in self.layers for c in _contributions(layer, self.records[layer], rows, self.head)]
 
     def of_users(self, users: int, factors: torch.Tensor | None = None, *, last: bool = False) -> list[Contribution]:
         """Return the per-user gradients Σ_s factors[s] · gradient_s of each parameter; see `Record.of_users`.
@@ -69,18 +74,28 @@ class Pass:
             last: whether records may be forgotten while contributions are computed, because they are not read again.
         """
         contributions: list[Contribution] = []
+        head = None if self.head is None else self.head.of_users(users, factors)
         for layer in self.layers:
             records = self.records.pop(layer) if last else self.records[layer]
             joined = [record.of_users(users, factors) for record in records]
             del records
-            contributions += _contributions(layer, joined, users)
+            contributions += _contributions(layer, joined, users, head)
         return contributions
 
 
-def _contributions(layer: Layer, records: Sequence[Record], rows: int) -> list[Contribution]:
+def _contributions(
+    layer: Layer,
+    records: Sequence[Record],
+    rows: int,
+    head: HeadRecord | None = None,
+    seen: Sequence[Seen] | None = None,
+) -> list[Contribution]:
     """Return the contributions of a layer; raise NotCovered unless each has one row per sentence (or user)."""
     with torch.no_grad():
-        found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
+        if head is not None and layer is head.owner:
+            found = head.contributions(records, seen)
+        else:
+            found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
     if any(contribution.squared.shape != (rows,) for contribution in found):
         raise NotCovered("a layer was not given one row per sentence")
     return found
@@ -97,9 +112,10 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
     Raises:
         NotCovered: if a loss is not finite, or a module was not called exactly once.
     """
+    run = _Run(model, layers, batch)
     records: dict[Layer, list[Record]] = {}
-    losses = _run(model, layers, batch, records.__setitem__)
-    return Pass(losses, layers, records)
+    losses = run(records.__setitem__)
+    return Pass(losses, layers, records, run.head)
 
 
 def sentence_gradients(
@@ -110,91 +126,108 @@ def sentence_gradients(
     The arguments and errors are those of :func:`ghost_pass`. What a layer's norms do not need is forgotten in the
     backward pass, as soon as they are known.
     """
+    run = _Run(model, layers, batch)
     found: dict[Layer, list[Contribution]] = {}
 
     def receive(layer: Layer, records: list[Record]) -> None:
-        found[layer] = _contributions(layer, records, len(batch.targets))
+        found[layer] = _contributions(layer, records, len(batch.targets), run.head, run.seen)
 
-    losses = _run(model, layers, batch, receive)
+    losses = run(receive)
     return losses, [contribution for layer in layers for contribution in found[layer]]
 
 
-def _run(
-    model: LanguageModel, layers: Sequence[Layer], batch: Batch, receive: Callable[[Layer, list[Record]], None]
-) -> torch.Tensor:
-    """Run a pass, hand over the records of each layer in the backward pass, and return the losses (B,)."""
-    gathering = _Gathering(layers, receive)
-    head = frozen_head(model)
-    left_out = nullcontext() if head is None else head.left_out()
-    with_outputs = {module for layer in layers if layer.reads_outputs for module in layer.modules}
-    with (
-        _frozen(model),
-        torch.enable_grad(),
-        Tape(gathering.modules, len(batch.targets), gathering.add, with_outputs) as tape,
-    ):
-        with left_out:
-            scores = model.logits(batch)
-        tape.check()
-        with torch.no_grad():
-            losses, of_scores = _loss_and_gradient(model, head, scores.detach(), batch)
-        if not bool(losses.isfinite().all()):
-            raise NotCovered("a loss is not finite")
-        tape.backward(scores, of_scores)
-    gathering.check()
-    return losses
+class _Run:
+    """Run one pass, and hand over the records of each layer in the backward pass.
 
+    Attributes:
+        head: the record of an output layer that is applied in blocks.
+        seen: what its norms need.
+    """
 
-def _loss_and_gradient(
-    model: LanguageModel, head: FrozenHead | None, scores: torch.Tensor, batch: Batch
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean losses, float32 (B,), and their gradient in the scores, or in the input of a frozen head."""
-    if head is None:
-        return loss_and_score_gradient(scores, batch)
-    scored = head.score(scores, batch, with_gradient=True, mixed=model.mixed)
-    return scored.nats.sum(dim=1) / batch.predictions, scored.gradient
+    def __init__(self, model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> None:
+        self._model = model
+        self._layers = layers
+        self._batch = batch
+        self._frozen_head = frozen_head(model)
+        self.head = None if self._frozen_head is not None else head_record(model, layers, batch)
+        self.seen: list[Seen] = []
+
+    def __call__(self, receive: Callable[[Layer, list[Record]], None]) -> torch.Tensor:
+        """Return the mean losses, float32 (B,)."""
+        gathering = _Gathering({layer: self._on_tape(layer) for layer in self._layers}, receive)
+        with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
+        with (
+            _frozen(self._model),
+            torch.enable_grad(),
+            Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs) as tape,
+        ):
+            with self._without_head():
+                scores = self._model.logits(self._batch)
+            tape.check()
+            with torch.no_grad():
+                losses, of_scores = self._loss_and_gradient(scores.detach(), tape)
+            if not bool(losses.isfinite().all()):
+                raise NotCovered("a loss is not finite")
+            gathering.start()
+            tape.backward(scores, of_scores)
+        gathering.check()
+        return losses
+
+    def _on_tape(self, layer: Layer) -> tuple[nn.Module, ...]:
+        return self.head.on_tape if self.head is not None and layer is self.head.owner else layer.modules
+
+    def _without_head(self) -> AbstractContextManager[None]:
+        if self._frozen_head is not None:
+            return self._frozen_head.left_out()
+        return nullcontext() if self.head is None else left_out(self.head.module)
+
+    def _loss_and_gradient(self, scores: torch.Tensor, tape: Tape) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the losses and their gradient in the scores, or in the input of a head that was left out."""
+        if self._frozen_head is not None:
+            scored = self._frozen_head.score(scores, self._batch, with_gradient=True, mixed=self._model.mixed)
+            return scored.nats.sum(dim=1) / self._batch.predictions, scored.gradient
+        if self.head is None:
+            return loss_and_score_gradient(scores, self._batch)
+        self.head = replace(self.head, states=scores)
+        ids = [tape.inputs_of(module) for module in self.head.on_tape]
+        losses, gradient, self.seen = self.head.losses(ids[0] if ids else None)
+        return losses, gradient
 
 
 class _Gathering:
     """Gather the records of each layer's modules, and hand them over when the last one comes."""
 
-    def __init__(self, layers: Sequence[Layer], receive: Callable[[Layer, list[Record]], None]) -> None:
-        self.modules = [module for layer in layers for module in layer.modules]
-        self._owners = {module: layer for layer in layers for module in layer.modules}
+    def __init__(
+        self, layers: Mapping[Layer, tuple[nn.Module, ...]], receive: Callable[[Layer, list[Record]], None]
+    ) -> None:
+        self.modules = [module for modules in layers.values() for module in modules]
+        self._owners = {module: layer for layer, modules in layers.items() for module in modules}
+        self._layers = layers
         self._receive = receive
-        self._missing = len(layers)
+        self._missing = set(layers)
         self._records: dict[nn.Module, Record] = {}
+
+    def start(self) -> None:
+        """Hand over the layers that have no record on the tape."""
+        for layer, modules in self._layers.items():
+            if not modules:
+                self._hand_over(layer)
 
     def add(self, module: nn.Module, record: Record) -> None:
         """Take the record of a module."""
         layer = self._owners[module]
         self._records[module] = record
-        if all(other in self._records for other in layer.modules):
-            self._receive(layer, [self._records.pop(other) for other in layer.modules])
-            self._missing -= 1
+        if all(other in self._records for other in self._layers[layer]):
+            self._hand_over(layer)
+
+    def _hand_over(self, layer: Layer) -> None:
+        self._receive(layer, [self._records.pop(module) for module in self._layers[layer]])
+        self._missing.discard(layer)
 
     def check(self) -> None:
         """Raise NotCovered unless all layers were handed over."""
         if self._missing:
             raise NotCovered("a layer's output does not enter the scores")
-
-
-def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean losses, float32 (B,), and their gradients in the logits (B, P, V): (softmax - onehot) / predictions.
-
-    Args:
-        logits: (B, P, V), for P positions and V classes.
-        batch: the targets, and the number of predictions of each sentence.
-    """
-    log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    ended = batch.targets == NO_TARGET
-    index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
-    chosen = log_probabilities.gather(-1, index).squeeze(-1).masked_fill(ended, 0.0)
-    losses = -chosen.sum(dim=1) / batch.predictions
-    gradient = log_probabilities.exp_()
-    gradient.scatter_add_(-1, index, torch.full_like(index, -1.0, dtype=gradient.dtype))
-    weights = ended.logical_not() / batch.predictions.unsqueeze(1)
-    gradient.mul_(weights.unsqueeze(-1))
-    return losses, gradient.to(logits.dtype)
 
 
 @contextmanager

@@ -133,6 +133,10 @@ class Tape:
             if call.runs != 1:
                 raise NotCovered(f"a {type(module).__name__} was called {call.runs} times in one pass; known: once")
 
+    def inputs_of(self, module: nn.Module) -> torch.Tensor | None:
+        """Return the recorded input of a module before the backward pass."""
+        return self._calls[module].inputs
+
     def backward(self, scores: torch.Tensor, of_scores: torch.Tensor) -> None:
         """Run the backward pass from the scores.
 

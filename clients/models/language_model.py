@@ -195,10 +195,14 @@ class LanguageModel:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed), self._start_of(batch):
+        with self.autocast(), self._start_of(batch):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which products are of bfloat16, if the model trains in mixed precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed)
 
     def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
