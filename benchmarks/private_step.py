@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument(
         "--precision", default="float32", choices=["float32", "bfloat16"], help="precision of matrix products"
     )
+    parser.add_argument("--checkpointing", action="store_true", help="compute blocks again in the backward pass")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -127,7 +128,12 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
     sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.heads, "n_positions": args.tokens}
     config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
     spec = SimpleNamespace(
-        name="random GPT-2", max_tokens=args.tokens, precision=args.precision, lora_layers=None, batch_tokens=None
+        name="random GPT-2",
+        max_tokens=args.tokens,
+        precision=args.precision,
+        lora_layers=None,
+        batch_tokens=None,
+        checkpointing=args.checkpointing,
     )
     return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
 

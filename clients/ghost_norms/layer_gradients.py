@@ -119,6 +119,18 @@ class Contribution(ABC):
         """
 
 
+class Norms(Contribution):
+    """Hold the norms of per-sentence gradients that are not kept; they are computed again to be added."""
+
+    def __init__(self, name: str, squared: torch.Tensor, slack: torch.Tensor) -> None:
+        self.name = name
+        self.squared = squared
+        self.slack = slack
+
+    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        raise RuntimeError(f"the gradients of {self.name} are gone; allowed: another pass")
+
+
 class PerSentence(Contribution):
     """Store the gradient of each sentence, if it is small: biases, scales of norms, low-rank adapters.
 

@@ -37,7 +37,8 @@ from fl_sim.clients.batches import Batch, batch_tokens, micro_batches, padded_si
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
-from fl_sim.clients.gradients.ghost_pass import covered_layers, sentence_gradients
+from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient, sentence_gradients
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
@@ -45,6 +46,7 @@ from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
 # gradient would never exceed c, but would be scaled down more than necessary.
 _TOLERATED_SLACK = 1e-2
+_REPEATED = 1e-6  # allowed growth of a norm when the same pass is run again
 
 
 @dataclass
@@ -312,18 +314,52 @@ def add_clipped(
     if layers is None:
         return False
     try:
-        losses, contributions = sentence_gradients(model, layers, batch)
+        losses, contributions = sentence_gradients(model, layers, batch, norms_alone=bool(model.recomputed))
         norms = sure_norms(contributions, clip_norm if stability is None else stability)
     except NotCovered:
         return False
     factors = clip_factors(norms, clip_norm, stability)
-    for contribution in contributions:
+
+    def add(contribution: Contribution) -> None:
         if contribution.name in pending:
             contribution.add(-factors, pending[contribution.name])
             del pending[contribution.name]
+
+    if model.recomputed:
+        _add_in_another_pass(model, layers, batch, norms, add)
+    else:
+        for contribution in contributions:
+            add(contribution)
     tally.loss_sum += float(losses.sum(dtype=torch.float64))
     tally.clipped += int((norms > clip_norm).sum())
     return True
+
+
+def _add_in_another_pass(
+    model: LanguageModel,
+    layers: Sequence[Layer],
+    batch: Batch,
+    norms: torch.Tensor,
+    add: Callable[[Contribution], None],
+) -> None:
+    """Compute the gradients of a batch again and add each as it comes, so that no two layers' are held.
+
+    Raises:
+        ModelError: a gradient is longer than ``norms`` (B,), by which it was clipped, says: the device computes the
+            same pass otherwise each time.
+    """
+    squared = torch.zeros_like(norms)
+
+    def check_and_add(contribution: Contribution) -> None:
+        squared.add_(contribution.squared)
+        add(contribution)
+
+    each_gradient(model, layers, batch, check_and_add)
+    if bool((squared.sqrt() > norms * (1 + _REPEATED)).any()):
+        raise ModelError(
+            f"a gradient on {model.device} is not the same when it is computed again; allowed: model.checkpointing = "
+            "false"
+        )
 
 
 def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:

@@ -26,7 +26,7 @@ from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered, Record
+from fl_sim.clients.ghost_norms.layer_gradients import Contribution, Norms, NotCovered, Record
 from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
 from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
 from fl_sim.clients.gradients.tape import Tape
@@ -119,21 +119,41 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
 
 
 def sentence_gradients(
-    model: LanguageModel, layers: Sequence[Layer], batch: Batch
+    model: LanguageModel, layers: Sequence[Layer], batch: Batch, *, norms_alone: bool = False
 ) -> tuple[torch.Tensor, list[Contribution]]:
     """Return the mean loss of each sentence, float32 (B,), and the per-sentence gradients of each parameter.
 
     The arguments and errors are those of :func:`ghost_pass`. What a layer's norms do not need is forgotten in the
-    backward pass, as soon as they are known.
+    backward pass, as soon as they are known; with ``norms_alone`` everything is, and nothing can be added.
+    """
+    found: dict[str, Contribution] = {}
+
+    def receive(contribution: Contribution) -> None:
+        kept = Norms(contribution.name, contribution.squared, contribution.slack) if norms_alone else contribution
+        found[contribution.name] = kept
+
+    losses = each_gradient(model, layers, batch, receive)
+    return losses, [found[name] for layer in layers for name in layer.names]
+
+
+def each_gradient(
+    model: LanguageModel, layers: Sequence[Layer], batch: Batch, receive: Callable[[Contribution], None]
+) -> torch.Tensor:
+    """Call ``receive`` with the per-sentence gradients of each parameter, as they come in the backward pass.
+
+    The other arguments and errors are those of :func:`ghost_pass`.
+
+    Returns:
+        The mean loss of each sentence, float32 (B,).
     """
     run = _Run(model, layers, batch)
-    found: dict[Layer, list[Contribution]] = {}
 
-    def receive(layer: Layer, records: list[Record]) -> None:
-        found[layer] = _contributions(layer, records, len(batch.targets), run.head, run.seen)
+    def receive_all(layer: Layer, records: list[Record]) -> None:
+        with torch.no_grad():
+            for contribution in _contributions(layer, records, len(batch.targets), run.head, run.seen):
+                receive(contribution)
 
-    losses = run(receive)
-    return losses, [contribution for layer in layers for contribution in found[layer]]
+    return run(receive_all)
 
 
 class _Run:
@@ -156,10 +176,11 @@ class _Run:
         """Return the mean losses, float32 (B,)."""
         gathering = _Gathering({layer: self._on_tape(layer) for layer in self._layers}, receive)
         with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
+        recomputed = {module for block in self._model.recomputed for module in block.modules()}
         with (
             _frozen(self._model),
             torch.enable_grad(),
-            Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs) as tape,
+            Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs, recomputed) as tape,
         ):
             with self._without_head():
                 scores = self._model.logits(self._batch)

@@ -124,7 +124,8 @@ class Tape:
             output = None if output is None else output.unflatten(0, (self._sentences, -1))
         record = Record(inputs, gradient, output, call.options)
         self._calls[module] = _Call(runs=call.runs)
-        with torch.no_grad():
+        # A block that is computed again is in the forward pass's autocast, which would round norms.
+        with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
             self._receive(module, record)
 
     def check(self) -> None:

@@ -262,11 +262,14 @@ class _Summing:
         return _in_buffer(user, self._clip_norm, self._buffer)
 
     def together(self, users: Sequence[_User]) -> _JointSums | Literal[False]:
-        """Return the sums of users from one pass; False if it is not covered, too large or not precise enough."""
+        """Return the sums of users from one pass; False if it is not covered, too large or not precise enough.
+
+        Their records would be kept until all users are bounded, which ``model.checkpointing`` forbids.
+        """
         model = self._model
         sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
         layers = clipped_sums.covered_layers(model)
-        if layers is None or not 0 < sentences * longest <= min(_LONGEST, model.batch_tokens):
+        if layers is None or model.recomputed or not 0 < sentences * longest <= min(_LONGEST, model.batch_tokens):
             return False
         try:
             with clipped_sums.full_precision():

@@ -35,6 +35,7 @@ from fl_sim.clients.models import tuning
 from fl_sim.clients.models.architectures.architecture import Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
+from fl_sim.clients.models.checkpointing import checkpointed
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
@@ -67,6 +68,7 @@ class LanguageModel:
         max_tokens: the longest input, in tokens.
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
+        recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
         lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
 
@@ -93,6 +95,9 @@ class LanguageModel:
         self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
         self.parameters = TrainableParameters(module)
         self.lower = self.architecture.lower_layers(self._body, spec)
+        self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self._body) if spec.checkpointing else ()
+        if spec.checkpointing and not self.recomputed:
+            raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
         self._largest_batch: int | None = None
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
@@ -195,7 +200,7 @@ class LanguageModel:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with self.autocast(), self._start_of(batch):
+        with self.autocast(), self._start_of(batch), checkpointed(self.recomputed):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)

@@ -19,7 +19,7 @@ from pydantic import (
 
 from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
-_LATER_KEYS = frozenset({"lora_layers", "begin_token", "end_token", "batch_tokens"})
+_LATER_KEYS = frozenset({"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing"})
 
 
 class ModelSpec(BaseModel):
@@ -63,6 +63,9 @@ class ModelSpec(BaseModel):
             ``auto`` tries 1,024 on a CPU and 8,192 on a GPU before the first round and halves them until a batch fits.
             That is the default on a GPU, and 1,024 untried on a CPU. A batch that does not fit later is computed again
             in halves.
+        checkpointing: keep only what enters a transformer's blocks, and compute each block again in the backward pass:
+            memory for time. Clipping then takes two passes, one for norms and one for the sum, and keeps no layer's
+            input.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for models that
             are built or ship.
         begin_token, end_token: the tokens before and after every sentence; ``None`` means the tokenizer's own, and
@@ -94,6 +97,7 @@ class ModelSpec(BaseModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     precision: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] | Literal["auto"] | None = None
+    checkpointing: bool = False
     tokenizer: str | None = None
     begin_token: str | None = Field(default=None, min_length=1)
     end_token: str | None = Field(default=None, min_length=1)

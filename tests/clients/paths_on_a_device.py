@@ -144,6 +144,7 @@ PATHS: dict[str, Path_] = {
     "weights of the paper": round_of(WeightedGradients(**RATES, user_clip=0.3)),
     "lora": round_of(UEDP, lora_rank=2),
     "lora, states of lower layers": from_states,
+    "checkpointing": round_of(UEDP, checkpointing=True),
     "biases": round_of(UEDP, tune="bias"),
     "awd-lstm": round_of(UEDP, **LSTM),
     "awd-lstm, dropout": round_of(UEDP, **LSTM, dropout=1.0),

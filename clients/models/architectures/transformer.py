@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -126,6 +126,11 @@ class Transformer(Architecture):
 
         tuning.check_peft(spec.lora_rank)
         return tuning.with_adapters(module, spec, self.lora_targets(module, spec), output_layer=output_layer)
+
+    def blocks(self, module: Any) -> Sequence[nn.Module]:
+        from fl_sim.clients.models import tuning
+
+        return tuple(tuning.blocks_of(core_of(module))[1])
 
     def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:
         if spec.lora_layers is None:
