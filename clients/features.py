@@ -152,7 +152,7 @@ def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
         digest.update(f"{word}\n".encode())
     for name, value in module.body.state_dict().items():
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for array in (encoded.offsets, encoded.tokens):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

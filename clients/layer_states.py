@@ -281,7 +281,7 @@ def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
         digest.update(f"{word}\n".encode())
     for name, value in lower.frozen_weights(_body(model)):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     for array in (encoded.offsets, encoded.tokens):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -69,7 +69,7 @@ class FrozenHead:
             with_gradient: whether to compute the gradient, which takes as long as the scores.
             mixed: whether the products are of bfloat16.
         """
-        weight = self._bfloat16() if mixed else self._layer.weight
+        weight = self._bfloat16() if mixed else self._layer.weight.float()
         known = batch.targets != NO_TARGET
         rows, targets = states[known], batch.targets[known].unsqueeze(1)
         nats, wrong = rows.new_empty(len(rows)), known.new_empty(len(rows))

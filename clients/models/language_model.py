@@ -31,7 +31,7 @@ from torch import nn
 from fl_sim.clients.batches import Batch, batch_tokens, validate
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
-from fl_sim.clients.models import tuning
+from fl_sim.clients.models import frozen_weights, tuning
 from fl_sim.clients.models.architectures.architecture import Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
@@ -293,7 +293,12 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
         tokenizer = vocabulary.tokenizer
         check_dropout(source.architecture, spec)
         module = _tuned(source.architecture, module, spec, task)
-        model = LanguageModel(module.to(device), tokenizer, spec, seed, task, source)
+        if spec.frozen_precision != "float32":
+            frozen_weights.store(module, spec.frozen_precision)
+        module = module.to(device)
+        if spec.frozen_precision != "float32":
+            frozen_weights.share(module, spec, seed, repr((task.name, task.classes)))
+        model = LanguageModel(module, tokenizer, spec, seed, task, source)
         if not source.ships:
             check_scores(model, spec.name)
     return model

@@ -144,6 +144,7 @@ PATHS: dict[str, Path_] = {
     "weights of the paper": round_of(WeightedGradients(**RATES, user_clip=0.3)),
     "lora": round_of(UEDP, lora_rank=2),
     "lora, states of lower layers": from_states,
+    "lora, a base of bfloat16": round_of(UEDP, lora_rank=2, frozen_precision="bfloat16"),
     "checkpointing": round_of(UEDP, checkpointing=True),
     "biases": round_of(UEDP, tune="bias"),
     "awd-lstm": round_of(UEDP, **LSTM),

@@ -47,10 +47,10 @@ class Transformer(Architecture):
         self.tokenizer = tokenizer
 
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
-        from fl_sim.clients.models.architectures.pretrained import load_body, load_causal
+        from fl_sim.clients.models.architectures.pretrained import Placement, load_body, load_causal
 
         load = load_causal if output_layer else load_body
-        return load(spec.name, spec.max_layers)
+        return load(spec.name, spec.max_layers, Placement.of(spec))
 
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).
