@@ -28,7 +28,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fl_sim.clients.batches import batch_tokens
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
@@ -72,6 +71,7 @@ def main() -> None:
     parser.add_argument(
         "--precision", default="float32", choices=["float32", "bfloat16"], help="precision of matrix products"
     )
+    parser.add_argument("--checkpointing", action="store_true", help="compute blocks again in the backward pass")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -127,7 +127,14 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.heads, "n_positions": args.tokens}
     config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
-    spec = SimpleNamespace(name="random GPT-2", max_tokens=args.tokens, precision=args.precision, lora_layers=None)
+    spec = SimpleNamespace(
+        name="random GPT-2",
+        max_tokens=args.tokens,
+        precision=args.precision,
+        lora_layers=None,
+        batch_tokens=None,
+        checkpointing=args.checkpointing,
+    )
     return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
 
 
@@ -184,7 +191,7 @@ def _all_of(users: np.ndarray) -> Selection:
 def fused(model: LanguageModel, examples: list[Example]) -> list[torch.Tensor]:
     """Return the gradient of the mean loss, one tensor per parameter; micro-batches are those of the private step."""
     parameters = list(model.parameters.tensors.values())
-    at_once = max(1, batch_tokens(None, model.device) // len(examples[0]))
+    at_once = max(1, model.batch_tokens // len(examples[0]))
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for start in range(0, len(examples), at_once):
         loss = sentence_losses(model, examples[start : start + at_once]).sum() / len(examples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def positions_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
 
 
-def batch_tokens(requested: int | None, device: torch.device) -> int:
+def batch_tokens(requested: int | Literal["auto"] | None, device: torch.device) -> int:
     """Return the padded size of a micro-batch: as requested, else a size that is fast for a million parameters.
 
     On a CPU the scores of a micro-batch (tokens × vocabulary) should fit into the cache; a GPU needs more rows.
@@ -89,7 +89,7 @@ def batch_tokens(requested: int | None, device: torch.device) -> int:
     Raises:
         ModelError: if the request is below 1.
     """
-    if requested is None:
+    if requested is None or requested == "auto":
         return 1024 if device.type == "cpu" else 8192
     if requested < 1:
         raise ModelError(f"max_batch_tokens is {requested}; allowed: an integer of at least 1")
@@ -112,6 +112,11 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
         group.append(index)
     if group:
         yield group
+
+
+def padded_size(sizes: Sequence[int]) -> int:
+    """Return the padded size of one batch of sentences, rows × longest."""
+    return len(sizes) * max(sizes, default=0)
 
 
 def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Iterator[list[int]]:

@@ -24,12 +24,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import batch_tokens, micro_batches
+from fl_sim.clients.batches import micro_batches
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.gradients.clipped_sums import full_precision
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.encode import EncodedSplit
 
@@ -103,11 +104,15 @@ def sentence_features(
     model.validate(examples)
     features = np.empty((len(examples), module.width), dtype=np.float32)
     done = 0
+
+    def compute(group: list[int]) -> None:
+        # A class is needed to make a batch, and does not matter here.
+        batch = model.batch([Example(examples[i].tokens, target=0) for i in group])
+        features[group] = module.features(batch)[:, 0].cpu().numpy()
+
     with torch.no_grad(), full_precision():
-        for group in _groups(examples, batch_tokens(None, model.device)):
-            # A class is needed to make a batch, and does not matter here.
-            batch = model.batch([Example(examples[i].tokens, target=0) for i in group])
-            features[group] = module.features(batch)[:, 0].cpu().numpy()
+        for group in _groups(examples, model.batch_tokens):
+            in_parts(model, group, compute, lambda i: len(examples[i]))
             done += len(group)
             observer(done, len(examples))
     return features
@@ -147,7 +152,7 @@ def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
         digest.update(f"{word}\n".encode())
     for name, value in module.body.state_dict().items():
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for array in (encoded.offsets, encoded.tokens):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

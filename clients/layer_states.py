@@ -32,11 +32,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import batch_tokens
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.gradients.clipped_sums import full_precision
 from fl_sim.clients.models.architectures.lower_layers import LowerLayers
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.private_files import owner_only
 
@@ -149,17 +149,27 @@ class SentenceStates:
         for group in _equal_lengths(lengths, self._at_once() if absent else 1):
             starts = [self._range(absent[index])[0] for index in group]
             tokens = np.stack([self._encoded.tokens[s : s + lengths[group[0]]] for s in starts])
-            for index, rows in zip(group, _states(self._model, self._lower, tokens), strict=True):
+            for index, rows in zip(group, self._states_of(tokens), strict=True):
                 self._write(absent[index], rows)
                 yield absent[index], rows
             done += len(group)
             observer(done, len(absent))
 
+    def _states_of(self, tokens: NDArray[np.integer]) -> NDArray[Any]:
+        """Return the states of sentences of equal length, tokens (B, T), in parts if memory does not suffice."""
+        states = np.empty((*tokens.shape, self._width), _STATE)
+
+        def compute(rows: list[int]) -> None:
+            states[rows] = _states(self._model, self._lower, tokens[rows])
+
+        in_parts(self._model, range(len(tokens)), compute, lambda _: tokens.shape[1])
+        return states
+
     def _at_once(self) -> int:
         """Return the largest number of tokens that are computed together; 1 if sentences are computed alone."""
         if not self._checked:
             self._together, self._checked = _same_bits(self._model, self._lower), True
-        return batch_tokens(None, self._model.device) if self._together else 1
+        return self._model.batch_tokens if self._together else 1
 
     def _write(self, number: int, rows: NDArray[Any]) -> None:
         """Write rows, then their checksum; without room on the disk they are computed again when they are needed."""
@@ -271,7 +281,7 @@ def _key(model: LanguageModel, encoded: EncodedSplit) -> str:
         digest.update(f"{word}\n".encode())
     for name, value in lower.frozen_weights(_body(model)):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     for array in (encoded.offsets, encoded.tokens):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -24,6 +24,7 @@ from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.gradients.user_sums import UserSums, user_sums, with_targets
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
+from fl_sim.clients.out_of_memory import attempt, does_not_fit
 from fl_sim.strategies.client_rules import LocalSteps
 from fl_sim.strategies.primitives import streams
 
@@ -173,9 +174,33 @@ def _batch_step(
     Returns:
         The sum of the sentences' losses (NaN and inf count as 0), and the gradient of their mean, by parameter.
     """
+    masks = _mask_seed(rng) if model.has_dropout else None
+    return _in_parts(model, batch, len(batch), masks)
+
+
+def _in_parts(
+    model: LanguageModel, part: list[Example], sentences: int, masks: int | None
+) -> tuple[float, list[torch.Tensor]]:
+    """Return :func:`_part_of_step`, from two halves if memory does not suffice."""
+    step = attempt(lambda: _part_of_step(model, part, sentences, masks), model.device)
+    if step is not None:
+        return step
+    if len(part) == 1:
+        raise does_not_fit(model.device, model.task.size(part[0]))
+    middle = len(part) // 2
+    first, second = (_in_parts(model, half, sentences, masks) for half in (part[:middle], part[middle:]))
+    torch._foreach_add_(first[1], second[1])
+    return first[0] + second[0], first[1]
+
+
+def _part_of_step(
+    model: LanguageModel, part: list[Example], sentences: int, masks: int | None
+) -> tuple[float, list[torch.Tensor]]:
+    """Return loss and gradient of a part of a step's sentences; the losses are divided by the number of all."""
     parameters = list(model.parameters.tensors.values())
-    losses = sentence_losses(model, batch, _mask_seed(rng) if model.has_dropout else None)
-    of_mean = torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
+    losses = sentence_losses(model, part, masks)
+    mean = losses.mean() if len(part) == sentences else losses.sum() / sentences
+    of_mean = torch.autograd.grad(mean, parameters, allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_mean, strict=True)]
     return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.examples import Examples
 from fl_sim.clients.features import open_features
+from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
 from fl_sim.clients.layer_states import SentenceStates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import TaskName
@@ -84,6 +85,8 @@ class Workspace:
         self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
         self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
         self.model: LanguageModel = load_model(spec.model, spec.seed, task)
+        if is_tried(self.model):
+            fit_batches(self.model)
         encoded = open_encoded(Path(spec.encoded))
         self.progress = Path(spec.encoded).parent / PROGRESS_FOLDER
         self.examples = Examples(

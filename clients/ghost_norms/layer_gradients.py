@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,16 +49,16 @@ class Record:
     """Record one call of one module.
 
     Attributes:
-        inputs: its first argument, detached, (B, T, …).
-        grad: the gradient of its output, float32 (B, T, …).
-        output: its output, detached, (B, T, …).
+        inputs: its first argument, detached, (B, T, …), in the precision of the module's product.
+        grad: the gradient of its output, (B, T, …), in the precision of the output.
+        output: its output, detached, (B, T, …), for layers that ask for it (``Layer.reads_outputs``); None else.
         options: its other arguments, by name.
         joined: the number of sentences that each of the B rows holds one after another.
     """
 
     inputs: torch.Tensor
     grad: torch.Tensor
-    output: torch.Tensor
+    output: torch.Tensor | None
     options: Mapping[str, Any]
     joined: int = 1
 
@@ -73,13 +73,27 @@ class Record:
         def rows(of_sentences: torch.Tensor) -> torch.Tensor:
             return of_sentences.unflatten(0, (users, -1)).flatten(1, 2)
 
+        # The products are float32, also of bfloat16: rounding them would let a sentence exceed its clip.
         grad = self.grad if factors is None else self.grad * factors.view(-1, *[1] * (self.grad.dim() - 1))
+        output = None if self.output is None else rows(self.output)
         joined, shape = len(self.grad) // users, self.inputs.shape[:2]
         options = {
             name: rows(value) if isinstance(value, torch.Tensor) and value.shape[:2] == shape else value
             for name, value in self.options.items()
         }
-        return Record(rows(self.inputs), rows(grad), rows(self.output), options, joined)
+        return Record(rows(self.inputs), rows(grad), output, options, joined)
+
+    def full(self) -> Record:
+        """Return the record in float32, which is exact: norms and sums use the same numbers, and neither is rounded."""
+        if self.inputs.dtype != torch.bfloat16 and self.grad.dtype != torch.bfloat16:
+            return self
+        output = None if self.output is None else full(self.output)
+        return replace(self, inputs=full(self.inputs), grad=full(self.grad), output=output)
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """Return bfloat16 as float32, which is exact."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 class Contribution(ABC):
@@ -97,12 +111,24 @@ class Contribution(ABC):
 
     @abstractmethod
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        """Add Σ_s factors[s] · gradient_s to ``total`` in place.
+        """Add Σ_s factors[s] · gradient_s to ``total`` in place; a lack of memory changes nothing of it.
 
         Args:
             factors: float32 (B,).
             total: float32 in the parameter's shape.
         """
+
+
+class Norms(Contribution):
+    """Hold the norms of per-sentence gradients that are not kept; they are computed again to be added."""
+
+    def __init__(self, name: str, squared: torch.Tensor, slack: torch.Tensor) -> None:
+        self.name = name
+        self.squared = squared
+        self.slack = slack
+
+    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        raise RuntimeError(f"the gradients of {self.name} are gone; allowed: another pass")
 
 
 class PerSentence(Contribution):
@@ -126,10 +152,12 @@ class PerSentence(Contribution):
 class Product(Contribution):
     """Represent the gradients ``G_sᵀ A_s`` of a linear layer's weight (q, p) by their factors.
 
+    The factors stay as they were recorded. Products of them are float32: bfloat16 is widened, exactly, for each.
+
     Args:
         name: the name of the parameter.
-        inputs: A, float32 (B, T, p).
-        grad: G, float32 (B, T, q).
+        inputs: A, float32 or bfloat16 (B, T, p).
+        grad: G, float32 or bfloat16 (B, T, q).
         transposed: whether the weight is stored as (p, q).
     """
 
@@ -146,8 +174,7 @@ class Product(Contribution):
             self.squared, self.slack = self._gram_norms()
 
     def _gram_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        of_inputs = torch.bmm(self.inputs, self.inputs.transpose(1, 2))
-        of_grad = torch.bmm(self.grad, self.grad.transpose(1, 2))
+        of_inputs, of_grad = _gram(self.inputs), _gram(self.grad)
         squared = (of_inputs * of_grad).sum(dim=(1, 2), dtype=torch.float64)
         diagonals = of_inputs.diagonal(dim1=1, dim2=2) * of_grad.diagonal(dim1=1, dim2=2)
         sizes = diagonals.clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)  # Σ_t ‖a_t‖‖g_t‖
@@ -156,20 +183,41 @@ class Product(Contribution):
     def _direct_norms(self) -> torch.Tensor:
         at_once = max(1, PER_SENTENCE_LIMIT // (self.inputs.shape[2] * self.grad.shape[2]))
         parts = [
-            torch.bmm(g.transpose(1, 2), a).flatten(1).square().sum(dim=1, dtype=torch.float64)
+            torch.bmm(full(g).transpose(1, 2), full(a)).flatten(1).square().sum(dim=1, dtype=torch.float64)
             for a, g in zip(self.inputs.split(at_once), self.grad.split(at_once), strict=True)
         ]
         return torch.cat(parts)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        a, g = self.inputs, self.grad
-        scale = factors.view(-1, 1, 1)
-        a, g = (a * scale, g) if a.shape[2] <= g.shape[2] else (a, g * scale)  # scale the smaller of the two
-        a, g = a.flatten(0, 1), g.flatten(0, 1)
-        if self._transposed:
-            total.addmm_(a.t(), g)
-        else:
-            total.addmm_(g.t(), a)
+        total.addmm_(*self.scaled(factors))
+
+    def scaled(self, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two matrices whose product is Σ_s factors[s] · gradient_s."""
+        return scaled(self.inputs, self.grad, factors, transposed=self._transposed)
+
+
+def scaled(
+    inputs: torch.Tensor, grad: torch.Tensor, factors: torch.Tensor, *, transposed: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two float32 matrices whose product is Σ_s factors[s] · G_sᵀ A_s, or its transpose.
+
+    Args:
+        inputs: A, float32 or bfloat16 (B, T, p).
+        grad: G, float32 or bfloat16 (B, T, q).
+        factors: float32 (B,).
+        transposed: whether the product is (p, q).
+    """
+    scale = factors.view(-1, 1, 1)
+    small = inputs.shape[2] <= grad.shape[2]  # scale the smaller of the two
+    a, g = (inputs * scale, grad) if small else (inputs, grad * scale)
+    a, g = full(a).flatten(0, 1), full(g).flatten(0, 1)
+    return (a.t(), g) if transposed else (g.t(), a)
+
+
+def _gram(rows: torch.Tensor) -> torch.Tensor:
+    """Return the products of all pairs of rows of a sentence, float32 (B, T, T), for rows (B, T, n)."""
+    wide = full(rows)
+    return torch.bmm(wide, wide.transpose(1, 2))
 
 
 class Lookup(Contribution):
@@ -178,7 +226,7 @@ class Lookup(Contribution):
     Args:
         name: the name of the parameter.
         ids: int64 (B, T).
-        grad: float32 (B, T, h).
+        grad: float32 or bfloat16 (B, T, h).
         padding_idx: the row without a gradient, if any.
     """
 
@@ -186,19 +234,19 @@ class Lookup(Contribution):
         self.name = name
         self.ids = ids
         self.grad = grad if padding_idx is None else grad.masked_fill((ids == padding_idx).unsqueeze(-1), 0.0)
-        products = torch.bmm(self.grad, self.grad.transpose(1, 2))
+        products = _gram(self.grad)
         same_row = ids.unsqueeze(2) == ids.unsqueeze(1)
         self.squared = (products * same_row).sum(dim=(1, 2), dtype=torch.float64)
         sizes = products.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)
         self.slack = GRAM_ROUNDING * sizes.square()
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        total.index_add_(0, self.ids.flatten(), (self.grad * factors.view(-1, 1, 1)).flatten(0, 1))
+        total.index_add_(0, self.ids.flatten(), (full(self.grad) * factors.view(-1, 1, 1)).flatten(0, 1))
 
     def add_to_rows(self, tables: torch.Tensor) -> None:
         """Add gradient_s to ``tables[s]`` in place; ``tables`` is float32 (B, V, h)."""
         starts = torch.arange(len(tables), device=tables.device).unsqueeze(1) * tables.shape[1]
-        tables.flatten(0, 1).index_add_(0, (self.ids + starts).flatten(), self.grad.flatten(0, 1))
+        tables.flatten(0, 1).index_add_(0, (self.ids + starts).flatten(), full(self.grad).flatten(0, 1))
 
 
 class TiedTable(Contribution):
@@ -214,12 +262,13 @@ class TiedTable(Contribution):
         self._product = product
         columns = lookup.ids.unsqueeze(1).expand(-1, product.grad.shape[1], -1)
         picked = product.grad.gather(2, columns)  # (B, t', t)
-        inner = torch.bmm(product.inputs, lookup.grad.transpose(1, 2))  # (B, t', t)
+        inner = torch.bmm(full(product.inputs), full(lookup.grad).transpose(1, 2))  # (B, t', t)
         cross = (picked * inner).sum(dim=(1, 2), dtype=torch.float64)
         self.squared = lookup.squared + product.squared + 2 * cross
         # The error of |cross| is at most the geometric mean of the errors of the two norms.
         self.slack = 2 * (lookup.slack + product.slack)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        matrices = self._product.scaled(factors)  # takes its memory before anything is added
         self._lookup.add(factors, total)
-        self._product.add(factors, total)
+        total.addmm_(*matrices)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ from fl_sim.clients.ghost_norms.layer_gradients import (
     Product,
     Record,
     TiedTable,
+    full,
 )
 
 
@@ -43,10 +44,14 @@ class Layer(ABC):
     Attributes:
         modules: the modules to record.
         names: the names of their trainable parameters, as in ``LanguageModel.parameters``.
+        reads_outputs: whether the records must have the modules' outputs, which take memory.
+        reads_rounded: whether the records may be of bfloat16; else they are widened to float32.
     """
 
     modules: tuple[nn.Module, ...]
     names: tuple[str, ...]
+    reads_outputs: ClassVar[bool] = False
+    reads_rounded: ClassVar[bool] = False
 
     @abstractmethod
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
@@ -59,6 +64,10 @@ class Layer(ABC):
             NotCovered: the inputs do not have one row per sentence.
         """
 
+    def head_names(self) -> tuple[str | None, str | None]:
+        """Return the names of weight and bias, if they train, of a layer that may be an output layer."""
+        return None, None
+
 
 LayerHandler = Callable[[nn.Module, Mapping[str, str]], Layer]
 """Build the layer of a module; the second argument maps the module's own trainable parameters to their full names."""
@@ -66,6 +75,8 @@ LayerHandler = Callable[[nn.Module, Mapping[str, str]], Layer]
 
 class LinearLayer(Layer):
     """Describe ``nn.Linear`` (weight (q, p)), or its ``transposed`` form (weight (p, q)), with or without bias."""
+
+    reads_rounded: ClassVar[bool] = True
 
     def __init__(self, module: nn.Module, names: Mapping[str, str], *, transposed: bool = False) -> None:
         self.modules = (module,)
@@ -80,8 +91,11 @@ class LinearLayer(Layer):
         if self._weight is not None:
             by_parameter.append(self.product(self._weight, record))
         if self._bias is not None:
-            by_parameter.append(PerSentence(self._bias, record.grad.sum(dim=1)))
+            by_parameter.append(PerSentence(self._bias, full(record.grad).sum(dim=1)))
         return by_parameter
+
+    def head_names(self) -> tuple[str | None, str | None]:
+        return self._weight, self._bias
 
     def product(self, name: str, record: Record) -> Contribution:
         """Return the contribution of the weight, stored per sentence if that takes less work."""
@@ -92,6 +106,8 @@ class LinearLayer(Layer):
 
 class EmbeddingLayer(Layer):
     """Describe ``nn.Embedding``, called with one row of ids per sentence."""
+
+    reads_rounded: ClassVar[bool] = True
 
     def __init__(self, module: Any, names: Mapping[str, str]) -> None:
         if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
@@ -125,7 +141,7 @@ class DerivedEmbeddingLayer(EmbeddingLayer):
         if len(lookups.ids) != 1 or scale.shape != record.grad.shape:
             raise NotCovered(f"{self.names[0]} belongs to a {type(module).__name__} of {len(lookups.ids)} lookups")
         ids = lookups.ids[0].expand(record.grad.shape[:2])
-        return super().lookup(replace(record, inputs=ids, grad=record.grad * scale))
+        return super().lookup(replace(record, inputs=ids, grad=full(record.grad) * scale))
 
 
 class _Lookups(TorchFunctionMode):
@@ -183,17 +199,22 @@ class LayerNormLayer(ScaleLayer):
 class TiedLayer(Layer):
     """Describe an embedding and an output layer that share one table."""
 
+    reads_rounded: ClassVar[bool] = True
+
     def __init__(self, embedding: EmbeddingLayer, linear: LinearLayer) -> None:
         self.modules = embedding.modules + linear.modules
         self.names = tuple(dict.fromkeys(embedding.names + linear.names))
-        self._embedding = embedding
-        self._linear = linear
+        self.embedding = embedding
+
+    def head_names(self) -> tuple[str | None, str | None]:
+        table = self.embedding.names[0]
+        return table, next((name for name in self.names if name != table), None)
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        table = self._embedding.names[0]
+        table = self.embedding.names[0]
         head = _of_sentences(records[1])
-        lookup = self._embedding.lookup(records[0])
-        biases = [PerSentence(name, head.grad.sum(dim=1)) for name in self.names if name != table]
+        lookup = self.embedding.lookup(records[0])
+        biases = [PerSentence(name, full(head.grad).sum(dim=1)) for name in self.names if name != table]
         if _better_stored(head):
             gradients = _stored(head, transposed=False)
             lookup.add_to_rows(gradients)
@@ -210,7 +231,7 @@ def _better_stored(record: Record) -> bool:
 def _stored(record: Record, transposed: bool) -> torch.Tensor:
     """Return the gradient of a linear layer's weight for every row, float32 (B, q, p) or (B, p, q)."""
     left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
-    return torch.bmm(left.transpose(1, 2), right)
+    return torch.bmm(full(left).transpose(1, 2), full(right))
 
 
 def _of_sentences(record: Record) -> Record:

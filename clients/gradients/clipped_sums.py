@@ -33,17 +33,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import Batch, batch_tokens, micro_batches
+from fl_sim.clients.batches import Batch, batch_tokens, micro_batches, padded_size
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
-from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
+from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient, sentence_gradients
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
 
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
 # gradient would never exceed c, but would be scaled down more than necessary.
 _TOLERATED_SLACK = 1e-2
+_REPEATED = 1e-6  # allowed growth of a norm when the same pass is run again
 
 
 @dataclass
@@ -140,21 +143,38 @@ class GradientSum:
         self.tally.count(self._model, examples)
         with full_precision():
             for group in groups:
-                self._add_group([examples[i] for i in group], clip_norm)
+                self._add_group([examples[i] for i in group], clip_norm, self.views)
 
-    def _add_group(self, examples: Sequence[Example], clip_norm: float) -> None:
-        model, seed, stability = self._model, self._mask_seed, self._stability
-        batch = model.batch(examples, seed)
-        if math.isinf(clip_norm):
-            added = add_unclipped(model, batch, self.views, self.tally)
-        else:
-            added = add_clipped(model, batch, clip_norm, self.views, self.tally, stability)
+    def _add_group(self, examples: Sequence[Example], clip_norm: float, views: Mapping[str, torch.Tensor]) -> None:
+        """Add sentences to the parameters of ``views``, in halves if memory does not suffice for all at once."""
+        model, pending = self._model, dict(views)
+        added = attempt(lambda: self._add_together(examples, clip_norm, pending), model.device)
         if added:
             self._when_done(len(examples))
-            return
-        for example in examples:
-            add_one(model, model.batch([example], seed), clip_norm, self.views, self.tally, stability)
-            self._when_done(1)
+        elif added is None and len(examples) > 1:
+            for part in halves(model, examples, padded_size([model.task.size(example) for example in examples])):
+                self._add_group(part, clip_norm, pending)  # what memory sufficed for has its sum already
+        else:
+            for example in examples:
+                self._add_alone(example, clip_norm, pending)
+
+    def _add_together(self, examples: Sequence[Example], clip_norm: float, pending: dict[str, torch.Tensor]) -> bool:
+        batch = self._model.batch(examples, self._mask_seed)
+        if math.isinf(clip_norm):
+            return add_unclipped(self._model, batch, pending, self.tally)
+        return add_clipped(self._model, batch, clip_norm, pending, self.tally, self._stability)
+
+    def _add_alone(self, example: Example, clip_norm: float, views: Mapping[str, torch.Tensor]) -> None:
+        model = self._model
+
+        def add() -> bool:
+            batch = model.batch([example], self._mask_seed)
+            add_one(model, batch, clip_norm, views, self.tally, self._stability)
+            return True
+
+        if attempt(add, model.device) is None:
+            raise does_not_fit(model.device, model.task.size(example))
+        self._when_done(1)
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""
@@ -202,7 +222,8 @@ def _checked_groups(
     check_clip_norm(clip_norm)
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
-    return list(micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)))
+    largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
+    return list(micro_batches(sizes, largest))
 
 
 def check_clip_norm(clip_norm: float) -> None:
@@ -236,7 +257,8 @@ def add_one(
         model: the model whose gradient is taken.
         batch: the sentence on its own.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        views: the sum by parameter name, float32 in the parameters' shapes; changed in place.
+        views: the sum by parameter name, float32 in the parameters' shapes; changed in place. Gradients of other
+            parameters are not added.
         tally: the counts of the sum; changed in place.
         stability: γ of automatic clipping; None for Π_c.
     """
@@ -250,14 +272,14 @@ def add_one(
     factor = 1.0 if norm <= clip_norm else clip_norm / norm
     if stability is not None:
         factor = clip_norm / (norm + stability)
-    for name, gradient in gradients.items():
-        views[name].add_(gradient, alpha=-factor)
+    for name in views.keys() & gradients.keys():
+        views[name].add_(gradients[name], alpha=-factor)
 
 
-def add_unclipped(model: LanguageModel, batch: Batch, views: Mapping[str, torch.Tensor], tally: Tally) -> bool:
+def add_unclipped(model: LanguageModel, batch: Batch, pending: dict[str, torch.Tensor], tally: Tally) -> bool:
     """Add Σ_s g_s by one ordinary backward pass.
 
-    The arguments are those of :func:`add_one`, for several sentences.
+    The arguments are those of :func:`add_one`, for several sentences; a parameter leaves ``pending`` with its addition.
 
     Returns:
         False, with nothing added, if the loss or a gradient is not finite.
@@ -265,9 +287,10 @@ def add_unclipped(model: LanguageModel, batch: Batch, views: Mapping[str, torch.
     loss, gradients = loss_gradients(model, batch)
     if not math.isfinite(loss) or not all(bool(g.isfinite().all()) for g in gradients.values()):
         return False
+    for name in pending.keys() & gradients.keys():
+        pending[name].sub_(gradients[name])
+        del pending[name]
     tally.loss_sum += loss
-    for name, gradient in gradients.items():
-        views[name].sub_(gradient)
     return True
 
 
@@ -275,13 +298,14 @@ def add_clipped(
     model: LanguageModel,
     batch: Batch,
     clip_norm: float,
-    views: Mapping[str, torch.Tensor],
+    pending: dict[str, torch.Tensor],
     tally: Tally,
     stability: float | None = None,
 ) -> bool:
     """Add Σ_s Π_c(g_s) by ghost norms.
 
-    The arguments are those of :func:`add_one`, for several sentences.
+    The arguments are those of :func:`add_one`, for several sentences. A parameter leaves ``pending`` with its addition,
+    so that a lack of memory halfway adds nothing twice.
 
     Returns:
         False, with nothing added, if a sentence must be processed on its own.
@@ -290,17 +314,52 @@ def add_clipped(
     if layers is None:
         return False
     try:
-        traced = ghost_pass(model, layers, batch)
-        contributions = traced.of_sentences()
+        losses, contributions = sentence_gradients(model, layers, batch, norms_alone=bool(model.recomputed))
         norms = sure_norms(contributions, clip_norm if stability is None else stability)
     except NotCovered:
         return False
     factors = clip_factors(norms, clip_norm, stability)
-    for contribution in contributions:
-        contribution.add(-factors, views[contribution.name])
-    tally.loss_sum += float(traced.losses.sum(dtype=torch.float64))
+
+    def add(contribution: Contribution) -> None:
+        if contribution.name in pending:
+            contribution.add(-factors, pending[contribution.name])
+            del pending[contribution.name]
+
+    if model.recomputed:
+        _add_in_another_pass(model, layers, batch, norms, add)
+    else:
+        for contribution in contributions:
+            add(contribution)
+    tally.loss_sum += float(losses.sum(dtype=torch.float64))
     tally.clipped += int((norms > clip_norm).sum())
     return True
+
+
+def _add_in_another_pass(
+    model: LanguageModel,
+    layers: Sequence[Layer],
+    batch: Batch,
+    norms: torch.Tensor,
+    add: Callable[[Contribution], None],
+) -> None:
+    """Compute the gradients of a batch again and add each as it comes, so that no two layers' are held.
+
+    Raises:
+        ModelError: a gradient is longer than ``norms`` (B,), by which it was clipped, says: the device computes the
+            same pass otherwise each time.
+    """
+    squared = torch.zeros_like(norms)
+
+    def check_and_add(contribution: Contribution) -> None:
+        squared.add_(contribution.squared)
+        add(contribution)
+
+    each_gradient(model, layers, batch, check_and_add)
+    if bool((squared.sqrt() > norms * (1 + _REPEATED)).any()):
+        raise ModelError(
+            f"a gradient on {model.device} is not the same when it is computed again; allowed: model.checkpointing = "
+            "false"
+        )
 
 
 def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:

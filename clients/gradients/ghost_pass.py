@@ -5,23 +5,19 @@ that `fl_sim.clients.ghost_norms` describes, and the result must agree with plai
 parameter and sentence by sentence, on a small random batch. So an unforeseen architecture cannot silently get wrong
 norms.
 
->>> module = nn.Linear(3, 2)
->>> with Tape([module]) as tape:
-...     output = module(torch.ones(1, 4, 3))
->>> record = tape.records([torch.ones(1, 4, 2)], sentences=1)[module]
->>> record.inputs.shape, record.grad.shape
-(torch.Size([1, 4, 3]), torch.Size([1, 4, 2]))
+>>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> gradient_path(load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)).name
+'fast'
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,11 +26,15 @@ from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
 from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered, Record
+from fl_sim.clients.ghost_norms.layer_gradients import Contribution, Norms, NotCovered, Record
 from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
+from fl_sim.clients.gradients.tape import Tape
 from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.clients.models.output_blocks import left_out
+from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -44,71 +44,6 @@ _CHECK_PADDING = 0.1  # allowed change of a gradient by padding, relative to its
 _CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
 
-class Tape:
-    """Record the input and output of modules while open, and make every output differentiable.
-
-    The parameters of the modules need no gradient: an output that is not differentiable otherwise is made so.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = modules
-        self._calls: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]] = {m: [] for m in modules}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
-
-    def __enter__(self) -> Self:
-        self._handles = [m.register_forward_hook(self._keep, with_kwargs=True) for m in self._modules]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: torch.Tensor) -> None:
-        if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
-            raise NotCovered(f"a {type(module).__name__} does not turn one tensor into another")
-        if len(args) > 1:
-            further = list(inspect.signature(module.forward).parameters)[1 : len(args)]
-            options = options | dict(zip(further, args[1:], strict=True))
-        if not output.requires_grad:
-            output.requires_grad_()
-        self._calls[module].append((args[0].detach(), output, options))
-
-    def outputs(self) -> list[torch.Tensor]:
-        """Return the output of each module, in the order given; raise NotCovered unless each was called once."""
-        for module, calls in self._calls.items():
-            if len(calls) != 1:
-                raise NotCovered(f"a {type(module).__name__} was called {len(calls)} times in one pass; known: once")
-        return [self._calls[m][0][1] for m in self._modules]
-
-    def records(self, gradients: Sequence[torch.Tensor], sentences: int) -> dict[nn.Module, Record]:
-        """Return the record of each module.
-
-        Args:
-            gradients: the gradients of the outputs, in the order of :meth:`outputs`.
-            sentences: B; a module that was given the tokens of all sentences as (B·T, features) has them in this order.
-        """
-        calls = (self._calls[m][0] for m in self._modules)
-        return {
-            module: _record((inputs, gradient, output.detach()), options, sentences)
-            for module, (inputs, output, options), gradient in zip(self._modules, calls, gradients, strict=True)
-        }
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    """Return bfloat16 as float32, which is exact: norms and sums use the same numbers, and neither is rounded."""
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-
-
-def _record(call: tuple[torch.Tensor, ...], options: Mapping[str, Any], sentences: int) -> Record:
-    """Return the record of a call's inputs, gradient and output; (B·T, features) becomes (B, T, features)."""
-    inputs, gradient, output = map(_full, call)
-    if output.dim() == inputs.dim() == 2 and len(output) % sentences == 0:
-        inputs, gradient, output = (t.unflatten(0, (sentences, -1)) for t in (inputs, gradient, output))
-    return Record(inputs, gradient, output, options)
-
-
 @dataclass(frozen=True)
 class Pass:
     """Hold the results of one forward and one backward pass of a batch of B sentences.
@@ -116,33 +51,58 @@ class Pass:
     Attributes:
         losses: the mean loss of each sentence, float32 (B,).
         layers: the layers of the model.
-        records: the record of each module of the layers.
+        records: the records of the modules of each layer.
+        head: the record of the output layer if it was applied in blocks; its layer's other modules have ordinary ones.
     """
 
     losses: torch.Tensor
     layers: Sequence[Layer]
-    records: Mapping[nn.Module, Record]
+    records: dict[Layer, list[Record]]
+    head: HeadRecord | None = None
 
     def of_sentences(self) -> list[Contribution]:
         """Return the per-sentence gradients of each parameter."""
-        return self._contributions(self.records, len(self.losses))
+        rows = len(self.losses)
+        return [c for layer in self.layers for c in _contributions(layer, self.records[layer], rows, self.head)]
 
-    def of_users(self, users: int, factors: torch.Tensor | None = None) -> list[Contribution]:
-        """Return the per-user gradients Σ_s factors[s] · gradient_s of each parameter; see `Record.of_users`."""
-        joined = {module: record.of_users(users, factors) for module, record in self.records.items()}
-        return self._contributions(joined, users)
+    def of_users(self, users: int, factors: torch.Tensor | None = None, *, last: bool = False) -> list[Contribution]:
+        """Return the per-user gradients Σ_s factors[s] · gradient_s of each parameter; see `Record.of_users`.
 
-    def _contributions(self, records: Mapping[nn.Module, Record], rows: int) -> list[Contribution]:
-        with torch.no_grad():
-            per_layer = [layer.contributions([records[m] for m in layer.modules]) for layer in self.layers]
-        contributions = [contribution for of_layer in per_layer for contribution in of_layer]
-        if any(contribution.squared.shape != (rows,) for contribution in contributions):
-            raise NotCovered("a layer was not given one row per sentence")
+        Args:
+            users: U.
+            factors: float32 (B,); None for 1.
+            last: whether records may be forgotten while contributions are computed, because they are not read again.
+        """
+        contributions: list[Contribution] = []
+        head = None if self.head is None else self.head.of_users(users, factors)
+        for layer in self.layers:
+            records = self.records.pop(layer) if last else self.records[layer]
+            joined = [record.of_users(users, factors) for record in records]
+            del records
+            contributions += _contributions(layer, joined, users, head)
         return contributions
 
 
+def _contributions(
+    layer: Layer,
+    records: Sequence[Record],
+    rows: int,
+    head: HeadRecord | None = None,
+    seen: Sequence[Seen] | None = None,
+) -> list[Contribution]:
+    """Return the contributions of a layer; raise NotCovered unless each has one row per sentence (or user)."""
+    with torch.no_grad():
+        if head is not None and layer is head.owner:
+            found = head.contributions(records, seen)
+        else:
+            found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
+    if any(contribution.squared.shape != (rows,) for contribution in found):
+        raise NotCovered("a layer was not given one row per sentence")
+    return found
+
+
 def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
-    """Run a batch forward and backward through a model.
+    """Run a batch forward and backward through a model, and keep all records.
 
     Args:
         model: the model; its parameters get no gradient.
@@ -152,41 +112,143 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
     Raises:
         NotCovered: if a loss is not finite, or a module was not called exactly once.
     """
-    modules = [module for layer in layers for module in layer.modules]
-    head = frozen_head(model)
-    left_out = nullcontext() if head is None else head.left_out()
-    with _frozen(model), torch.enable_grad(), Tape(modules) as tape, left_out:
-        scores = model.logits(batch)
-        outputs = tape.outputs()
-    if head is None:
-        losses, of_scores = loss_and_score_gradient(scores.detach(), batch)
-    else:
-        scored = head.score(scores.detach(), batch, with_gradient=True, mixed=model.mixed)
-        losses, of_scores = scored.nats.sum(dim=1) / batch.predictions, scored.gradient
-    if not bool(losses.isfinite().all()):
-        raise NotCovered("a loss is not finite")
-    with torch.no_grad():
-        gradients = torch.autograd.grad(scores, outputs, grad_outputs=of_scores)
-    return Pass(losses, layers, tape.records(gradients, len(losses)))
+    run = _Run(model, layers, batch)
+    records: dict[Layer, list[Record]] = {}
+    losses = run(records.__setitem__)
+    return Pass(losses, layers, records, run.head)
 
 
-def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean losses, float32 (B,), and their gradients in the logits (B, P, V): (softmax - onehot) / predictions.
+def sentence_gradients(
+    model: LanguageModel, layers: Sequence[Layer], batch: Batch, *, norms_alone: bool = False
+) -> tuple[torch.Tensor, list[Contribution]]:
+    """Return the mean loss of each sentence, float32 (B,), and the per-sentence gradients of each parameter.
 
-    Args:
-        logits: (B, P, V), for P positions and V classes.
-        batch: the targets, and the number of predictions of each sentence.
+    The arguments and errors are those of :func:`ghost_pass`. What a layer's norms do not need is forgotten in the
+    backward pass, as soon as they are known; with ``norms_alone`` everything is, and nothing can be added.
     """
-    log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    ended = batch.targets == NO_TARGET
-    index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
-    chosen = log_probabilities.gather(-1, index).squeeze(-1).masked_fill(ended, 0.0)
-    losses = -chosen.sum(dim=1) / batch.predictions
-    gradient = log_probabilities.exp_()
-    gradient.scatter_add_(-1, index, torch.full_like(index, -1.0, dtype=gradient.dtype))
-    weights = ended.logical_not() / batch.predictions.unsqueeze(1)
-    gradient.mul_(weights.unsqueeze(-1))
-    return losses, gradient.to(logits.dtype)
+    found: dict[str, Contribution] = {}
+
+    def receive(contribution: Contribution) -> None:
+        kept = Norms(contribution.name, contribution.squared, contribution.slack) if norms_alone else contribution
+        found[contribution.name] = kept
+
+    losses = each_gradient(model, layers, batch, receive)
+    return losses, [found[name] for layer in layers for name in layer.names]
+
+
+def each_gradient(
+    model: LanguageModel, layers: Sequence[Layer], batch: Batch, receive: Callable[[Contribution], None]
+) -> torch.Tensor:
+    """Call ``receive`` with the per-sentence gradients of each parameter, as they come in the backward pass.
+
+    The other arguments and errors are those of :func:`ghost_pass`.
+
+    Returns:
+        The mean loss of each sentence, float32 (B,).
+    """
+    run = _Run(model, layers, batch)
+
+    def receive_all(layer: Layer, records: list[Record]) -> None:
+        with torch.no_grad():
+            for contribution in _contributions(layer, records, len(batch.targets), run.head, run.seen):
+                receive(contribution)
+
+    return run(receive_all)
+
+
+class _Run:
+    """Run one pass, and hand over the records of each layer in the backward pass.
+
+    Attributes:
+        head: the record of an output layer that is applied in blocks.
+        seen: what its norms need.
+    """
+
+    def __init__(self, model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> None:
+        self._model = model
+        self._layers = layers
+        self._batch = batch
+        self._frozen_head = frozen_head(model)
+        self.head = None if self._frozen_head is not None else head_record(model, layers, batch)
+        self.seen: list[Seen] = []
+
+    def __call__(self, receive: Callable[[Layer, list[Record]], None]) -> torch.Tensor:
+        """Return the mean losses, float32 (B,)."""
+        gathering = _Gathering({layer: self._on_tape(layer) for layer in self._layers}, receive)
+        with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
+        recomputed = {module for block in self._model.recomputed for module in block.modules()}
+        with (
+            _frozen(self._model),
+            torch.enable_grad(),
+            Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs, recomputed) as tape,
+        ):
+            with self._without_head():
+                scores = self._model.logits(self._batch)
+            tape.check()
+            with torch.no_grad():
+                losses, of_scores = self._loss_and_gradient(scores.detach(), tape)
+            if not bool(losses.isfinite().all()):
+                raise NotCovered("a loss is not finite")
+            gathering.start()
+            tape.backward(scores, of_scores)
+        gathering.check()
+        return losses
+
+    def _on_tape(self, layer: Layer) -> tuple[nn.Module, ...]:
+        return self.head.on_tape if self.head is not None and layer is self.head.owner else layer.modules
+
+    def _without_head(self) -> AbstractContextManager[None]:
+        if self._frozen_head is not None:
+            return self._frozen_head.left_out()
+        return nullcontext() if self.head is None else left_out(self.head.module)
+
+    def _loss_and_gradient(self, scores: torch.Tensor, tape: Tape) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the losses and their gradient in the scores, or in the input of a head that was left out."""
+        if self._frozen_head is not None:
+            scored = self._frozen_head.score(scores, self._batch, with_gradient=True, mixed=self._model.mixed)
+            return scored.nats.sum(dim=1) / self._batch.predictions, scored.gradient
+        if self.head is None:
+            return loss_and_score_gradient(scores, self._batch)
+        self.head = replace(self.head, states=scores)
+        ids = [tape.inputs_of(module) for module in self.head.on_tape]
+        losses, gradient, self.seen = self.head.losses(ids[0] if ids else None)
+        return losses, gradient
+
+
+class _Gathering:
+    """Gather the records of each layer's modules, and hand them over when the last one comes."""
+
+    def __init__(
+        self, layers: Mapping[Layer, tuple[nn.Module, ...]], receive: Callable[[Layer, list[Record]], None]
+    ) -> None:
+        self.modules = [module for modules in layers.values() for module in modules]
+        self._owners = {module: layer for layer, modules in layers.items() for module in modules}
+        self._layers = layers
+        self._receive = receive
+        self._missing = set(layers)
+        self._records: dict[nn.Module, Record] = {}
+
+    def start(self) -> None:
+        """Hand over the layers that have no record on the tape."""
+        for layer, modules in self._layers.items():
+            if not modules:
+                self._hand_over(layer)
+
+    def add(self, module: nn.Module, record: Record) -> None:
+        """Take the record of a module."""
+        layer = self._owners[module]
+        self._records[module] = record
+        if all(other in self._records for other in self._layers[layer]):
+            self._hand_over(layer)
+
+    def _hand_over(self, layer: Layer) -> None:
+        self._receive(layer, [self._records.pop(module) for module in self._layers[layer]])
+        self._missing.discard(layer)
+
+    def check(self) -> None:
+        """Raise NotCovered unless all layers were handed over."""
+        if self._missing:
+            raise NotCovered("a layer's output does not enter the scores")
 
 
 @contextmanager
@@ -294,6 +356,8 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
                 _check_independence(model, ghost_pass(model, layers, model.batch(mixed, _CHECK_MASKS)), passed, row)
             _check_padding(model, examples[0], passed)
     except RuntimeError as error:
+        if is_out_of_memory(error):  # says nothing of the layers
+            raise does_not_fit(model.device, max(map(len, examples))) from error
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
     finally:
         model.set_vector(before)

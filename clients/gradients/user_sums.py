@@ -17,23 +17,25 @@ tensor([0.6000, 0.8000])
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, user_groups
+from fl_sim.clients.batches import NO_TARGET, Batch, user_groups
 from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
 from fl_sim.clients.gradients.ghost_pass import Pass, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.out_of_memory import attempt, halves
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,17 +88,20 @@ def user_sums(
         ModelError: see `GradientSum.add`.
     """
     clipped_sums.check_clip_norm(clip_norm)
-    at_once, buffer = batch_tokens(None, model.device), None
-    for window in _windows(model, users, weights, _WINDOW * at_once):
-        for group in user_groups([user.shape for user in window], at_once):
-            members = [window[index] for index in group]
-            if (joint := _in_one_pass(model, members, clip_norm, mask_seed, stability)) is not None:
+    summing = _Summing(model, clip_norm, mask_seed, stability)
+    for window in _windows(model, users, weights):
+        groups = [[window[i] for i in g] for g in user_groups([user.shape for user in window], model.batch_tokens)]
+        groups.reverse()
+        while groups:
+            members = groups.pop()
+            joint = attempt(functools.partial(summing.together, members), model.device)
+            if joint:
                 yield joint
                 joint.forget()
-                continue
-            buffer = buffer or GradientSum(model, mask_seed, stability)
-            for user in members:
-                yield _in_buffer(user, clip_norm, buffer)
+            elif joint is None and len(members) > 1:
+                groups += reversed(halves(model, members, _padded_size(members)))
+            else:
+                yield from map(summing.alone, members)
         window.clear()  # frees the sentences before the next window is read
 
 
@@ -126,10 +131,16 @@ class _User(NamedTuple):
         return sum(map(bool, self.sizes)), max(self.sizes, default=0)
 
 
+def _padded_size(users: Sequence[_User]) -> int:
+    """Return the padded size of one batch of users, in inputs."""
+    sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
+    return len(users) * sentences * longest
+
+
 def _windows(
-    model: LanguageModel, users: Iterable[Sequence[Example]], weights: Sequence[Floats] | None, most: int
+    model: LanguageModel, users: Iterable[Sequence[Example]], weights: Sequence[Floats] | None
 ) -> Iterator[list[_User]]:
-    """Yield the users in lists of about ``most`` inputs."""
+    """Yield the users in lists of about ``_WINDOW`` micro-batches."""
     window: list[_User] = []
     inputs = 0
     for position, sentences in enumerate(users):
@@ -137,7 +148,7 @@ def _windows(
         sizes = [model.task.size(example) for example in sentences]
         window.append(_User(position, sentences, sizes, None if weights is None else weights[position]))
         inputs += sum(sizes)
-        if inputs >= most:
+        if inputs >= _WINDOW * model.batch_tokens:
             yield window
             window, inputs = [], 0
     if window:
@@ -151,16 +162,25 @@ class UserVector(UserSums):
         vector: the sum, float32 (d,).
         tally: its counts.
         place: the user's index in the caller's order.
+        views: views of the sum by parameter name.
     """
 
-    def __init__(self, vector: torch.Tensor, tally: Tally, place: int = 0) -> None:
+    def __init__(
+        self, vector: torch.Tensor, tally: Tally, place: int = 0, views: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         self.users, self.tallies = [place], [tally]
         self.lengths = [float(torch.linalg.vector_norm(vector, dtype=torch.float64))]
         self._vector = vector
+        self._views = views or {}
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         if shares[0] != 0:
             total.add_(self._vector, alpha=shares[0])
+
+    def add_to(self, views: Mapping[str, torch.Tensor], share: float) -> None:
+        """Add the share of the sum to some parameters, by name."""
+        for name, view in views.items():
+            view.add_(self._views[name], alpha=share)
 
 
 def _in_buffer(user: _User, clip_norm: float, buffer: GradientSum) -> UserVector:
@@ -171,12 +191,12 @@ def _in_buffer(user: _User, clip_norm: float, buffer: GradientSum) -> UserVector
     buffer.reset()
     if user.weights is None:
         buffer.add(user.sentences, clip_norm)
-        return UserVector(buffer.flat, buffer.tally, user.position)
+        return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
     for weight in np.unique(user.weights):
         buffer.flat /= float(weight)
         buffer.add([e for e, own in zip(user.sentences, user.weights, strict=True) if own == weight], clip_norm)
         buffer.flat *= float(weight)
-    return UserVector(buffer.flat, buffer.tally, user.position)
+    return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
 
 
 class _JointSums(UserSums):
@@ -185,14 +205,17 @@ class _JointSums(UserSums):
     def __init__(
         self,
         model: LanguageModel,
-        users: Sequence[int],
+        users: Sequence[_User],
         lengths: torch.Tensor,
         tallies: Sequence[Tally],
         contributions: Sequence[Contribution],
+        alone: Callable[[_User], UserVector],
     ) -> None:
-        self.users, self.lengths, self.tallies = users, lengths.tolist(), tallies
+        self.users, self.lengths, self.tallies = [user.position for user in users], lengths.tolist(), tallies
         self._model = model
+        self._members = users
         self._contributions: Sequence[Contribution] | None = contributions
+        self._alone = alone
 
     def forget(self) -> None:
         """Free the memory of the contributions before the next pass."""
@@ -201,38 +224,70 @@ class _JointSums(UserSums):
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         if self._contributions is None:
             raise RuntimeError("these sums are gone: the next ones have been asked for")
-        views = self._model.parameters.views(total)
-        factors = -torch.tensor(shares, dtype=torch.float32, device=total.device)
+        pending = self._model.parameters.views(total)
+        if attempt(lambda: self._add_together(shares, pending), total.device):
+            return
+        self.forget()  # memory does not suffice: one user at a time, to the parameters that lack the sums
+        for share, user in zip(shares, self._members, strict=True):
+            if share != 0:
+                self._alone(user).add_to(pending, share)
+
+    def _add_together(self, shares: Sequence[float], pending: dict[str, torch.Tensor]) -> bool:
+        """Add the sums; a parameter leaves ``pending`` with its addition."""
+        factors = -torch.tensor(shares, dtype=torch.float32, device=self._model.device)
         with clipped_sums.full_precision():
-            for contribution in self._contributions:
-                contribution.add(factors, views[contribution.name])
+            for contribution in self._contributions or ():
+                contribution.add(factors, pending[contribution.name])
+                del pending[contribution.name]
+        return True
 
 
-def _in_one_pass(
-    model: LanguageModel, users: Sequence[_User], clip_norm: float, mask_seed: int | None, stability: float | None
-) -> _JointSums | None:
-    """Return the sums of ``users`` from one pass; None if the pass is not covered, too large or not precise enough."""
-    sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
-    layers = clipped_sums.covered_layers(model)
-    if layers is None or not 0 < sentences * longest <= _LONGEST:
-        return None
-    try:
-        with clipped_sums.full_precision():
-            recorded = ghost_pass(model, layers, _rectangle(model, [user.examples for user in users], mask_seed))
-            factors, clipped = _sentence_clips(recorded, clip_norm, stability)
-            if users[0].weights is not None:
-                by_row = _weight_rows(users).to(recorded.losses)
-                factors = by_row if factors is None else factors * by_row
-            contributions = recorded.of_users(len(users), factors)
-            lengths = clipped_sums.sure_norms(contributions, 0.0)
-    except NotCovered:
-        return None
-    tallies = [
-        Tally(loss_sum=loss, clipped=int(count)) for loss, count in _by_user(len(users), recorded.losses, clipped)
-    ]
-    for tally, user in zip(tallies, users, strict=True):
-        tally.count(model, user.sentences)
-    return _JointSums(model, [user.position for user in users], lengths, tallies, contributions)
+class _Summing:
+    """Compute sums of users: of several in one pass, or of one in a buffer.
+
+    The arguments are those of :func:`user_sums`.
+    """
+
+    def __init__(self, model: LanguageModel, clip_norm: float, mask_seed: int | None, stability: float | None) -> None:
+        self._model = model
+        self._clip_norm = clip_norm
+        self._mask_seed = mask_seed
+        self._stability = stability
+        self._buffer: GradientSum | None = None
+
+    def alone(self, user: _User) -> UserVector:
+        """Return the sum of one user in a buffer, which the next user overwrites."""
+        if self._buffer is None:
+            self._buffer = GradientSum(self._model, self._mask_seed, self._stability)
+        return _in_buffer(user, self._clip_norm, self._buffer)
+
+    def together(self, users: Sequence[_User]) -> _JointSums | Literal[False]:
+        """Return the sums of users from one pass; False if it is not covered, too large or not precise enough.
+
+        Their records would be kept until all users are bounded, which ``model.checkpointing`` forbids.
+        """
+        model = self._model
+        sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
+        layers = clipped_sums.covered_layers(model)
+        if layers is None or model.recomputed or not 0 < sentences * longest <= min(_LONGEST, model.batch_tokens):
+            return False
+        try:
+            with clipped_sums.full_precision():
+                batch = _rectangle(model, [user.examples for user in users], self._mask_seed)
+                recorded = ghost_pass(model, layers, batch)
+                factors, clipped = _sentence_clips(recorded, self._clip_norm, self._stability)
+                if users[0].weights is not None:
+                    by_row = _weight_rows(users).to(recorded.losses)
+                    factors = by_row if factors is None else factors * by_row
+                contributions = recorded.of_users(len(users), factors, last=True)
+                lengths = clipped_sums.sure_norms(contributions, 0.0)
+        except NotCovered:
+            return False
+        by_user = _by_user(len(users), recorded.losses, clipped)
+        tallies = [Tally(loss_sum=loss, clipped=int(count)) for loss, count in by_user]
+        for tally, user in zip(tallies, users, strict=True):
+            tally.count(model, user.sentences)
+        return _JointSums(model, users, lengths, tallies, contributions, self.alone)
 
 
 def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_seed: int | None) -> Batch:

@@ -5,8 +5,6 @@ output layer is frozen, losses and the gradient of its input are all that is nee
 positions. The chunks share two buffers, which stay, because fresh memory of this size takes time too. In mixed
 precision both products are of bfloat16, by a copy of the weights that is made once; shares and losses stay float32.
 
-Not every model's scores are its output layer's (some are scaled or squashed afterwards), so both are compared once.
-
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> frozen_head(load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)) is None  # its table trains
@@ -16,7 +14,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -24,11 +22,10 @@ import torch
 from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
-from fl_sim.clients.models.finite_scores import fixed_sentence
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.output_blocks import left_out, output_layer
 
 _SCORES = 512 * 49152  # of one chunk, 100 MB: smaller ones read the layer's weights too often
-_TOLERANCE = 1e-4  # of the largest score
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,9 @@ class FrozenHead:
         self._buffers: torch.Tensor | None = None
         self._rounded: torch.Tensor | None = None
 
-    @contextmanager
-    def left_out(self) -> Iterator[None]:
+    def left_out(self) -> AbstractContextManager[None]:
         """Let the model return the input of its output layer, (B, T, h), instead of scores."""
-        vars(self._layer)["forward"] = lambda states: states
-        try:
-            yield
-        finally:
-            del vars(self._layer)["forward"]
+        return left_out(self._layer)
 
     def score(self, states: torch.Tensor, batch: Batch, *, with_gradient: bool, mixed: bool = False) -> TargetScores:
         """Return losses, errors and gradients of a batch.
@@ -77,7 +69,7 @@ class FrozenHead:
             with_gradient: whether to compute the gradient, which takes as long as the scores.
             mixed: whether the products are of bfloat16.
         """
-        weight = self._bfloat16() if mixed else self._layer.weight
+        weight = self._bfloat16() if mixed else self._layer.weight.float()
         known = batch.targets != NO_TARGET
         rows, targets = states[known], batch.targets[known].unsqueeze(1)
         nats, wrong = rows.new_empty(len(rows)), known.new_empty(len(rows))
@@ -150,27 +142,13 @@ _HEADS: WeakKeyDictionary[LanguageModel, FrozenHead | None] = WeakKeyDictionary(
 def frozen_head(model: LanguageModel) -> FrozenHead | None:
     """Return the model's output layer if nothing of it trains and it alone makes the scores; None else."""
     if model not in _HEADS:
-        with model.exact():
-            _HEADS[model] = _head_of(model)
+        _HEADS[model] = _head_of(model)
     return _HEADS[model]
 
 
 def _head_of(model: LanguageModel) -> FrozenHead | None:
-    layer = None if model.task.classes else model.architecture.output_layer(model.module)
-    if not isinstance(layer, nn.Linear) or type(layer) is not nn.Linear:
-        return None
     trainable = {id(parameter) for parameter in model.parameters.tensors.values()}
-    if any(id(parameter) in trainable for parameter in layer.parameters()):
+    layer = output_layer(model)
+    if layer is None or any(id(parameter) in trainable for parameter in layer.parameters()):
         return None
-    return FrozenHead(layer) if _makes_the_scores(model, layer) else None
-
-
-def _makes_the_scores(model: LanguageModel, layer: nn.Linear) -> bool:
-    batch = model.batch([fixed_sentence(model)])
-    with torch.no_grad():
-        expected = model.logits(batch)
-        with FrozenHead(layer).left_out():
-            states = model.logits(batch)
-        if states.shape[:2] != expected.shape[:2] or states.shape[-1] != layer.in_features:
-            return False
-        return bool(((layer(states) - expected).abs() <= _TOLERANCE * expected.abs().max()).all())
+    return FrozenHead(layer)

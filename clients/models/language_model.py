@@ -28,13 +28,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.clients.batches import Batch, validate
+from fl_sim.clients.batches import Batch, batch_tokens, validate
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
-from fl_sim.clients.models import tuning
+from fl_sim.clients.models import frozen_weights, tuning
 from fl_sim.clients.models.architectures.architecture import Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
+from fl_sim.clients.models.checkpointing import checkpointed
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
@@ -67,6 +68,7 @@ class LanguageModel:
         max_tokens: the longest input, in tokens.
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
+        recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
         lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
 
@@ -93,6 +95,10 @@ class LanguageModel:
         self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
         self.parameters = TrainableParameters(module)
         self.lower = self.architecture.lower_layers(self._body, spec)
+        self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self._body) if spec.checkpointing else ()
+        if spec.checkpointing and not self.recomputed:
+            raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
+        self._largest_batch: int | None = None
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
@@ -106,6 +112,16 @@ class LanguageModel:
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(iter(self.parameters.tensors.values())).device
+
+    @property
+    def batch_tokens(self) -> int:
+        """The padded size of a micro-batch in tokens: ``model.batch_tokens``, or less where memory did not suffice."""
+        tokens = batch_tokens(self.spec.batch_tokens, self.device)
+        return tokens if self._largest_batch is None else min(tokens, self._largest_batch)
+
+    def limit_batches(self, tokens: int) -> None:
+        """Let micro-batches have at most so many tokens from now on, because more did not fit into memory."""
+        self._largest_batch = tokens
 
     @property
     def num_parameters(self) -> int:
@@ -184,10 +200,14 @@ class LanguageModel:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed), self._start_of(batch):
+        with self.autocast(), self._start_of(batch), checkpointed(self.recomputed):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which products are of bfloat16, if the model trains in mixed precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed)
 
     def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
@@ -273,7 +293,12 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
         tokenizer = vocabulary.tokenizer
         check_dropout(source.architecture, spec)
         module = _tuned(source.architecture, module, spec, task)
-        model = LanguageModel(module.to(device), tokenizer, spec, seed, task, source)
+        if spec.frozen_precision != "float32":
+            frozen_weights.store(module, spec.frozen_precision)
+        module = module.to(device)
+        if spec.frozen_precision != "float32":
+            frozen_weights.share(module, spec, seed, repr((task.name, task.classes)))
+        model = LanguageModel(module, tokenizer, spec, seed, task, source)
         if not source.ships:
             check_scores(model, spec.name)
     return model

@@ -15,17 +15,32 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.output_blocks import blocked_layer, left_out, row_blocks, rows_of, scores_of, size_of
+from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.clients.tasks import HeldOut
 
 
 def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
     """Return the mean cross-entropy over each sentence's targets in nats, float32 (B,)."""
-    return _mean_losses(model.logits(batch), batch)
+    layer = blocked_layer(model, batch)
+    if layer is None:
+        return _mean_losses(model.logits(batch), batch)
+    with left_out(layer):
+        states = model.logits(batch)
+
+    def of_block(states: torch.Tensor, rows: slice) -> torch.Tensor:
+        return _mean_losses(scores_of(model, layer, states), rows_of(batch, rows))
+
+    blocks = row_blocks(*size_of(model, batch), model.device)
+    # The scores of a block are computed again in the backward pass.
+    losses = [checkpoint(of_block, states[b], b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
+    return torch.cat(losses)
 
 
 def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
@@ -77,21 +92,38 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
         wrong=np.zeros(len(examples), dtype=np.int64),
         target_nats=(target_nats := np.zeros(predictions.sum(), dtype=np.float32)),
     )
+
+    def measure(group: list[int]) -> None:
+        batch = model.batch([examples[i] for i in group])
+        nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
+        measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
+        for index, row in zip(group, nats.cpu().numpy(), strict=True):
+            target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
+        measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
+
     with torch.no_grad(), model.exact():
         head = frozen_head(model)
-        for group in micro_batches(sizes, batch_tokens(max_batch_tokens, model.device)):
-            batch = model.batch([examples[i] for i in group])
-            nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
-            measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
-            for index, row in zip(group, nats.cpu().numpy(), strict=True):
-                target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
-            measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
+        largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
+        for group in micro_batches(sizes, largest):
+            in_parts(model, group, measure, sizes.__getitem__)
     return measured
 
 
 def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cross-entropy of every target, (B, P), 0 after a sentence's end, and which are wrong, bool (B, P)."""
-    scores = model.logits(batch)
+    layer = blocked_layer(model, batch)
+    if layer is None:
+        return _of_scores(model.logits(batch), batch)
+    with left_out(layer):
+        states = model.logits(batch)
+    blocks = row_blocks(*size_of(model, batch), model.device)
+    nats, missed = zip(
+        *(_of_scores(scores_of(model, layer, states[b]), rows_of(batch, b)) for b in blocks), strict=True
+    )
+    return torch.cat(nats), torch.cat(missed)
+
+
+def _of_scores(scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return _target_nats(scores, batch), (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
 
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,9 @@ from pydantic import (
 
 from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
-_LATER_KEYS = frozenset({"lora_layers", "begin_token", "end_token"})
+_LATER_KEYS = frozenset(
+    {"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing", "frozen_precision"}
+)
 
 
 class ModelSpec(BaseModel):
@@ -59,6 +61,16 @@ class ModelSpec(BaseModel):
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<index>"``.
         precision: of a transformer's training: ``float32``, or ``bfloat16`` for its matrix products (on a GPU, or a
             processor with AVX512-BF16 or AMX); parameters, norms, sums and held-out utility are float32 either way.
+        batch_tokens: padded size of a micro-batch in tokens, which bounds memory and moves a sum by rounding alone;
+            ``auto`` tries 1,024 on a CPU and 8,192 on a GPU before the first round and halves them until a batch fits.
+            That is the default on a GPU, and 1,024 untried on a CPU. A batch that does not fit later is computed again
+            in halves.
+        frozen_precision: in which the frozen matrices of a model are stored if adapters, a head or biases alone train;
+            what trains is float32 either way. Half the memory of float32, and with ``model.lora_rank`` weights are read
+            in this precision, straight onto the device. Products are those of ``model.precision``.
+        checkpointing: keep only what enters a transformer's blocks, and compute each block again in the backward pass:
+            memory for time. Clipping then takes two passes, one for norms and one for the sum, and keeps no layer's
+            input.
         tokenizer: ``"bundled"``, a hub name or a folder; ``None`` means the model's own, and bundled for models that
             are built or ship.
         begin_token, end_token: the tokens before and after every sentence; ``None`` means the tokenizer's own, and
@@ -89,6 +101,9 @@ class ModelSpec(BaseModel):
     max_layers: int = Field(default=256, ge=1, le=10**6)
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     precision: Literal["float32", "bfloat16"] = "float32"
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] | Literal["auto"] | None = None
+    frozen_precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    checkpointing: bool = False
     tokenizer: str | None = None
     begin_token: str | None = Field(default=None, min_length=1)
     end_token: str | None = Field(default=None, min_length=1)
@@ -97,7 +112,8 @@ class ModelSpec(BaseModel):
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys of later versions at their defaults, so that records of runs without them stay the same."""
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name not in _LATER_KEYS or value is not None}
+        defaults = {name: type(self).model_fields[name].default for name in _LATER_KEYS}
+        return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
     @model_validator(mode="before")
     @classmethod
@@ -112,6 +128,11 @@ class ModelSpec(BaseModel):
             raise ValueError(
                 f"model.lora_rank is {self.lora_rank} and model.tune is {self.tune!r}; allowed: one of them, because "
                 "adapters are a way of tuning"
+            )
+        if self.frozen_precision != "float32" and not self.lora_rank and self.tune == "full":
+            raise ValueError(
+                f"model.frozen_precision is {self.frozen_precision!r}, and everything trains; allowed: with "
+                "model.lora_rank above 0, or model.tune = 'head' or 'bias'"
             )
         if self.lora_layers is not None and not self.lora_rank:
             raise ValueError(

@@ -113,7 +113,10 @@ def blocks_of(module: nn.Module) -> tuple[str, nn.ModuleList]:
         if isinstance(part, nn.ModuleList) and len({type(block) for block in part}) == 1
     ]
     if not lists:
-        raise ModelError("model.lora_layers is given; allowed: for models whose layers are a list of equal blocks")
+        raise ModelError(
+            "model.lora_layers or model.checkpointing is given; allowed: for models whose layers are a list of equal "
+            "blocks"
+        )
     return max(lists, key=lambda pair: len(pair[1]))
 
 

@@ -20,7 +20,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import ray
 from flwr.app import Array, ArrayRecord, Message, RecordDict

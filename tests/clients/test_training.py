@@ -271,8 +271,8 @@ def test_what_is_held_does_not_grow_with_the_cohort(
     monkeypatch.setattr("fl_sim.clients.gradients.user_sums._WINDOW", 2)
     monkeypatch.setattr("fl_sim.clients.gradients.clipped_sums.GradientSum._add_group", lambda *_: None)
     monkeypatch.setattr(
-        "fl_sim.clients.gradients.user_sums._in_one_pass",
-        lambda model, users, *_: without_a_pass([user.position for user in users]),
+        "fl_sim.clients.gradients.user_sums._Summing.together",
+        lambda self, users: without_a_pass([user.position for user in users]),
     )
     peaks = {users: peak_of_a_round(model, users, RULES[rule]) for users in (400, 2000)}
     assert (peaks[2000] - peaks[400]) / 1600 < 80

@@ -132,6 +132,10 @@ class Architecture(ABC):
         """Freeze the module and add low-rank adapters; raise ModelError if the architecture takes none."""
         raise ModelError(f"model.lora_rank is {spec.lora_rank}; allowed for {spec.name!r}: 0, it is no transformer")
 
+    def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
+        """Return the blocks that ``model.checkpointing`` computes again in the backward pass; empty if it may not."""
+        return ()
+
     def lower_layers(self, module: nn.Module, spec: ModelSpec) -> LowerLayers | None:
         """Return the frozen layers below the adapters if ``model.lora_layers`` is given, and None else."""
         return None

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -56,8 +56,12 @@ class RecurrentLayer(Layer):
         self.modules = (recurrence.gates, module)
         self.names = (names["weight"],)
 
+    reads_outputs: ClassVar[bool] = True
+
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         gates, recurrence = records
+        if recurrence.output is None:
+            raise ValueError("the record has no output; allowed: one with the states")
         apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
         before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
         scale = recurrence.options.get("scale")

@@ -32,7 +32,7 @@ _WORDS, _WIDTH = ("vocab_size", "vocabulary"), ("hidden_size", "n_embd", "d_mode
 _POSITIONS = "n_positions"  # of a table; max_position_embeddings may stand for a rule
 _NUMBERS = (*_WORDS, *_WIDTH, _POSITIONS, "hidden", "num_attention_heads", "n_head", "n_heads")
 _LARGEST = 10**12
-_BYTES_PER_PARAMETER = 4
+BYTES_PER_PARAMETER = 4  # float32
 
 
 def check_declared(spec: ModelSpec) -> None:
@@ -82,9 +82,9 @@ def check_layers(name: str, layers: Any, most: int) -> None:
         raise ModelError(f"model {name!r} has {layers} layers; allowed: at most {most} (model.max_layers)")
 
 
-def check_count(name: str, parameters: int) -> None:
-    """Raise ModelError if so many parameters, as float32, take more than the memory of this machine."""
-    needed, memory = parameters * _BYTES_PER_PARAMETER, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def check_count(name: str, parameters: int, bytes_each: int = BYTES_PER_PARAMETER) -> None:
+    """Raise ModelError if so many parameters of ``bytes_each`` bytes take more than the memory of this machine."""
+    needed, memory = parameters * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise ModelError(
             f"model {name!r} has {parameters:,} parameters, {needed / 1e9:,.1f} GB; allowed: at most the memory of "
@@ -92,9 +92,9 @@ def check_count(name: str, parameters: int) -> None:
         )
 
 
-def check_free_memory(name: str, parameters: int) -> None:
-    """Raise ModelError if so many parameters, as float32, take more than the memory that is free now."""
-    needed, free = parameters * _BYTES_PER_PARAMETER, free_memory()
+def check_free_memory(name: str, parameters: int, bytes_each: int = BYTES_PER_PARAMETER) -> None:
+    """Raise ModelError if so many parameters of ``bytes_each`` bytes take more than the memory that is free now."""
+    needed, free = parameters * bytes_each, free_memory()
     if needed > free:
         raise ModelError(
             f"model {name!r} has {parameters:,} parameters, {needed / 1e9:,.2f} GB, and {free / 1e9:,.2f} GB of memory "

@@ -14,17 +14,18 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from fl_sim.clients.models.architectures.declared_size import check_count, check_free_memory
+from fl_sim.clients.models.architectures.declared_size import BYTES_PER_PARAMETER, check_count, check_free_memory
 
 
-def check_size(name: str, build: Callable[[], nn.Module]) -> None:
+def check_size(name: str, build: Callable[[], nn.Module], bytes_each: int = BYTES_PER_PARAMETER) -> None:
     """Raise ModelError if the parameters of a module take more memory than this machine has, or than is free.
 
     Args:
         name: of the model, for the message.
         build: makes the module; it is called on torch's meta device, where tensors have shapes and no memory.
+        bytes_each: of a parameter.
     """
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in build().parameters())
-    check_count(name, count)
-    check_free_memory(name, count)
+    check_count(name, count, bytes_each)
+    check_free_memory(name, count, bytes_each)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.adapter_folder import base_of, is_adapter, merged
 from fl_sim.clients.models.architectures.declared_size import check_layers
 from fl_sim.clients.models.architectures.model_size import check_size
+from fl_sim.clients.models.frozen_weights import DTYPES
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 
@@ -39,7 +41,27 @@ def place_of(name: str) -> str:
     return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
 
 
-def load_causal(name: str, max_layers: int) -> nn.Module:
+@dataclass(frozen=True)
+class Placement:
+    """Say how weights are read: in which precision, and straight onto which device.
+
+    Attributes:
+        dtype: the precision.
+        device: the device; None reads them into main memory.
+    """
+
+    dtype: torch.dtype = torch.float32
+    device: str | None = None
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Placement:
+        """Return the placement of a frozen model under adapters; any other is read as float32 into main memory."""
+        if not spec.lora_rank:
+            return cls()
+        return cls(DTYPES[spec.frozen_precision], None if spec.device == "cpu" else spec.device)
+
+
+def load_causal(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:
     """Load a causal language model with its output layer.
 
     Raises:
@@ -55,10 +77,10 @@ def load_causal(name: str, max_layers: int) -> nn.Module:
             f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
             "allowed for next-word: a causal language model"
         )
-    return _load(name, AutoModelForCausalLM, config)
+    return _load(name, AutoModelForCausalLM, config, placement)
 
 
-def load_body(name: str, max_layers: int) -> nn.Module:
+def load_body(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:
     """Load a causal or two-way model without any output layer.
 
     Raises:
@@ -71,7 +93,7 @@ def load_body(name: str, max_layers: int) -> nn.Module:
     config = _config_of(name, max_layers)
     if config.is_encoder_decoder:
         raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")
-    return without_pooler(_load(name, AutoModel, config))
+    return without_pooler(_load(name, AutoModel, config, placement))
 
 
 def without_pooler(body: Any) -> nn.Module:
@@ -148,16 +170,18 @@ def _config_of(name: str, max_layers: int) -> Any:
     return config
 
 
-def _load(name: str, loader: Any, config: Any) -> nn.Module:
+def _load(name: str, loader: Any, config: Any, placement: Placement) -> nn.Module:
+    options: dict[str, Any] = {} if placement.device is None else {"device_map": {"": placement.device}}
     try:
         with quiet_transformers():  # it reports missing and unneeded weights; missing ones are an error below
-            if name != SMALL_GPT2_PUBLIC:
-                check_size(name, lambda: loader.from_config(config))
+            if name != SMALL_GPT2_PUBLIC and placement.device is None:
+                check_size(name, lambda: loader.from_config(config), placement.dtype.itemsize)
             module, report = loader.from_pretrained(
                 place_of(name),
                 use_safetensors=True,
                 trust_remote_code=False,
-                dtype=torch.float32,
+                dtype=placement.dtype,
+                **options,
                 output_loading_info=True,
             )
     except Exception as error:  # torch's and safetensors', too

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,10 +47,10 @@ class Transformer(Architecture):
         self.tokenizer = tokenizer
 
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
-        from fl_sim.clients.models.architectures.pretrained import load_body, load_causal
+        from fl_sim.clients.models.architectures.pretrained import Placement, load_body, load_causal
 
         load = load_causal if output_layer else load_body
-        return load(spec.name, spec.max_layers)
+        return load(spec.name, spec.max_layers, Placement.of(spec))
 
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).
@@ -126,6 +126,11 @@ class Transformer(Architecture):
 
         tuning.check_peft(spec.lora_rank)
         return tuning.with_adapters(module, spec, self.lora_targets(module, spec), output_layer=output_layer)
+
+    def blocks(self, module: Any) -> Sequence[nn.Module]:
+        from fl_sim.clients.models import tuning
+
+        return tuple(tuning.blocks_of(core_of(module))[1])
 
     def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:
         if spec.lora_layers is None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from fl_sim.clients.ghost_norms.layer_gradients import Lookup, NotCovered, PerSentence, Product, Record, TiedTable
 from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, LinearLayer, TiedLayer, handler_of
-from fl_sim.clients.gradients.ghost_pass import Tape
+from fl_sim.clients.gradients.tape import Tape
 from fl_sim.clients.models.architectures.awd_lstm_gradients import MaskedProduct
 
 
@@ -144,10 +144,12 @@ def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
     inputs, grad = normal(2, 4, 6), normal(2, 4, 6, seed=1)
     names = {name: name for name, _ in module.named_parameters()}
     layer = handler_of(module, names, {})(module, names)
-    with Tape([module]) as tape:
-        output = module(inputs)
-        tape.outputs()
-    contributions = layer.contributions([tape.records([grad], sentences=len(grad))[module]])
+    records: dict[nn.Module, Record] = {}
+    module.requires_grad_(False)
+    with Tape([module], len(grad), records.__setitem__) as tape:
+        tape.backward(module(inputs), grad)
+    output = module.requires_grad_(True)(inputs)
+    contributions = layer.contributions([records[module]])
     for contribution in contributions:
         parameter = dict(module.named_parameters())[contribution.name]
         for sentence in range(2):
@@ -158,8 +160,6 @@ def test_a_scale_is_found_however_it_is_applied(module: nn.Module) -> None:
 
 def test_a_module_called_twice_in_a_pass_is_not_covered() -> None:
     module = nn.Linear(3, 3)
-    with Tape([module]) as tape:
-        module(module(normal(1, 2, 3)))
-    with pytest.raises(NotCovered, match="2 times"):
-        tape.outputs()
+    with Tape([module], 1, lambda module, record: None) as tape, pytest.raises(NotCovered, match="2 times"):
+        tape.backward(module(module(normal(1, 2, 3))), normal(1, 2, 3))
     assert not module._forward_hooks

@@ -1,0 +1,65 @@
+"""Find by trial, before the first round, how large a micro-batch fits into a device's memory.
+
+A batch of the longest sentences is clipped and summed once, as in training. The first size tried is the one that is
+fast, and it is halved until a batch fits; so the size, and with it every bit of a sum, is the same on all machines that
+have enough memory.
+
+>>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+>>> fit_batches(model)
+>>> model.batch_tokens
+1024
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped, add_one, full_precision
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.out_of_memory import attempt, does_not_fit
+
+_CLIP = 1.0  # any: norms take the memory
+_MASKS = 0  # the seed of the dropout masks
+_FEWEST = 16  # tokens of a batch that is not halved any more
+
+
+def is_tried(model: LanguageModel) -> bool:
+    """Return whether a model's micro-batches are found by trial: as the configuration says, else on accelerators."""
+    requested = model.spec.batch_tokens
+    return requested == "auto" or (requested is None and model.device.type != "cpu")
+
+
+def fit_batches(model: LanguageModel) -> None:
+    """Halve the model's micro-batches until one fits, of sentences as long as the context.
+
+    Raises:
+        ModelError: not even a sentence of a few tokens fits.
+    """
+    if model.reads_features:
+        return  # one state a sentence
+    draws = np.random.default_rng(0)
+    while True:
+        longest = min(model.task.longest(model.max_tokens), model.batch_tokens)
+        tokens = draws.integers(0, model.vocabulary_size, size=(max(1, model.batch_tokens // longest), longest))
+        sentences = [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
+        if attempt(functools.partial(_clip_one_batch, model, sentences), model.device):
+            return
+        if model.batch_tokens < _FEWEST:
+            raise does_not_fit(model.device, longest)
+        model.limit_batches(model.batch_tokens // 2)
+
+
+def _clip_one_batch(model: LanguageModel, sentences: Sequence[Example]) -> bool:
+    """Clip and sum sentences as training does, all at once."""
+    views = model.parameters.views(torch.zeros(model.num_parameters, device=model.device))
+    with full_precision():
+        if not add_clipped(model, model.batch(sentences, _MASKS), _CLIP, dict(views), Tally()):
+            add_one(model, model.batch(sentences[:1], _MASKS), _CLIP, views, Tally())
+    return True

@@ -1,0 +1,131 @@
+"""Test an output layer that is applied in blocks of sentences: sums, norms and losses are those of all scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fl_sim.clients.errors import ModelError
+from fl_sim.clients.gradients import ghost_pass
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord
+from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models import output_blocks
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
+from tests.clients.models import models_to_try
+from tests.clients.models.models_to_try import CLASSES, VOCABULARY, examples
+from tests.live_bytes import LiveBytes
+
+GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
+MODELS: dict[str, Callable[[], LanguageModel]] = {
+    "tied table": models_to_try.small_gpt2,
+    "untied": models_to_try.untied_gpt2,
+    "llama": models_to_try.llama,
+    "bias of an LSTM's table": models_to_try.awd_lstm,
+    "biases alone": lambda: models_to_try.awd_lstm(tune="bias"),
+    "frozen": models_to_try.with_adapters,
+    "bfloat16": lambda: models_to_try.small_gpt2(precision="bfloat16"),
+}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of at most 20 tokens."""
+    monkeypatch.setattr(output_blocks, "LARGEST", {"cpu": 20 * VOCABULARY * 4})
+
+
+def everything(model: LanguageModel) -> dict[str, np.ndarray]:
+    """Return every kind of sum, norm and loss."""
+    found: dict[str, np.ndarray] = {}
+    for clip_norm in (0.05, 3.0, math.inf):
+        found[f"sentences, {clip_norm}"] = clipped_gradient_sum(model, GIVEN, clip_norm).vector
+        total = torch.zeros(model.num_parameters)
+        lengths = np.zeros(3)
+        for group in user_sums(model, [GIVEN[:3], GIVEN[3:4], GIVEN[4:]], clip_norm):
+            lengths[list(group.users)] = group.lengths
+            group.add([0.5 + user for user in group.users], total)
+        found |= {f"users, {clip_norm}": total.numpy(), f"norms of users, {clip_norm}": lengths}
+    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
+    found["norms"] = torch.stack([c.squared.sqrt() for c in passed.of_sentences()]).flatten().numpy()
+    for name, gradient in loss_gradients(model, model.batch(GIVEN[:4]))[1].items():
+        found[f"gradient of {name}"] = gradient.numpy()
+    measured = held_out(model, GIVEN)
+    assert measured.target_nats is not None
+    found |= {"losses": measured.losses, "nats": measured.target_nats, "wrong": measured.wrong.astype(float)}
+    return found
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_blocks_give_what_all_scores_give(build: Callable[[], LanguageModel], small_blocks: None) -> None:
+    model = build()
+    assert ghost_pass.covered_layers(model) is not None
+    in_blocks = everything(model)
+    output_blocks.LARGEST["cpu"] = 1 << 40
+    at_once = everything(model)
+    tolerance = 1e-2 if model.mixed else 1e-5
+    for name, expected in at_once.items():
+        assert np.linalg.norm(in_blocks[name] - expected) <= tolerance * np.linalg.norm(expected), name
+
+
+def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models_to_try.small_gpt2()
+    seen: list[int] = []
+    losses = HeadRecord.losses
+
+    def noticed(self: HeadRecord, *args: Any) -> Any:
+        seen.append(len(self.row_blocks()))
+        return losses(self, *args)
+
+    assert ghost_pass.covered_layers(model) is not None
+    monkeypatch.setattr(HeadRecord, "losses", noticed)
+    sentences = examples(*[17] * 12)
+    works: list[Callable[[], Any]] = [
+        lambda: clipped_gradient_sum(model, sentences, 0.05),
+        lambda: clipped_gradient_sum(model, sentences, math.inf),
+        lambda: held_out(model, sentences),
+        lambda: sentence_losses(model, sentences).sum().backward(),
+    ]
+    for work in works:
+        with LiveBytes() as memory:
+            work()
+        assert memory.largest <= 4 * max(20 * VOCABULARY, model.num_parameters)  # 16 tokens of 192, or the sum
+    assert seen == [12]
+
+
+def test_what_is_small_is_computed_at_once() -> None:
+    """The bits of earlier runs: a micro-batch of 1,024 tokens and 16,384 words is one block on a CPU."""
+    device = torch.device("cpu")
+    assert output_blocks.row_blocks(16, 64 * 16384, device) == [slice(0, 16)]
+    assert len(output_blocks.row_blocks(16, 64 * 16400, device)) == 2
+    assert output_blocks.row_blocks(2, 1 << 30, torch.device("cuda")) == [slice(0, 1), slice(1, 2)]
+    classifier = models_to_try.small_gpt2(CLASSES)
+    assert output_blocks.output_layer(classifier) is None
+
+
+def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added cannot be repeated; nobody is told of a sum that has parts twice."""
+    model = models_to_try.small_gpt2()
+    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
+    (table,) = (c for c in passed.of_sentences() if isinstance(c, BlockedTable))
+    for added, error in ((0, torch.OutOfMemoryError), (1, ModelError)):
+        left, blocks = [added], HeadRecord.matrices
+
+        def limited(self: HeadRecord, factors: torch.Tensor, left: Any = left, blocks: Any = blocks) -> Any:
+            for matrices in blocks(self, factors):
+                if left[0] == 0:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                left[0] -= 1
+                yield matrices
+
+        total = torch.zeros(VOCABULARY, 32)
+        monkeypatch.setattr(HeadRecord, "matrices", limited)
+        with pytest.raises(error):
+            table.add(torch.ones(4), total)
+        monkeypatch.setattr(HeadRecord, "matrices", blocks)
+        assert bool(total.any()) == bool(added)

@@ -1,0 +1,65 @@
+"""Test how much memory a pass of per-sentence gradients takes, in bytes of live tensors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.clients.examples import Example
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.ghost_pass import gradient_path
+from fl_sim.clients.gradients.user_sums import user_sums
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from tests.live_bytes import LiveBytes
+
+TOKENS = 1024
+SIZES = {"hidden": 128, "layers": 6, "heads": 4, "max_tokens": 64}
+
+
+@functools.cache
+def model_of(**settings: Any) -> LanguageModel:
+    model = load_model(ModelSpec(**(SIZES | settings)), seed=0)
+    assert gradient_path(model).name == "fast"
+    return model
+
+
+def sentences_of(model: LanguageModel) -> list[Example]:
+    draws = np.random.default_rng(0)
+    return [Example(draws.integers(0, model.vocabulary_size, size=65)) for _ in range(TOKENS // 64)]
+
+
+def peak_of_clipping(**settings: Any) -> int:
+    model = model_of(**settings)
+    with LiveBytes() as memory:
+        clipped_gradient_sum(model, sentences_of(model), 0.1, max_batch_tokens=TOKENS)
+    return memory.peak
+
+
+def peak_of_users(clip_norm: float, **settings: Any) -> int:
+    model = model_of(**settings)
+    sentences = sentences_of(model)
+    with LiveBytes() as memory:
+        for sums in user_sums(model, [sentences[:8], sentences[8:]], clip_norm):
+            assert sums.lengths
+    return memory.peak
+
+
+def test_bfloat16_takes_less_memory_than_float32() -> None:
+    """It took 25 % more (43 % with GPT-2 of 124 M), when the tape copied all records to float32 at once."""
+    assert peak_of_clipping(precision="bfloat16") < 0.9 * peak_of_clipping()
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, float("inf")])
+def test_users_in_bfloat16_take_less_memory_than_in_float32(clip_norm: float) -> None:
+    assert peak_of_users(clip_norm, precision="bfloat16") < 0.9 * peak_of_users(clip_norm)
+
+
+def test_records_that_are_not_needed_go_in_the_backward_pass() -> None:
+    """Of a LayerNorm, say, a few numbers per sentence stay. In units of one layer's states it was 285, and 392."""
+    states = TOKENS * SIZES["hidden"] * 4
+    assert peak_of_clipping() < 220 * states
+    assert peak_of_users(0.1) < 220 * states

@@ -1,0 +1,207 @@
+"""Take every path of a client on the CPU and on the pretended device, and print how far the results are apart, in JSON.
+
+A process of its own, because torch keeps a device that it has learnt of:
+
+    python -m tests.clients.paths_on_a_device
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_sim.clients import batches
+from fl_sim.clients.examples import Examples
+from fl_sim.clients.features import sentence_features
+from fl_sim.clients.gradients.ghost_pass import gradient_path
+from fl_sim.clients.layer_states import SentenceStates, state_path
+from fl_sim.clients.models import language_model
+from fl_sim.clients.models.finite_scores import has_finite_scores
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.selection import Selection
+from fl_sim.clients.tasks import Classification, Task
+from fl_sim.clients.training import bounded_sum
+from fl_sim.clients.weighted_selection import WeightedSelection
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
+from tests.clients.pretended_device import pretended_device
+
+COUNTS = [3, 7, 1]
+CLASSES = Classification(("one", "two", "three"))
+SMALL = {"hidden": 16, "layers": 1, "heads": 2, "max_tokens": 24}
+LSTM = {"name": "awd-lstm", "hidden": 12, "layers": 2, "embedding": 8, "max_tokens": 24}
+RATES = {"q_e": 1.0, "q_s": 1.0}
+VOTE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5).vote
+UEDP = ClippedGradients(**RATES, sentence_clip=0.1, user_clip=0.3)
+Results = list[np.ndarray]
+Path_ = Callable[[str], Results]
+"""Take a path on a device."""
+
+
+def selection() -> Selection:
+    return Selection(np.arange(3), np.arange(sum(COUNTS)), np.array(COUNTS, dtype=np.int64))
+
+
+def weighted() -> Selection:
+    one = selection()
+    weights = 0.2 + np.arange(sum(COUNTS)) % 3 / 4
+    return WeightedSelection(one.users, one.sentences, one.counts, weights, np.array([0.5, 1.0, 0.25]))
+
+
+def split(task: Task | None = None, **parts: Any) -> Examples:
+    draws = np.random.default_rng(0)
+    lengths = draws.integers(2, 20, sum(COUNTS))
+    tokens = draws.integers(0, 400, lengths.sum()).astype(np.int32)
+    encoded = EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
+    return Examples(encoded, None if task is None else (np.arange(sum(COUNTS)) % 3).astype(np.int32), **parts)
+
+
+@functools.cache
+def model_on(device: str, task: Task | None = None, **settings: Any) -> LanguageModel:
+    model = load_model(ModelSpec(**(SMALL | settings), device=device), seed=0, task=task)
+    shift = np.random.default_rng(5).standard_normal(model.num_parameters) * 0.1
+    model.set_vector(model.get_vector() + shift)
+    if (taken := gradient_path(model)).name != "fast":
+        raise AssertionError(f"the slow path: {taken.reason}")
+    return model
+
+
+def round_of(rule: ClientRule, task: Task | None = None, **settings: Any) -> Path_:
+    """Return the path of a node's round: its sum, loss and votes."""
+
+    def path(device: str) -> Results:
+        chosen = weighted() if isinstance(rule, WeightedGradients) else selection()
+        reply = bounded_sum(model_on(device, task, **settings), split(task), chosen, rule, 3)
+        return [reply.vector, *map(np.array, (reply.loss_sum, reply.votes, reply.clipped))]
+
+    return path
+
+
+def from_features(device: str) -> Results:
+    model = model_on(device, CLASSES, tune="head")
+    sentences = split(CLASSES)
+    features = sentence_features(model, sentences.read(range(sum(COUNTS))))
+    return [features, bounded_sum(model, replace(sentences, features=features), selection(), UEDP, 3).vector]
+
+
+def from_states(device: str) -> Results:
+    model = model_on(device, lora_rank=2, lora_layers=1, layers=2)
+    with tempfile.TemporaryDirectory() as folder:
+        sentences = split()
+        states = SentenceStates(model, sentences.encoded, state_path(model, sentences.encoded, Path(folder)))
+        return [bounded_sum(model, replace(sentences, states=states), selection(), UEDP, 3).vector]
+
+
+def evaluated(task: Task | None = None, **settings: Any) -> Path_:
+    def path(device: str) -> Results:
+        model = model_on(device, task, **settings)
+        measured = held_out(model, split(task).read(range(sum(COUNTS))))
+        return [measured.losses, measured.wrong, np.array(has_finite_scores(model), float)]
+
+    return path
+
+
+def whole_run(strategy: str, **changes: Any) -> Path_:
+    """Return the path of a run of two rounds: server, node and evaluation."""
+
+    def path(device: str) -> Results:
+        from fl_sim.engines import simulation
+        from fl_sim.reporting import plots
+        from tests.e2e.small_runs import configuration, model_of, small_corpus
+
+        plots.write_run_plots = lambda run: None  # type: ignore[assignment]
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = small_corpus(Path(folder) / "corpus")
+            settings = {"privacy__strategy": strategy, "server__optimizer": "sgd", "model__device": device} | changes
+            return [model_of(simulation.run(configuration(corpus, Path(folder) / "run", **settings)))]
+
+    return path
+
+
+PATHS: dict[str, Path_] = {
+    "uedp": round_of(UEDP),
+    "uedp, user cap 1": round_of(replace(UEDP, user_clip=0.1)),
+    "automatic clipping": round_of(replace(UEDP, stability=0.05)),
+    "adaptive clip": round_of(replace(UEDP, vote=VOTE)),
+    "user clip": round_of(ClippedGradients(**RATES, user_clip=0.3)),
+    "no clip": round_of(ClippedGradients(**RATES, user_clip=math.inf)),
+    "one local step": round_of(LocalSteps(**RATES, user_clip=0.3)),
+    "local steps, sgd": round_of(LocalSteps(**RATES, user_clip=0.3, epochs=2, batch_size=3)),
+    "weights of the paper": round_of(WeightedGradients(**RATES, user_clip=0.3)),
+    "lora": round_of(UEDP, lora_rank=2),
+    "lora, states of lower layers": from_states,
+    "lora, a base of bfloat16": round_of(UEDP, lora_rank=2, frozen_precision="bfloat16"),
+    "checkpointing": round_of(UEDP, checkpointing=True),
+    "biases": round_of(UEDP, tune="bias"),
+    "awd-lstm": round_of(UEDP, **LSTM),
+    "awd-lstm, dropout": round_of(UEDP, **LSTM, dropout=1.0),
+    "awd-lstm, dropout, local steps": round_of(
+        LocalSteps(**RATES, user_clip=0.3, epochs=2, batch_size=3), **LSTM, dropout=1.0
+    ),
+    "classification": round_of(UEDP, CLASSES),
+    "classification, lora": round_of(UEDP, CLASSES, lora_rank=2),
+    "features of a frozen encoder": from_features,
+    "evaluation": evaluated(),
+    "evaluation, a frozen head": evaluated(lora_rank=2),
+    "evaluation, classification": evaluated(CLASSES),
+    "a run of uedp": whole_run("uedp", privacy__q_s=0.8, privacy__user_cap=2.0),
+}
+ROUNDED: dict[str, Path_] = {
+    "local steps, adam": round_of(LocalSteps(**RATES, user_clip=0.3, epochs=2, batch_size=3, optimizer="adam")),
+    "bfloat16": round_of(UEDP, precision="bfloat16"),
+    "bfloat16, lora": round_of(UEDP, lora_rank=2, precision="bfloat16"),
+}
+"""Paths that enlarge the last bit, in which the attention of the two devices differs (``eager`` on the CPU)."""
+
+
+def apart(path: Path_) -> float | str:
+    """Return the distance of both devices' results, relative to their norm; or the error."""
+    try:
+        pairs = zip(path("cpu"), path("cuda"), strict=True)
+        return max(float(np.linalg.norm(there - here) / (np.linalg.norm(here) or 1.0)) for here, there in pairs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def planted_fault() -> Iterator[None]:
+    """Make a batch's targets on the CPU, whatever the model's device."""
+    made = batches.Batch.__init__
+
+    def on_cpu(self: Any, inputs: torch.Tensor, targets: torch.Tensor, **parts: Any) -> None:
+        made(self, inputs, targets.cpu(), **parts)
+
+    batches.Batch.__init__ = on_cpu  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        batches.Batch.__init__ = made  # type: ignore[method-assign]
+
+
+def main() -> None:
+    device = pretended_device()
+    found = language_model._device
+    language_model._device = lambda name: device if name == "cuda" else found(name)
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {name: apart(path) for name, path in (PATHS | ROUNDED).items()}
+    with planted_fault():
+        results["planted fault"] = apart(PATHS["uedp"])
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

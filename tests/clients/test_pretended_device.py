@@ -1,0 +1,48 @@
+"""Test every path of a client on a device that refuses to be mixed with the CPU; the results are the CPU's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils import backend_registration
+
+from tests.clients.paths_on_a_device import PATHS, ROUNDED
+
+ROOT = Path(__file__).resolve().parents[2]
+BITS = 1e-6  # of the result's norm: the two devices have different kernels for attention
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="torch has no devices in Python",
+)
+
+
+@pytest.fixture(scope="module")
+def distances() -> dict[str, float | str]:
+    """Return the relative distance between the devices' results of each path, or the error."""
+    command = [sys.executable, "-m", "tests.clients.paths_on_a_device"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_gives_what_it_gives_on_the_cpu(path: str, distances: dict[str, float | str]) -> None:
+    distance = distances[path]
+    assert isinstance(distance, float), distance
+    assert distance <= BITS
+
+
+@pytest.mark.parametrize("path", ROUNDED)
+def test_a_path_that_enlarges_a_rounding_error(path: str, distances: dict[str, float | str]) -> None:
+    distance = distances[path]
+    assert isinstance(distance, float), distance
+    assert distance <= 1e-2
+
+
+def test_a_tensor_on_the_wrong_device_is_noticed(distances: dict[str, float | str]) -> None:
+    assert "tensors on pretended:0 and cpu; allowed: one device" in str(distances["planted fault"])
