@@ -11,10 +11,13 @@ Ray reserves a fraction on one GPU, never on two, so two GPUs have room for two 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+_SETTLE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
 _ROUNDING = 1e-6  # Ray's shares are multiples of 1e-4, in floating point
 
 
@@ -54,6 +57,11 @@ class Machine:
             f"{self.address} ({self.free_cpus:g} of {self.cpus:g} CPUs and {self.free_gpus:g} of {self.gpus:g} GPUs "
             "free)"
         )
+
+    @property
+    def emptied(self) -> Machine:
+        """The machine as it is when nothing is reserved."""
+        return replace(self, free_cpus=self.cpus, free_gpus=self.gpus)
 
 
 def count_workers(machines: Sequence[Machine], cpus: int, gpus: float) -> int:
@@ -99,6 +107,25 @@ def machines_of(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[s
                 )
             )
     return machines
+
+
+def settled_machines(cpus: int, gpus: float, look: Callable[[], list[Machine]] | None = None) -> list[Machine]:
+    """Return the machines of Ray, and wait up to five seconds for what others are giving back.
+
+    The workers of a run that has just ended count as reserved for a moment.
+
+    Args:
+        cpus, gpus: of a worker.
+        look: returns the machines as they are now; by default those of the Ray that this process has joined.
+    """
+    look = look or machines_of_ray
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        machines = look()
+        free = all(machine.room_for(cpus, gpus) == machine.emptied.room_for(cpus, gpus) for machine in machines)
+        if free or time.monotonic() > deadline:
+            return machines
+        time.sleep(_LOOK_SECONDS)
 
 
 def machines_of_ray() -> list[Machine]:

@@ -31,7 +31,7 @@ from fl_sim import plugins
 from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
-from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
+from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray, settled_machines
 from fl_sim.engines.ray_processes import RayProcesses
 from fl_sim.stop_signals import Stopped
 
@@ -274,6 +274,7 @@ def _start_workers(engine: EngineConfig) -> _Started:
     from fl_sim.engines.server_share import reserve_server_share
 
     share = engine.gpus_per_node or 0.0
+    settled_machines(engine.cpus_per_node, share)
     reserved = reserve_server_share(engine.server_device or "", share) if serves_on_gpu(engine) else None
     number = count_workers(machines_of_ray(), engine.cpus_per_node, share)
     number = min(number, engine.nodes or number)

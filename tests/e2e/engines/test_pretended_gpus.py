@@ -14,7 +14,7 @@ import pytest
 
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.config import EngineConfig
-from fl_sim.engines import ray_engine, ray_workers, server_share
+from fl_sim.engines import placement, ray_engine, ray_workers, server_share
 from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
 from tests.e2e.processes import end_all_in, needs_proc
 
@@ -141,6 +141,7 @@ def test_what_others_hold_is_left_to_them_and_a_worker_without_room_costs_second
 ) -> None:
     """Ray tells the sum of what is free: 0.4 of one GPU and 0.35 of another look like room for two of 0.375."""
     monkeypatch.setattr(ray_workers, "_PLACE_SECONDS", 8.0)
+    monkeypatch.setattr(placement, "_SETTLE_SECONDS", 0.5)
     with held({"first": (0.6, 0.65), "second": (1.0,)}):
         assert count_workers(machines_of_ray(), 1, 0.375) == 2
         began = time.monotonic()

@@ -109,6 +109,7 @@ def test_leaving_an_engine_waits_until_it_has_started_and_ends_it(monkeypatch: p
     begun, ended = threading.Event(), list[bool]()
     monkeypatch.setattr("ray.init", lambda **arguments: time.sleep(0.2) or begun.set())
     monkeypatch.setattr("ray.shutdown", lambda: ended.append(begun.is_set()))
+    monkeypatch.setattr("fl_sim.engines.placement.machines_of_ray", lambda: [Machine("here", 1, 0, 1, 0)])
     monkeypatch.setattr(ray_engine, "machines_of_ray", lambda: [Machine("here", 1, 0, 1, 0)])
     monkeypatch.setattr("fl_sim.engines.ray_workers.start_workers", lambda *arguments: [])
     with engines.Engine() as engine:
@@ -120,6 +121,7 @@ def test_leaving_an_engine_waits_until_it_has_started_and_ends_it(monkeypatch: p
 def test_no_more_workers_are_started_than_nodes_can_keep_busy(
     monkeypatch: pytest.MonkeyPatch, nodes: int | None, workers: int
 ) -> None:
+    monkeypatch.setattr(ray_engine, "settled_machines", lambda *share: [])
     monkeypatch.setattr(ray_engine, "machines_of_ray", lambda: [Machine("here", 4, 0, 4, 0)])
     monkeypatch.setattr("fl_sim.engines.ray_workers.start_workers", lambda number, *others: ["worker"] * number)
     assert len(ray_engine._start_workers(EngineConfig(nodes=nodes)).workers) == workers

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.engines.placement import EngineError, Machine, count_workers, machines_of
+from fl_sim.engines import placement
+from fl_sim.engines.placement import EngineError, Machine, count_workers, machines_of, settled_machines
 from fl_sim.engines.server_share import visible_index
 
 
@@ -70,6 +71,15 @@ def test_a_cluster_without_room_is_refused_with_what_is_there_and_what_is_free()
         "engine.cpus_per_node is 1 and engine.gpus_per_node is 0.5; allowed: at most what is free on one machine of "
         "Ray: 10.0.0.1 (2 of 2 CPUs and 0 of 0 GPUs free), 10.0.0.7 (3 of 8 CPUs and 0.4 of 2 GPUs free)"
     )
+
+
+def test_what_a_run_that_just_ended_gives_back_is_waited_for_and_what_others_keep_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter([[machine(4, 2, free=0)], [machine(4, 2, free=1)], [machine(4, 2)], [machine(4, 2, free=0)]])
+    assert settled_machines(1, 1.0, lambda: next(looks)) == [machine(4, 2)]
+    monkeypatch.setattr(placement, "_SETTLE_SECONDS", 0.2)
+    assert settled_machines(1, 1.0, lambda: [machine(4, 2, free=1)]) == [machine(4, 2, free=1)]
 
 
 def test_machines_that_are_gone_have_no_room_and_silent_ones_are_free() -> None:
