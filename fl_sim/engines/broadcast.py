@@ -4,6 +4,7 @@ Flower pickles every message with its arrays. Here a message to a worker carries
 nodes costs the server one copy of the model, and a machine one transfer.
 
 >>> from unittest.mock import patch
+>>> import numpy as np
 >>> from flwr.supercore.task_identity import TaskIdentity
 >>> stored = []
 >>> broadcast = Broadcast(put=stored.append)
