@@ -43,6 +43,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "utility": (_RUN, "show for whom a run's model works, beside personal models"),
         "generate": (_RUN, "continue prompts with the model of a run"),
         "pretrain": (_RUN, "train an initial model on public text"),
+        "doctor": (_RUN, "check this installation, its devices and engines"),
     },
     "privacy": {
         "account": (_PRIVACY, "compute ε, or the setting that meets a target ε"),

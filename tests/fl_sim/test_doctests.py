@@ -17,6 +17,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.clients.errors": "one exception",
     "fl_sim.clients.libraries": "imports torch and transformers, nothing else",
     "fl_sim.clients.workspace": "opens what a run has prepared",
+    "fl_sim.diagnosis.short_runs": "starts Ray",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
     "fl_sim.engines.ray_workers": "needs Ray's workers",
     "fl_sim.auditing.audited_rounds": "runs thousands of rounds",

@@ -1,0 +1,115 @@
+"""The doctor finds what is wrong: versions, arithmetic, and engines that end with another model."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.clients.gradients import clipped_sums
+from fl_sim.diagnosis import arithmetic, checkup, installation, short_runs
+from fl_sim.diagnosis.finding import Finding, worst
+
+
+def verdicts(findings: list[Finding]) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in findings}
+
+
+def test_libraries_out_of_range_or_absent_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"flwr": "0.1"}
+
+    def version(name: str) -> str:
+        if name == "rich":
+            raise metadata.PackageNotFoundError(name)
+        return versions.get(name) or real(name)
+
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", version)
+    found = {finding.name: finding for finding in installation.installed()}
+    assert (found["flwr"].verdict, found["rich"].verdict, found["numpy"].verdict) == ("failed", "failed", "ok")
+    assert found["rich"].value == "absent"
+    assert ">=" in found["flwr"].advice
+
+
+def test_little_memory_and_disk_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert verdicts(installation.machine(tmp_path))["processor"] == "ok"
+    monkeypatch.setattr(installation, "free_memory", lambda: 10)
+    monkeypatch.setattr(installation.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    found = verdicts(installation.machine(tmp_path))
+    assert (found["free memory"], found["free disk"]) == ("warning", "warning")
+
+
+def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same fault is in ``fl-sim audit``'s list: a sentence then moves the sum by more than c."""
+    assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
+    intact = clipped_sums.sure_norms
+    monkeypatch.setattr(clipped_sums, "sure_norms", lambda *arguments: intact(*arguments) * 0.999)
+    assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "failed"
+
+
+def test_a_sum_that_is_not_repeatable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    intact, calls = clipped_sums.clip_factors, []
+
+    def other_every_time(*arguments: object) -> object:
+        calls.append(1)
+        return intact(*arguments) * (1 + 1e-6 * len(calls))
+
+    monkeypatch.setattr(clipped_sums, "clip_factors", other_every_time)
+    found = verdicts(arithmetic.check_gradients("cpu", 8))
+    assert found["a repeated round on cpu"] == "warning"
+    assert found["clipped gradients on cpu"] == "ok"
+
+
+def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(engine: str, device: str, out: Path) -> np.ndarray:
+        if (engine, device) == ("ray", "cuda"):
+            raise ValueError("no room\nfor a worker")
+        return np.ones(4, np.float32) + np.float32(1e-6 * (engine == "ray") + 1e-5 * (device == "cuda"))
+
+    asked: list[str] = []
+    monkeypatch.setattr(short_runs, "_run", run)
+    found = short_runs.check_engines(["cpu", "cuda"], tmp_path, asked.append)
+    assert verdicts(found) == {
+        "inline on cpu": "ok",
+        "ray on cpu": "failed",  # other bits on the same device
+        "inline on cuda": "ok",  # within the tolerance between devices
+        "ray on cuda": "failed",
+    }
+    assert found[-1].advice == "ValueError: no room for a worker"
+    assert len(asked) == 4
+
+
+def test_the_inline_engine_runs_on_this_machine(tmp_path: Path) -> None:
+    model = short_runs._run("inline", "cpu", tmp_path / "run")
+    assert model.dtype == np.float32
+    assert np.isfinite(model).all()
+
+
+@pytest.mark.parametrize(("verdict", "status"), [("warning", 0), ("failed", 1)])
+def test_the_command_says_by_its_status_what_it_found(
+    verdict: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings = [Finding("disk", "[1 GiB]", "ok"), Finding("memory", "1 GiB", verdict, "buy some")]  # type: ignore[arg-type]
+    monkeypatch.setattr(checkup, "checkup", lambda **options: findings)
+    assert main(["doctor", "--quiet"]) == status
+    assert "[1 GiB]" in capsys.readouterr().out
+    assert main(["doctor", "--json", "--quiet"]) == status
+    out = json.loads(capsys.readouterr().out)
+    assert out["verdict"] == verdict
+    assert out["findings"][1] == {"name": "memory", "value": "1 GiB", "verdict": verdict, "advice": "buy some"}
+
+
+def test_nothing_is_worse_than_no_finding() -> None:
+    assert worst([]) == "ok"
+
+
+@pytest.mark.slow
+def test_both_engines_end_with_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "--quiet"]) == 0
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["inline on cpu"]["verdict"] == found["ray on cpu"]["verdict"] == "ok"
+    assert found["ray on cpu"]["value"].endswith("same bits")
