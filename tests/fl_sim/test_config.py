@@ -240,6 +240,7 @@ def test_every_key_is_described() -> None:
         ({"model.lora_alpha": 4, "model.lora_rank": 2}, []),
         ({"engine.gpus_per_node": 0.5}, []),
         ({"engine.gpus_per_node": 0.5, "engine.name": "inline"}, ["engine.gpus_per_node"]),
+        ({"engine.gpus_per_node": 0.0, "engine.name": "inline"}, []),
         ({"privacy.target_unit": "user"}, ["privacy.target_unit"]),
         ({"privacy.target_unit": "user", "privacy.epsilon_budget": 3.0}, []),
     ],
