@@ -1,6 +1,6 @@
 """Measure the memory of one clipped micro-batch, in bytes of live tensors beside the model, on the CPU.
 
-    python benchmarks/pass_memory.py --layers 12 --hidden 768 --heads 12 --vocabulary 50257
+    python benchmarks/pass_memory.py --vocabulary 50257
 
 A device's allocator holds the same tensors; attention kernels differ. Random weights, sentences of equal length.
 """
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measured(args: argparse.Namespace) -> Iterator[tuple[str, float, int, int]]:
-    """Yield the setting, the clip, the peak beside the model and the sum, and the largest tensor, in bytes."""
+    """Yield the setting, the clip, the peak beside the model, and the largest tensor, in bytes."""
     for name, settings in SETTINGS.items():
         model = random_gpt2(SimpleNamespace(**vars(args), **settings, device="cpu", tf32=False))
         if gradient_path(model).name != "fast":
