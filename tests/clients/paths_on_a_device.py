@@ -135,10 +135,8 @@ def whole_run(strategy: str, **changes: Any) -> Path_:
 
 PATHS: dict[str, Path_] = {
     "uedp": round_of(UEDP),
-    "uedp, user cap 1": round_of(replace(UEDP, user_clip=0.1)),
     "automatic clipping": round_of(replace(UEDP, stability=0.05)),
     "adaptive clip": round_of(replace(UEDP, vote=VOTE)),
-    "user clip": round_of(ClippedGradients(**RATES, user_clip=0.3)),
     "no clip": round_of(ClippedGradients(**RATES, user_clip=math.inf)),
     "one local step": round_of(LocalSteps(**RATES, user_clip=0.3)),
     "local steps, sgd": round_of(LocalSteps(**RATES, user_clip=0.3, epochs=2, batch_size=3)),
@@ -154,11 +152,9 @@ PATHS: dict[str, Path_] = {
         LocalSteps(**RATES, user_clip=0.3, epochs=2, batch_size=3), **LSTM, dropout=1.0
     ),
     "classification": round_of(UEDP, CLASSES),
-    "classification, lora": round_of(UEDP, CLASSES, lora_rank=2),
     "features of a frozen encoder": from_features,
     "evaluation": evaluated(),
     "evaluation, a frozen head": evaluated(lora_rank=2),
-    "evaluation, classification": evaluated(CLASSES),
     "a run of uedp": whole_run("uedp", privacy__q_s=0.8, privacy__user_cap=2.0),
 }
 ROUNDED: dict[str, Path_] = {
