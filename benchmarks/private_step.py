@@ -72,6 +72,7 @@ def main() -> None:
         "--precision", default="float32", choices=["float32", "bfloat16"], help="precision of matrix products"
     )
     parser.add_argument("--checkpointing", action="store_true", help="compute blocks again in the backward pass")
+    parser.add_argument("--tf32", action="store_true", help="TF32 in the forward and backward pass")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -134,6 +135,7 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
         lora_layers=None,
         batch_tokens=None,
         checkpointing=args.checkpointing,
+        tf32=args.tf32,
     )
     return LanguageModel(GPT2LMHeadModel(config).to(args.device), NoTokenizer(args.vocabulary), spec, seed=0)
 

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from fl_sim.clients.batches import micro_batches
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example, Examples
-from fl_sim.clients.gradients.clipped_sums import full_precision
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.out_of_memory import in_parts
+from fl_sim.clients.products import full_precision
 from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.encode import EncodedSplit
 

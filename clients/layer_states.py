@@ -33,10 +33,10 @@ import torch
 from numpy.typing import NDArray
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.gradients.clipped_sums import full_precision
 from fl_sim.clients.models.architectures.lower_layers import LowerLayers
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.out_of_memory import in_parts
+from fl_sim.clients.products import full_precision
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.private_files import owner_only
 

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from fl_sim.clients.examples import Example
-from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped, add_one, full_precision
+from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped, add_one
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.out_of_memory import attempt, does_not_fit
+from fl_sim.clients.products import full_precision
 
 _CLIP = 1.0  # any: norms take the memory
 _MASKS = 0  # the seed of the dropout masks
-_FEWEST = 16  # tokens of a batch that is not halved any more
 
 
 def is_tried(model: LanguageModel) -> bool:
@@ -40,18 +40,20 @@ def fit_batches(model: LanguageModel) -> None:
     """Halve the model's micro-batches until one fits, of sentences as long as the context.
 
     Raises:
-        ModelError: not even a sentence of a few tokens fits.
+        ModelError: a sentence as long as the context does not fit. Whether a node fails must depend on nothing private
+            (docs/privacy.md, section 2), so it fails here, before it has seen a sentence.
     """
     if model.reads_features:
         return  # one state a sentence
     draws = np.random.default_rng(0)
+    longest = model.task.longest(model.max_tokens)
     while True:
-        longest = min(model.task.longest(model.max_tokens), model.batch_tokens)
-        tokens = draws.integers(0, model.vocabulary_size, size=(max(1, model.batch_tokens // longest), longest))
+        rows = max(1, model.batch_tokens // longest)
+        tokens = draws.integers(0, model.vocabulary_size, size=(rows, longest))
         sentences = [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
         if attempt(functools.partial(_clip_one_batch, model, sentences), model.device):
             return
-        if model.batch_tokens < _FEWEST:
+        if rows == 1:
             raise does_not_fit(model.device, longest)
         model.limit_batches(model.batch_tokens // 2)
 

@@ -25,8 +25,7 @@ fl_sim.clients.errors.ModelError: clip_norm is 0.0; allowed: a number above 0, o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +41,7 @@ from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient, s
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
+from fl_sim.clients.products import full_precision
 
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
 # gradient would never exceed c, but would be scaled down more than necessary.
@@ -230,17 +230,6 @@ def check_clip_norm(clip_norm: float) -> None:
     """Raise ModelError for a clip norm that is not positive."""
     if not clip_norm > 0:
         raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute matrix products in full float32 (TF32 errs in the norms of the fast path by a thousandth)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def add_one(

@@ -190,7 +190,8 @@ class _Run:
             if not bool(losses.isfinite().all()):
                 raise NotCovered("a loss is not finite")
             gathering.start()
-            tape.backward(scores, of_scores)
+            with self._model.fast_products():
+                tape.backward(scores, of_scores)
         gathering.check()
         return losses
 

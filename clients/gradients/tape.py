@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from fl_sim.clients.ghost_norms.layer_gradients import NotCovered, Record
+from fl_sim.clients.products import full_precision
 
 Receive = Callable[[nn.Module, Record], None]
 
@@ -124,8 +125,8 @@ class Tape:
             output = None if output is None else output.unflatten(0, (self._sentences, -1))
         record = Record(inputs, gradient, output, call.options)
         self._calls[module] = _Call(runs=call.runs)
-        # A block that is computed again is in the forward pass's autocast, which would round norms.
-        with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
+        # The backward pass may be in TF32, and a block that is computed again in autocast: both would round norms.
+        with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False), full_precision():
             self._receive(module, record)
 
     def check(self) -> None:

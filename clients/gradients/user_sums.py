@@ -36,6 +36,7 @@ from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
 from fl_sim.clients.gradients.ghost_pass import Pass, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.out_of_memory import attempt, halves
+from fl_sim.clients.products import full_precision
 
 Floats = npt.NDArray[np.float64]
 
@@ -235,7 +236,7 @@ class _JointSums(UserSums):
     def _add_together(self, shares: Sequence[float], pending: dict[str, torch.Tensor]) -> bool:
         """Add the sums; a parameter leaves ``pending`` with its addition."""
         factors = -torch.tensor(shares, dtype=torch.float32, device=self._model.device)
-        with clipped_sums.full_precision():
+        with full_precision():
             for contribution in self._contributions or ():
                 contribution.add(factors, pending[contribution.name])
                 del pending[contribution.name]
@@ -272,7 +273,7 @@ class _Summing:
         if layers is None or model.recomputed or not 0 < sentences * longest <= min(_LONGEST, model.batch_tokens):
             return False
         try:
-            with clipped_sums.full_precision():
+            with full_precision():
                 batch = _rectangle(model, [user.examples for user in users], self._mask_seed)
                 recorded = ghost_pass(model, layers, batch)
                 factors, clipped = _sentence_clips(recorded, self._clip_norm, self._stability)

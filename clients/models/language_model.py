@@ -40,6 +40,7 @@ from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
+from fl_sim.clients.products import make_repeatable, tf32
 from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.input_files import read_bytes
 
@@ -99,6 +100,7 @@ class LanguageModel:
         if spec.checkpointing and not self.recomputed:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
         self._largest_batch: int | None = None
+        self._tf32 = spec.tf32
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
@@ -200,7 +202,7 @@ class LanguageModel:
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with self.autocast(), self._start_of(batch), checkpointed(self.recomputed):
+        with self.autocast(), self.fast_products(), self._start_of(batch), checkpointed(self.recomputed):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
@@ -208,6 +210,10 @@ class LanguageModel:
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which products are of bfloat16, if the model trains in mixed precision."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed)
+
+    def fast_products(self) -> AbstractContextManager[None]:
+        """Return the context of a forward or backward pass in training, whose products are of TF32 if it is chosen."""
+        return tf32() if self._tf32 and self.device.type != "cpu" else nullcontext()
 
     def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
@@ -227,11 +233,12 @@ class LanguageModel:
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Compute in float32 within the block, whatever the precision of training."""
-        mixed, self._mixed = self._mixed, False
+        before = self._mixed, self._tf32
+        self._mixed = self._tf32 = False
         try:
             yield
         finally:
-            self._mixed = mixed
+            self._mixed, self._tf32 = before
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors; with LoRA the adapter alone), configuration, tokenizer and `spec.json`.
@@ -283,6 +290,8 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
     _quiet()
     check_declared(spec)
     device = _device(spec.device)
+    if device.type != "cpu":
+        make_repeatable()
     task = task or NextWord()
     source = source_of(spec.name)
     vocabulary = Vocabulary(source.tokenizer_name(spec), spec.begin_token, spec.end_token)

@@ -20,7 +20,7 @@ from pydantic import (
 from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
 _LATER_KEYS = frozenset(
-    {"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing", "frozen_precision"}
+    {"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing", "frozen_precision", "tf32"}
 )
 
 
@@ -65,6 +65,8 @@ class ModelSpec(BaseModel):
             ``auto`` tries 1,024 on a CPU and 8,192 on a GPU before the first round and halves them until a batch fits.
             That is the default on a GPU, and 1,024 untried on a CPU. A batch that does not fit later is computed again
             in halves.
+        tf32: on a GPU, compute the float32 products of the forward and backward pass in TF32. Norms and sums stay
+            float32.
         frozen_precision: in which the frozen matrices of a model are stored if adapters, a head or biases alone train;
             what trains is float32 either way. Half the memory of float32, and with ``model.lora_rank`` weights are read
             in this precision, straight onto the device. Products are those of ``model.precision``.
@@ -102,6 +104,7 @@ class ModelSpec(BaseModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     precision: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] | Literal["auto"] | None = None
+    tf32: bool = False
     frozen_precision: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpointing: bool = False
     tokenizer: str | None = None

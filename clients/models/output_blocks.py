@@ -107,5 +107,5 @@ def rows_of(batch: Batch, rows: slice) -> Batch:
 
 def scores_of(model: LanguageModel, layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
     """Return the scores of states, (b, T, V) for (b, T, h), in the precision of training."""
-    with model.autocast():
+    with model.autocast(), model.fast_products():
         return layer(states)

@@ -20,6 +20,19 @@ _ACROSS = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::set_"}  #
 _CAST = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
 
 
+_PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm"}
+ROUNDED_PRODUCTS: list[str] = []
+"""The products whose factors were rounded to TF32."""
+
+
+def _tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return float32 rounded to the 11 significant bits of TF32, as tensor cores do."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    bits = tensor.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & -0x2000).view(torch.float32)
+
+
 class PretendedTensor(torch.Tensor):
     """A tensor of the device; ``held`` is the CPU's tensor with its values."""
 
@@ -75,6 +88,9 @@ def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(f"{name}: tensors on {NAME}:0 and {foreign[0].device}; allowed: one device")
     owners = {id(t.held): t for t in tensors if isinstance(t, PretendedTensor)}
     held_args, held_kwargs = tree_map_only(PretendedTensor, lambda t: t.held, (tuple(args), kwargs))
+    if name in _PRODUCTS and torch.get_float32_matmul_precision() != "highest":
+        held_args = (*held_args[:-2], *map(_tf32, held_args[-2:]))
+        ROUNDED_PRODUCTS.append(name)
     if "device" in held_kwargs:
         held_kwargs = held_kwargs | {"device": torch.device("cpu")}
     result = func(*held_args, **held_kwargs)

@@ -32,7 +32,7 @@ sys.meta_path.remove(optional)
 
 private_step._hold(threading.Barrier(1))
 sizes = {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 50, "sentences": 6, "tokens": 5}
-args = argparse.Namespace(device="cpu", precision="bfloat16", turns=1, checkpointing=False, **sizes)
+args = argparse.Namespace(device="cpu", precision="bfloat16", turns=1, checkpointing=False, tf32=False, **sizes)
 found = private_step.measure(args)
 print(json.dumps({name: len(turns) for name, turns in found.items()}))
 """

@@ -46,3 +46,14 @@ def test_a_path_that_enlarges_a_rounding_error(path: str, distances: dict[str, f
 
 def test_a_tensor_on_the_wrong_device_is_noticed(distances: dict[str, float | str]) -> None:
     assert "tensors on pretended:0 and cpu; allowed: one device" in str(distances["planted fault"])
+
+
+def test_norms_are_full_where_passes_are_in_tf32(distances: dict[str, float | str]) -> None:
+    """A norm in TF32 errs by a thousandth. Both passes are rounded, which changes what is clipped and no bound."""
+    assert isinstance(distances["clip in tf32"], float), distances["clip in tf32"]
+    assert distances["clip in tf32"] <= 1e-5
+    assert 1e-5 < float(distances["tf32"]) < 1e-2
+
+
+def test_an_accelerator_adds_in_a_fixed_order(distances: dict[str, float | str]) -> None:
+    assert distances["repeatable"] is True

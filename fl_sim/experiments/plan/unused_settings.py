@@ -64,6 +64,5 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def _changed(values: BaseModel, section: str, fields: tuple[str, ...]) -> list[str]:
-    defaults, now = dict(type(values)()), dict(values)
-    # A record states 0 GPUs where the configuration left them open: neither is a setting.
-    return [f"{section}.{name}" for name in fields if now[name] != defaults[name] and (now[name] or defaults[name])]
+    defaults = type(values)()
+    return [f"{section}.{name}" for name in fields if getattr(values, name) != getattr(defaults, name)]

@@ -29,7 +29,6 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "gpt2, lora": models_to_try.with_adapters,
     "gpt2, bfloat16": lambda: models_to_try.small_gpt2(precision="bfloat16"),
     "llama": models_to_try.llama,
-    "qwen3": models_to_try.qwen3,
     "bert": models_to_try.bert,
 }
 

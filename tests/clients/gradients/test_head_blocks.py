@@ -25,7 +25,6 @@ from tests.live_bytes import LiveBytes
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 MODELS: dict[str, Callable[[], LanguageModel]] = {
     "tied table": models_to_try.small_gpt2,
-    "untied": models_to_try.untied_gpt2,
     "llama": models_to_try.llama,
     "bias of an LSTM's table": models_to_try.awd_lstm,
     "biases alone": lambda: models_to_try.awd_lstm(tune="bias"),

@@ -21,6 +21,7 @@ from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
+from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out
@@ -106,6 +107,20 @@ def test_a_batch_that_does_not_fit_is_computed_in_halves(model: LanguageModel, r
         assert max(tried) > 20
         assert sum(done) == 11
     assert_same(found, expected)
+
+
+def test_users_who_do_not_fit_together_are_computed_in_halves(model: LanguageModel) -> None:
+    users = [examples(9, 8), examples(7, 9), examples(8, 8), examples(5, 9), examples(9, 9)]
+
+    def norms() -> dict[int, float]:
+        sums = user_sums(model, users, 0.1)
+        return {user: norm for group in sums for user, norm in zip(group.users, group.lengths, strict=True)}
+
+    expected = norms()
+    with memory_for(40) as tried:
+        found = norms()
+    assert max(tried) == 80  # all five in one pass
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("rule", ["sentences clipped", "users"])

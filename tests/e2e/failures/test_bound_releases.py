@@ -205,7 +205,8 @@ def test_a_run_of_an_earlier_version_is_refused(corpus: Path, tmp_path: Path) ->
 
 def test_every_setting_binds_but_presentation_and_placement(corpus: Path) -> None:
     adapters = {"model__lora_rank": 2, "model__lora_layers": 1, "model__begin_token": "a", "model__end_token": "b"}
-    adapters |= {"model__batch_tokens": 64, "model__checkpointing": True, "model__frozen_precision": "bfloat16"}
+    adapters |= {"model__batch_tokens": 64, "model__checkpointing": True, "model__tf32": True}
+    adapters |= {"model__frozen_precision": "bfloat16"}
     bound = released_settings(configuration(corpus, Path("run"), privacy__options={}, **adapters))
     left_out = {key for key in run_keys() if key not in bound} - {"privacy.options"}
     assert left_out == {key for key in run_keys() if {key, key.partition(".")[0]} & NOT_RELEASED}
