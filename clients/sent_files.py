@@ -12,7 +12,7 @@ behind, which the next run removes.
 ...     folder = unpacked("0a1b", [sent], fetch=lambda chunk: chunk, parent=Path(parent))
 ...     folder.name, (folder / "corpus" / "text").read_bytes()
 ...     remove_unpacked("0a1b", Path(parent))
-('fl-sim-0a1b', b'Ada left.')
+('fl-sim-sent-0a1b', b'Ada left.')
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE
 from fl_sim.private_files import owner_only
 
-_PREFIX = "fl-sim-"
+_PREFIX = "fl-sim-sent-"
 _LOCK, _COMPLETE = "lock", "complete"
 _CORPUS, _RUN = "corpus", "run"
 

@@ -510,6 +510,17 @@ class RunConfig(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _default_share_stays_open(self) -> RunConfig:
+        """Take a stated share that is the default as the default, so that a record reads as the run's configuration."""
+        if self.engine.gpus_per_node != self._default_share:
+            return self
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"gpus_per_node": None})})
+
+    @property
+    def _default_share(self) -> float:
+        return float(self.engine.name == "ray" and self.model.device != "cpu")
+
     @property
     def placed_engine(self) -> EngineConfig:
         """The engine with the defaults that depend on the model's device: the share of a GPU, the server's device.
@@ -521,7 +532,7 @@ class RunConfig(_Section):
         with_ray = engine.name == "ray"
         share = engine.gpus_per_node
         placement = {
-            "gpus_per_node": float(with_ray and device != "cpu") if share is None else share,
+            "gpus_per_node": self._default_share if share is None else share,
             "server_device": engine.server_device or ("cpu" if with_ray else device),
         }
         return engine.model_copy(update=placement)

@@ -54,11 +54,11 @@ def test_a_file_that_is_not_the_servers_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "fl-sim-a").mkdir(mode=0o755)
+    (tmp_path / "fl-sim-sent-a").mkdir(mode=0o755)
     with pytest.raises(CorpusError, match="is not a private folder of this user"):
         unpacked("a", sent(), as_it_is, tmp_path)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "fl-sim-b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "fl-sim-sent-b").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CorpusError, match="is not a private folder of this user"):
         unpacked("b", sent(), as_it_is, tmp_path)
 
@@ -72,9 +72,9 @@ def test_what_a_killed_run_left_behind_is_removed_and_what_is_used_stays(tmp_pat
 
     code, errors = forked(killed, tmp_path / "errors")
     assert code == 7, errors
-    assert (tmp_path / "fl-sim-killed").exists()
+    assert (tmp_path / "fl-sim-sent-killed").exists()
     unpacked("next", sent(), as_it_is, tmp_path)
-    assert not (tmp_path / "fl-sim-killed").exists()
+    assert not (tmp_path / "fl-sim-sent-killed").exists()
     assert (used / "run/train/tokens.npy").exists()
     for token in ("used", "next"):
         remove_unpacked(token, tmp_path)

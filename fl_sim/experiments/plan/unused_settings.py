@@ -57,8 +57,7 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
     if config.model.lora_rank == 0:
         yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
     if config.engine.name == "inline":
-        reserved = () if config.engine.gpus_per_node else ("gpus_per_node",)  # 0 is what records state without Ray
-        yield "engine", tuple(name for name in _RAY if name not in reserved), "engine.name is inline"
+        yield "engine", _RAY, "engine.name is inline"
     if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
         yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
 

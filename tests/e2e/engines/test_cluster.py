@@ -194,7 +194,7 @@ def _noting(notes: Path, worker_lost: int, machine_lost: int, second_raylet: int
 
 def _sent() -> Path:
     """Return the folder of the files that are sent to machines."""
-    return Path(tempfile.gettempdir()) / f"fl-sim-{_TOKEN}"
+    return Path(tempfile.gettempdir()) / f"fl-sim-sent-{_TOKEN}"
 
 
 def _read(notes: Path) -> list[tuple[int, ...]]:

@@ -153,6 +153,9 @@ def test_a_record_states_the_share_and_leaves_out_a_server_without_a_choice() ->
     recorded = RunConfig.from_mapping({"model.device": "cuda"}).model_dump(mode="json")
     assert recorded["engine"]["gpus_per_node"] == 1.0
     assert RunConfig.from_mapping(recorded).placed_engine.gpus_per_node == 1.0
+    for settings in ({}, {"model.device": "cuda"}, {"model.device": "cuda:1", "engine.name": "inline"}):
+        config = RunConfig.from_mapping(settings)
+        assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
     assert RunConfig().changed({"model.device": "cuda"}).placed_engine.gpus_per_node == 1.0
 
 

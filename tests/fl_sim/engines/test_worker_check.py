@@ -140,7 +140,7 @@ def test_a_machine_that_does_not_see_the_files_gets_them_once(
     assert first.wait(threading.Event()) == [Opened("10.0.0.7", "cpu", ("3",), 1)] * 2
     stored = len(ray.stored)
     assert 0 < stored == len(list(sent_files.files_of(workspace.WorkspaceSpec.model_validate_json(spec))))
-    (folder,) = tmp_path.glob("fl-sim-*")
+    (folder,) = tmp_path.glob("fl-sim-sent-*")
     assert folder.stat().st_mode & 0o077 == 0
     for folder_of_server in ("corpus", "run"):
         (tmp_path / folder_of_server).rename(tmp_path / f"{folder_of_server}-of-the-server")
@@ -150,7 +150,7 @@ def test_a_machine_that_does_not_see_the_files_gets_them_once(
     assert [example.tokens.tolist() for example in there.examples.read(range(3))] == seen
     assert there.weights is not None
     first.remove_files()
-    assert list(tmp_path.glob("fl-sim-*")) == []
+    assert list(tmp_path.glob("fl-sim-sent-*")) == []
     assert len(ray.stored) == stored
     for folder_of_server in ("corpus", "run"):
         (tmp_path / f"{folder_of_server}-of-the-server").rename(tmp_path / folder_of_server)
