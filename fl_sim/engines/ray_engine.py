@@ -38,6 +38,7 @@ from fl_sim.stop_signals import Stopped
 if TYPE_CHECKING:  # they import Ray, which takes seconds
     from fl_sim.engines.server_share import ServerShare
     from fl_sim.engines.worker_check import WorkerCheck
+    from fl_sim.engines.worker_pool import Judgement
 
 # A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
 # Ray itself would hold the work for that worker, forever if its machine is gone and no other has room.
@@ -155,7 +156,7 @@ class RayEngine:
             served.set()  # from here on Flower ends Ray itself
 
         attended = _attended(server, nodes, self._stop, workers, at_end)
-        with _quiet_flower(), _workers_in_pool(workers, self._ask, self._accepts):
+        with _quiet_flower(), _workers_in_pool(workers, self._ask, self._judge):
             simulation = self._thread.submit(
                 run_simulation, attended, client, nodes, backend_config=backend_config(self._engine)
             )
@@ -199,9 +200,9 @@ class RayEngine:
         """Return the pending answer of a restarting worker, which comes once it can work again."""
         return worker.__ray_ready__.remote() if self._check is None else self._check.ask(worker)
 
-    def _accepts(self, answer: Any) -> bool:
-        """Return whether a worker with this answer can work."""
-        return self._check is None or self._check.accepts(answer)
+    def _judge(self, answer: Any) -> Judgement:
+        """Return what becomes of a restarted worker with this answer."""
+        return "ready" if self._check is None else self._check.judge(answer)
 
     def _note_processes(self) -> None:
         if self._engine.address is None:
@@ -288,7 +289,7 @@ def serves_on_gpu(engine: EngineConfig) -> bool:
 
 @contextmanager
 def _workers_in_pool(
-    workers: Sequence[Any], ask: Callable[[Any], Any], accepts: Callable[[Any], bool]
+    workers: Sequence[Any], ask: Callable[[Any], Any], judge: Callable[[Any], Judgement]
 ) -> Iterator[None]:
     """Replace Flower's pool by a :class:`~fl_sim.engines.worker_pool.WorkerPool` of ``workers`` in the block."""
     from flwr.server.superlink.fleet.vce.backend import raybackend
@@ -296,7 +297,7 @@ def _workers_in_pool(
     from fl_sim.engines.worker_pool import WorkerPool
 
     before = raybackend.BasicActorPool
-    raybackend.BasicActorPool = functools.partial(WorkerPool, workers, ask, accepts)  # type: ignore[assignment,misc]
+    raybackend.BasicActorPool = functools.partial(WorkerPool, workers, ask, judge)  # type: ignore[assignment,misc]
     try:
         yield
     finally:

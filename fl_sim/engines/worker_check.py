@@ -10,6 +10,7 @@ files gets them once, through Ray's object store (:mod:`fl_sim.clients.sent_file
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,9 @@ from fl_sim.clients.workspace import WorkspaceSpec, open_workspace, use_local_fi
 from fl_sim.engines.grids import RunStopped
 from fl_sim.engines.placement import EngineError
 from fl_sim.engines.ray_workers import is_loaded, machine_of
+from fl_sim.engines.worker_pool import Judgement
+
+log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 64 << 20
 _LOOK_SECONDS = 0.1
@@ -116,11 +120,15 @@ class WorkerCheck:
         """Return the pending answer of a worker that opens the workspace."""
         return worker.__ray_call__.remote(open_in_worker, self._spec, self._files)
 
-    def accepts(self, answer: Opened | Refused) -> bool:
-        """Return whether a worker that restarted can work; send the files before it is asked again if it lacks them."""
-        if isinstance(answer, Refused) and answer.lacks_files:
+    def judge(self, answer: Opened | Refused) -> Judgement:
+        """Return what becomes of a worker that restarted: it is asked again once the files that it lacks are sent."""
+        if isinstance(answer, Opened):
+            return "ready"
+        if answer.lacks_files:
             self._send_files()
-        return isinstance(answer, Opened)
+            return "again"
+        log.warning("%s; the others do its work", answer.in_words())
+        return "out"
 
     def wait(self, stop: threading.Event) -> list[Opened]:
         """Return what all workers have opened.

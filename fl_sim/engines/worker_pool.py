@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from flwr.app import Context, Message
@@ -14,6 +14,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from fl_sim.engines.broadcast import Broadcast
 
 _LOOK_SECONDS = 0.1  # between two checks for an idle worker
+
+Judgement = Literal["ready", "again", "out"]
+"""What becomes of a restarted worker: it works again, is asked again, or gets no more work."""
 
 
 class WorkerPool(BasicActorPool):
@@ -27,7 +30,7 @@ class WorkerPool(BasicActorPool):
     Args:
         workers: handles of Flower's actors.
         ask: returns a restarting worker's pending answer, which comes once the worker has restarted.
-        accepts: says of that answer whether the worker can work; otherwise it is asked again.
+        judge: says of that answer whether the worker can work, is to be asked again, or stays out for good.
         args: of Flower's pool.
         kwargs: of Flower's pool.
     """
@@ -36,12 +39,12 @@ class WorkerPool(BasicActorPool):
         self,
         workers: Sequence[Any],
         ask: Callable[[Any], Any],
-        accepts: Callable[[Any], bool],
+        judge: Callable[[Any], Judgement],
         *args: Any,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._workers, self._ask, self._accepts = workers, ask, accepts
+        self._workers, self._ask, self._judge = workers, ask, judge
         self._broadcast = Broadcast()
         self._change = threading.Condition()  # Flower has a thread for every worker
         self._starting: dict[Any, Any] = {}  # a pending answer of each lost worker, ready once it has restarted
@@ -90,19 +93,19 @@ class WorkerPool(BasicActorPool):
         self._starting[self._ask(worker)] = worker
 
     def _readmit_restarted(self) -> None:
-        """Readmit restarted workers, keep waiting for restarting ones, and drop dead ones."""
+        """Readmit restarted workers, keep waiting for restarting ones, and drop those that are dead or cannot work."""
         if not self._starting:
             return
         answered, _ = ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
         for answer in answered:
             worker = self._starting.pop(answer)
             try:
-                accepted = self._accepts(ray.get(answer))
+                judgement = self._judge(ray.get(answer))
             except ActorDiedError:
-                continue
+                judgement = "out"
             except RayError:
-                accepted = False
-            if accepted:
+                judgement = "again"
+            if judgement == "ready":
                 self.pool.insert(0, worker)
-            else:
+            elif judgement == "again":
                 self._await_restart(worker)

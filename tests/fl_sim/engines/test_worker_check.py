@@ -158,10 +158,10 @@ def test_a_machine_that_does_not_see_the_files_gets_them_once(
 
 def test_a_restarted_worker_without_files_is_sent_them_and_asked_again(ray: FakeRay, experiment: Experiment) -> None:
     check = WorkerCheck([], experiment._strategy.federation.workspace, 60.0)
-    assert not check.accepts(Refused("10.0.0.8", "it does not see the files of the run", lacks_files=True))
+    assert check.judge(Refused("10.0.0.8", "it does not see the files of the run", lacks_files=True)) == "again"
     assert ray.stored
-    assert not check.accepts(Refused("10.0.0.8", "no CUDA"))
-    assert check.accepts(Opened("10.0.0.8", "cpu", (), 1))
+    assert check.judge(Refused("10.0.0.8", "no CUDA")) == "out"
+    assert check.judge(Opened("10.0.0.8", "cpu", (), 1)) == "ready"
 
 
 def test_a_worker_that_is_lost_is_named(ray: FakeRay) -> None:

@@ -46,9 +46,9 @@ class Pool:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str) -> None:
         monkeypatch.setattr(worker_pool, "ray", FakeRay())
         monkeypatch.setattr(worker_pool.BasicActorPool, "__init__", lambda pool: None)
-        self.unfit = ""
+        self.unfit, self.judged_unfit = "", "again"
         self.workers = {name: FakeWorker(name) for name in names}
-        self.pool = worker_pool.WorkerPool(list(self.workers.values()), self.ask, self.accepts)
+        self.pool = worker_pool.WorkerPool(list(self.workers.values()), self.ask, self.judge)
         self.pool.pool, self.pool.num_actors, self.pool._future_to_actor = [], 0, {}
         self.pool.add_actors_to_pool(100)  # what Flower counts; it gets those that are there
         assert self.pool.num_actors == len(names)
@@ -56,8 +56,8 @@ class Pool:
     def ask(self, worker: FakeWorker) -> tuple[FakeWorker, object]:
         return worker.__ray_ready__.remote()
 
-    def accepts(self, answer: tuple[str, str, str]) -> bool:
-        return answer[0] not in self.unfit
+    def judge(self, answer: tuple[str, str, str]) -> str:
+        return self.judged_unfit if answer[0] in self.unfit else "ready"
 
     def begin(self) -> tuple[FakeWorker, object]:
         return self.pool.submit(lambda worker, *job: worker.work.remote(*job), (None, EMPTY, "0", None))
@@ -102,6 +102,19 @@ def test_a_worker_that_restarted_and_cannot_work_gets_none_until_it_can(monkeypa
     timer.join()
     pool.unfit = ""
     assert sorted(pool.end(future) for future in (pool.begin(), pool.begin())) == ["a", "b"]
+
+
+def test_a_worker_that_restarted_and_never_can_work_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(monkeypatch, "ab")
+    pool.workers["b"].state, pool.unfit, pool.judged_unfit = LOST, "b", "out"
+    assert pool.do(2) == "ba"
+    pool.workers["b"].state = None
+    assert pool.do(2) == "aa"
+    assert pool.pool._starting == {}  # nobody asks it again
+    pool.workers["a"].state = GONE
+    assert pool.do(1) == "a"
+    with pytest.raises(ActorUnavailableError):
+        pool.begin()
 
 
 def test_a_worker_whose_work_failed_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
