@@ -246,16 +246,16 @@ def import_all(out: Path) -> None:
 
 def _record_releases(out: Path) -> None:
     """Write the round and a hash of every release to the witness file, as soon as the noise is added."""
-    noised = BoundedSumStrategy._noised
+    add = BoundedSumStrategy._add_noise
     witness = os.open(sibling(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def recording(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> Any:
-        released, noise = noised(self, server_round, total, std, purpose)
-        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
+    def recording(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> float:
+        norm = add(self, server_round, total, std, purpose)
+        digest = hashlib.sha256(np.ascontiguousarray(total).tobytes()).hexdigest()
         os.write(witness, f"{server_round} {digest}\n".encode())
-        return released, noise
+        return norm
 
-    BoundedSumStrategy._noised = recording  # type: ignore[method-assign]
+    BoundedSumStrategy._add_noise = recording  # type: ignore[method-assign]
 
 
 def _count_steps(out: Path) -> None:

@@ -552,7 +552,7 @@ class RunConfig(_Section):
         if info.mode == "json" and "engine" in values:
             values["engine"]["gpus_per_node"] = self.placed_engine.gpus_per_node
             if self.engine.server_device is None:
-                del values["engine"]["server_device"]
+                values["engine"].pop("server_device", None)
         return {name: value for name, value in values.items() if value or name not in ("observers", "origin")}
 
     @classmethod

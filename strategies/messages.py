@@ -158,9 +158,7 @@ class TrainRequest:
 
     @classmethod
     def from_message(cls, message: Message) -> TrainRequest:
-        """Return the request of a Flower message, whose arrays it takes out.
-
-        Flower's records are in cycles of references: what stays in one is freed only when Python looks for cycles.
+        """Return the request of a Flower message.
 
         Raises:
             MessageError: the client rule is unknown or malformed.
@@ -172,7 +170,7 @@ class TrainRequest:
             users=np.asarray(config["users"], dtype=np.int64).reshape(-1, 2),
             rule=rule_from_json(str(config["rule"])),
             workspace=config["workspace"],
-            vector=arrays_to_vector(message.content.array_records.pop(_ARRAYS)),
+            vector=arrays_to_vector(message.content.array_records[_ARRAYS]),
         )
 
 
@@ -211,7 +209,9 @@ class TrainReply:
 
     @classmethod
     def from_message(cls, message: Message, size: int | None = None) -> TrainReply:
-        """Return the reply of a Flower message, whose arrays it takes out (:meth:`TrainRequest.from_message`).
+        """Return the reply of a Flower message, whose arrays it takes out.
+
+        Flower's records are in cycles of references: what stays in one is freed only when Python looks for cycles.
 
         Args:
             message: of a node.

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fl_sim.input_files import check_regular
 from fl_sim.storage.run_folder import ResultsError, replace_file_by
 
 _FILE = "latest.safetensors"
 _MODEL, _OPTIMIZER = "model", "optimizer."
+_TYPES = {"float32": "F32", "float64": "F64"}  # of safetensors
 _ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
 
 
@@ -58,7 +58,7 @@ class Checkpoint:
         heads = {_LEDGER: json.dumps(dict(self.ledger)), _FOLDER: json.dumps(dict(self.folder))}
         metadata = {_ROUND: str(self.server_round), **heads}
         metadata |= {_CHECKSUM: _checksum(tensors, metadata)}
-        replace_file_by(folder / _FILE, lambda path: save_file(tensors, path, metadata=metadata))
+        replace_file_by(folder / _FILE, lambda path: _save(path, tensors, metadata))
 
     def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.floating]]) -> bool:
         """Return whether model and optimizer state have these shapes.
@@ -89,6 +89,26 @@ class Checkpoint:
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
+
+
+def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file array by array: the library's own writer hides the system's error behind one of its own.
+
+    Args:
+        path: of the file.
+        tensors: float32 or float64 arrays by name.
+        metadata: texts by name.
+    """
+    header, end = dict[str, Any]({"__metadata__": dict(metadata)}), 0
+    for name, value in tensors.items():
+        first, end = end, end + value.nbytes
+        header[name] = {"dtype": _TYPES[value.dtype.name], "shape": value.shape, "data_offsets": [first, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for value in tensors.values():
+            file.write(np.ascontiguousarray(value).data)
 
 
 def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:

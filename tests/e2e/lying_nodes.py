@@ -55,7 +55,7 @@ def _of_the_first_round(request: Message, reply: Message) -> Message:
         first = replace(TrainRequest.from_message(request), server_round=1)
         reply.content["config"] = ConfigRecord({"answers": first.identity})
         return reply
-    return Message(content, reply_to=request)
+    return Message(RecordDict(dict(content)), reply_to=request)
 
 
 def _for_other_users(request: Message, reply: Message) -> Message:
@@ -124,7 +124,7 @@ def train(message: Message, context: Context) -> Message:
     vector = reply.content.array_records["arrays"]["vector"].numpy().astype(np.float64)
     honest_sums[server_round] = honest_sums.get(server_round, 0.0) + vector
     if server_round == 1:  # a later one may be a lie by the time that it is replayed
-        _earlier[reply.metadata.src_node_id] = reply.content
+        _earlier[reply.metadata.src_node_id] = RecordDict(dict(reply.content))  # the server empties what it gets
     name = lie_of(server_round)
     is_the_liar = any(first <= USER_OF_THE_LIAR < stop for first, stop in request.users.tolist())
     return LIES[name][1](message, reply) if is_the_liar and name is not None else reply

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim import plugins
+from fl_sim.config import EngineConfig
 from fl_sim.engines import ray_engine
 from fl_sim.plugins import PluginError, Registry
 
@@ -33,7 +34,7 @@ def test_workers_find_what_was_found_in_the_working_directory(
     assert plugins.worker_environment() == {}
     assert REGISTRY.load("part_of_mine:part") == 7
     assert plugins.worker_environment() == {"FL_SIM_PLUGIN_FOLDERS": str(tmp_path)}
-    assert ray_engine._worker_environment()["FL_SIM_PLUGIN_FOLDERS"] == str(tmp_path)
+    assert ray_engine._worker_environment(EngineConfig())["FL_SIM_PLUGIN_FOLDERS"] == str(tmp_path)
     code = f"from tests.fl_sim.{Path(__file__).stem} import REGISTRY; print(REGISTRY.load('part_of_mine:part'))"
     root = Path(plugins.__file__).parents[1]
     environment = os.environ | plugins.worker_environment() | {"PYTHONPATH": str(root)}

@@ -44,10 +44,10 @@ _LOCAL = 2.2  # the same multiple of local steps, in which users share no batch
 _EVALUATION = 0.35  # the same of losses alone
 _LIBRARIES = 600 * 2**20  # bytes of a process before its model
 _BYTES_OF_PARAMETER = 4
-_SERVER_BYTES = 100  # of a trainable parameter in the server's sums, noise, optimizer and averages
+_SERVER_BYTES = 36  # of a trainable parameter in the server's model, sum, optimizer and averages
 _WORKER_BYTES = 12
-_DISK_BYTES = 44  # of a trainable parameter in two checkpoints and a model
-_SERVER_SECONDS = 3e-7  # of a trainable parameter and round
+_DISK_BYTES = 28  # of a trainable parameter in two checkpoints and a model
+_SERVER_SECONDS = 8e-8  # of a trainable parameter and round
 _BATCH_TOKENS = 1024
 
 
