@@ -208,7 +208,7 @@ def _canary_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[
         yield [
             label_of(run),
             bound["owner"],
-            f"{bound['repetitions']:,} times",
+            "once" if bound["repetitions"] == 1 else f"{bound['repetitions']:,} times",
             f"{sum(group['canaries'] for group in (inside, outside) if group):,}",
             *(_shown(group and _known(group["exposure"]), "{:.2f}") for group in (inside, outside)),
             _at_most(bound["largest_tpr_at_fpr"]["0.01"]) if bound["proven"] else "no bound",
@@ -327,12 +327,16 @@ def _left_out(page: Page, runs: Sequence[Mapping[str, Any]]) -> None:
         page.heading("Not tried").table(("run", "attack", "reason"), rows)
 
 
-def _ends(figure: Mapping[str, float]) -> tuple[float, float, float]:
-    return figure["value"], figure["low"], figure["high"]
+def _ends(figure: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return a figure with the ends of its interval: the figure itself where a single case gave none."""
+    value = figure["value"]
+    return (value, value, value) if figure["low"] is None else (value, figure["low"], figure["high"])
 
 
-def _shown(figure: Mapping[str, float] | None, words: str) -> str:
-    """Return a figure with its interval; a dash for a rate that too few non-members show."""
-    if figure is None:
+def _shown(figure: Mapping[str, Any] | None, words: str) -> str:
+    """Return a figure with its interval, if it has one; a dash for a rate that too few non-members show."""
+    if figure is None or figure["value"] is None:
         return "–"
+    if figure["low"] is None:
+        return words.format(figure["value"])
     return f"{words.format(figure['value'])} ({words.format(figure['low'])}–{words.format(figure['high'])})"

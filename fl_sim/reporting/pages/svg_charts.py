@@ -158,6 +158,8 @@ def _frame(x: Scale, y: Scale, width: float, height: float, x_words: str, y_word
 
 
 def _interval_words(value: float, low: float, high: float, scale: Scale) -> str:
+    if low == value == high:
+        return scale.words.format(value)
     return f"{scale.words.format(value)} ({scale.words.format(low)} to {scale.words.format(high)})"
 
 

@@ -136,11 +136,14 @@ def test_canaries_are_drawn_by_repetitions() -> None:
             "most_by_chance": 5.3,
         }
     )
+    alone = {"value": 2.75, "low": None, "high": None}  # one canary has no interval
+    groups.append(groups[0] | {"repetitions": 4, "canaries": 1, "exposure": alone})
     bound = {"owner": "user", "repetitions": 8, "proven": True, "largest_tpr_at_fpr": {"0.01": 0.020001}}
-    bounds = [bound, bound | {"owner": "entity", "repetitions": 2, "proven": False}]
+    bounds = [bound, bound | {"repetitions": 4}, bound | {"owner": "entity", "repetitions": 2, "proven": False}]
     record = {"groups": groups, "largest_exposure": 13.3, "bounds": bounds, "verdict": {"state": "within"}}
     page = page_of(run("a", "noiseless", {"canaries": record}))
     assert "<td>user</td><td>8 times</td>" in page
+    assert "<td>2.75</td>" in page
     assert "No unprotected run is beside these" in page
     free = record | {"bounds": [one | {"proven": False} for one in bounds]}
     assert "The unprotected model remembers" in page_of(run("a", "noiseless", {"canaries": free}))
@@ -151,9 +154,8 @@ def test_canaries_are_drawn_by_repetitions() -> None:
     first, second = pictures(page)
     assert len(list(first.iter("polyline"))) == len(list(second.iter("polyline"))) == 1
     titles = [title.text for title in first.iter("title")]
-    assert titles == [
-        f"no protection (a), {r}: {1.4 + r / 8:.1f} ({0.9 + r / 8:.1f} to {1.9 + r / 8:.1f})" for r in (1, 8, 64)
-    ]
+    expected = [f"{r}: {1.4 + r / 8:.1f} ({0.9 + r / 8:.1f} to {1.9 + r / 8:.1f})" for r in (1, 8, 64)]
+    assert titles == [f"no protection (a), {words}" for words in (*expected, "4: 2.8")]
 
 
 def test_names_are_ranked_beside_the_start_and_by_kind() -> None:
