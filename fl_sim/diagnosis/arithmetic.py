@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from fl_sim.clients.examples import Example
-from fl_sim.clients.gradients.clipped_sums import Tally, add_one, clipped_gradient_sum, full_precision
+from fl_sim.clients.gradients.clipped_sums import Tally, add_one, clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.products import full_precision
 from fl_sim.diagnosis.finding import Finding
 
 _CLIP = 0.05  # below the norm of nearly every sentence's gradient, so that the norms decide the sum
@@ -33,15 +34,12 @@ def check_gradients(device: str, sentences: int = 64) -> list[Finding]:
     """
     model = load_model(ModelSpec(device=device), seed=0)
     examples = _examples(model, sentences)
-    began = time.perf_counter()
-    fast = clipped_gradient_sum(model, examples, _CLIP).vector
-    _wait(device)
-    seconds = time.perf_counter() - began
-    repeated = clipped_gradient_sum(model, examples, _CLIP).vector
+    fast, first = _timed_sum(model, examples, device)
+    repeated, second = _timed_sum(model, examples, device)
     return [
         _norms(device, fast, _by_definition(model, examples)),
         _repeated(device, bool((fast == repeated).all())),
-        _throughput(device, model, examples, min(seconds, _seconds_again(model, examples, device))),
+        _throughput(device, model, examples, min(first, second)),
     ]
 
 
@@ -76,11 +74,12 @@ def _by_definition(model: LanguageModel, examples: list[Example]) -> np.ndarray:
     return total.cpu().numpy()
 
 
-def _seconds_again(model: LanguageModel, examples: list[Example], device: str) -> float:
+def _timed_sum(model: LanguageModel, examples: list[Example], device: str) -> tuple[np.ndarray, float]:
+    """Return the sum of clipped gradients, float32 (d,), and the seconds that it took."""
     began = time.perf_counter()
-    clipped_gradient_sum(model, examples, _CLIP)
+    vector = clipped_gradient_sum(model, examples, _CLIP).vector
     _wait(device)
-    return time.perf_counter() - began
+    return vector, time.perf_counter() - began
 
 
 def _peak(device: str) -> float:

