@@ -24,7 +24,8 @@ from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
-from tests.e2e.processes import end_all_in, needs_proc, processes_in, wait_until_none_in
+from tests.e2e.engines.raylets import cluster_in
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
 from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of, small_corpus
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
@@ -61,28 +62,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Yield a cluster of two raylets on this machine.
-
-    Ray's files are in a separate folder with a short name, because socket names must be short. The cluster's address is
-    not written to the usual file, where every other Ray would find it.
-    """
-    from ray.cluster_utils import Cluster
-
+    """Yield a cluster of two raylets on this machine."""
     place = tmp_path_factory.mktemp("machines")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="ray") as files,
-        contextlib.chdir(place),
-    ):
-        patch.setattr("ray._private.utils.write_ray_address", lambda address, folder=None: None)
-        cluster = Cluster(initialize_head=True, head_node_args={**MACHINE, "temp_dir": files})
-        try:
-            nodes = (cluster.head_node, cluster.add_node(**MACHINE))
-            first, second = (node.all_processes["raylet"][0].process.pid for node in nodes)
-            yield Machines(cluster.address, place, (first, second))
-        finally:
-            cluster.shutdown()
-            end_all_in(place)
+    with cluster_in(place, **MACHINE) as cluster:
+        nodes = (cluster.head_node, cluster.add_node(**MACHINE))
+        first, second = (node.all_processes["raylet"][0].process.pid for node in nodes)
+        yield Machines(cluster.address, place, (first, second))
 
 
 class Undisturbed(NamedTuple):

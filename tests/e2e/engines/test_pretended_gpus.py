@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,7 +15,8 @@ from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.config import EngineConfig
 from fl_sim.engines import placement, ray_engine, ray_workers, server_share
 from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
-from tests.e2e.processes import end_all_in, needs_proc
+from tests.e2e.engines.raylets import cluster_in
+from tests.e2e.processes import needs_proc
 
 pytestmark = [pytest.mark.slow, needs_proc]
 
@@ -30,16 +30,8 @@ Start = Callable[..., list[Any]]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cluster of three raylets that this process has joined; each machine has a resource of its name."""
     import ray
-    from ray.cluster_utils import Cluster
 
-    place = tmp_path_factory.mktemp("machines")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="ray") as files,
-        contextlib.chdir(place),
-    ):
-        patch.setattr("ray._private.utils.write_ray_address", lambda address, folder=None: None)
-        cluster = Cluster(initialize_head=True, head_node_args={**MACHINE, "num_cpus": 4, "temp_dir": files})
+    with cluster_in(tmp_path_factory.mktemp("machines"), **MACHINE, num_cpus=4) as cluster:
         try:
             for name, gpus in GPUS.items():
                 cluster.add_node(num_cpus=8, num_gpus=gpus, resources={name: 100}, **MACHINE)
@@ -47,8 +39,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
-            cluster.shutdown()
-            end_all_in(place)
 
 
 @pytest.fixture
