@@ -130,6 +130,7 @@ def random_gpt2(args: argparse.Namespace) -> LanguageModel:
     config = GPT2Config(vocab_size=args.vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
     spec = SimpleNamespace(
         name="random GPT-2",
+        device=args.device,
         max_tokens=args.tokens,
         precision=args.precision,
         lora_layers=None,

@@ -300,8 +300,19 @@ def add_clipped(
         False, with nothing added, if a sentence must be processed on its own.
     """
     layers = covered_layers(model)
-    if layers is None:
-        return False
+    return layers is not None and add_with_layers(model, layers, batch, clip_norm, pending, tally, stability)
+
+
+def add_with_layers(
+    model: LanguageModel,
+    layers: Sequence[Layer],
+    batch: Batch,
+    clip_norm: float,
+    pending: dict[str, torch.Tensor],
+    tally: Tally,
+    stability: float | None = None,
+) -> bool:
+    """Do what :func:`add_clipped` does, with ``layers`` that the caller answers for: nothing is checked here."""
     try:
         losses, contributions = sentence_gradients(model, layers, batch, norms_alone=bool(model.recomputed))
         norms = sure_norms(contributions, clip_norm if stability is None else stability)

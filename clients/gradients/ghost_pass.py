@@ -39,7 +39,7 @@ from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
 log = logging.getLogger(__name__)
 
 _CHECK_TOLERANCE = 1e-3  # allowed error relative to a parameter's squared norm
-_CHECK_MASKS = 0  # the seed of the dropout masks
+CHECK_MASKS = 0  # the seed of the dropout masks
 _CHECK_PADDING = 0.1  # allowed change of a gradient by padding, relative to its norm
 _CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
@@ -346,15 +346,15 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
             the pass cannot be run.
     """
     draws = np.random.default_rng(0)
-    examples, others = (_check_examples(model, draws) for _ in range(2))
+    examples, others = (check_examples(model, draws) for _ in range(2))
     before = model.get_vector()
     try:
         model.set_vector(before + 0.02 * draws.standard_normal(before.size, dtype=np.float32))
         with model.exact():  # rounding would hide an error in the description of the layers
-            passed = _compare(model, layers, model.batch(examples, _CHECK_MASKS))
+            passed = compare_with_autograd(model, layers, model.batch(examples, CHECK_MASKS))
             for row, example in enumerate(examples):
                 mixed = [example if index == row else other for index, other in enumerate(others)]
-                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, _CHECK_MASKS)), passed, row)
+                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS)), passed, row)
             _check_padding(model, examples[0], passed)
     except RuntimeError as error:
         if is_out_of_memory(error):  # says nothing of the layers
@@ -364,7 +364,7 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
         model.set_vector(before)
 
 
-def _check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Example]:
+def check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Example]:
     """Return three random sentences of 2, 4 and 7 tokens, or as long as the model allows."""
     lengths = [min(n, model.task.longest(model.max_tokens)) for n in (2, 4, 7)]
     return [
@@ -372,7 +372,7 @@ def _check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Ex
     ]
 
 
-def _compare(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
+def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
     """Return the fast path's pass of a batch of three, if it agrees with autograd; else raise NotCovered.
 
     Compared for each parameter: the per-sentence norms, the weighted gradient sum, and the norm of that sum if one user
@@ -383,7 +383,7 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pas
     expected = {name: torch.zeros(len(factors), dtype=torch.float64) for name in difference}
     for row in range(len(factors)):
         for name, gradient in loss_gradients(model, _row_alone(batch, row))[1].items():
-            expected[name][row] = gradient.double().square().sum()
+            expected[name][row] = _squared(gradient)
             difference[name].sub_(gradient, alpha=float(factors[row]))
     traced = ghost_pass(model, layers, batch)
     of_sentences, of_users = traced.of_sentences(), traced.of_users(1, factors)
@@ -392,15 +392,20 @@ def _compare(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pas
         name = contribution.name
         allowed = _CHECK_TOLERANCE * expected[name] + _CHECK_FLOOR * squared_norms
         errors = (contribution.squared.cpu() - expected[name]).abs()
-        user_error = abs(float(of_user.squared) - float(difference[name].double().square().sum()))
+        user_error = abs(float(of_user.squared) - float(_squared(difference[name])))
         contribution.add(factors, difference[name])
-        residue = float(difference[name].double().square().sum())
+        residue = float(_squared(difference[name]))
         agree = bool((errors <= allowed).all()) and user_error <= float(allowed.sum())
         if not agree or not residue <= float(allowed.sum()) * _CHECK_TOLERANCE:
             raise NotCovered(f"the gradient of {name} differs from plain autograd's")
     if {c.name for c in of_sentences} != set(difference):
         raise NotCovered("not every trainable parameter was accounted for")
     return traced
+
+
+def _squared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the squared norm in float64, without a copy of the tensor in float64."""
+    return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
 
 
 def _row_alone(batch: Batch, row: int) -> Batch:
@@ -421,7 +426,7 @@ def _check_independence(model: LanguageModel, mixed: Pass, passed: Pass, row: in
 
 def _check_padding(model: LanguageModel, shortest: Example, passed: Pass) -> None:
     """Raise NotCovered unless the gradient of the shortest sentence is about what it is without padding."""
-    alone = loss_gradients(model, model.batch([shortest], _CHECK_MASKS))[1]
+    alone = loss_gradients(model, model.batch([shortest], CHECK_MASKS))[1]
     if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
         raise NotCovered("a sentence's gradient depends on its padding")
 

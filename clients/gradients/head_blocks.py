@@ -116,7 +116,7 @@ class HeadRecord:
     def row_blocks(self) -> list[slice]:
         """Return the rows in blocks."""
         sentences, scores = size_of(self.model, self.batch)
-        return row_blocks(self.rows, scores * (sentences // self.rows), self.model.device)
+        return row_blocks(self.rows, scores * (sentences // self.rows), torch.device(self.model.spec.device))
 
     def _states(self) -> torch.Tensor:
         if self.states is None:

@@ -313,6 +313,52 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
     return model
 
 
+def model_without_weights(spec: ModelSpec, task: Task | None = None) -> LanguageModel:
+    """Build a model to count its memory with: neither weights nor tokens are read, of a named model its sizes alone.
+
+    Call it where tensors take no memory (`fl_sim.diagnosis.worker_memory`). Whatever ``spec.device`` is, tensors are on
+    the CPU; blocks of scores have the size for that device.
+
+    Raises:
+        ModelError: there is no such model, or it cannot do the task.
+    """
+    task = task or NextWord()
+    source = source_of(spec.name)
+    with plugin_errors(spec.name, source):
+        with torch.device("meta"):
+            module = source.architecture.without_weights(source.original(spec), output_layer=not task.classes)
+            module = _tuned(source.architecture, module, spec, task)
+            if spec.frozen_precision != "float32":
+                frozen_weights.store(module, spec.frozen_precision)
+        _take_from_meta(module)
+        return LanguageModel(module, _NoTokens(), spec, 0, task, source)
+
+
+def _take_from_meta(module: nn.Module) -> None:
+    """Give a module on torch's meta device new tensors of the same shapes, in place; what is shared stays shared."""
+    made: dict[int, torch.Tensor] = {}
+
+    def new(tensor: torch.Tensor) -> torch.Tensor:
+        empty = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+    for part in module.modules():
+        for owned in (part._parameters, part._buffers):
+            for name, tensor in owned.items():
+                if tensor is not None:
+                    owned[name] = made.setdefault(id(tensor), new(tensor))
+
+
+
+class _NoTokens:
+    """Stand for a tokenizer that reads nothing."""
+
+    bos_token_id = eos_token_id = 0
+
+    def __len__(self) -> int:
+        return 0
+
+
 def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task: Task) -> nn.Module:
     """Return the module with its head for the task, its trainable parameters chosen as ``spec`` says."""
     if spec.lora_rank > 0:

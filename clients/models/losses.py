@@ -21,7 +21,7 @@ from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.output_blocks import blocked_layer, left_out, row_blocks, rows_of, scores_of, size_of
+from fl_sim.clients.models.output_blocks import blocked_layer, blocks_of, left_out, rows_of, scores_of
 from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.clients.tasks import HeldOut
 
@@ -37,7 +37,7 @@ def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
     def of_block(states: torch.Tensor, rows: slice) -> torch.Tensor:
         return _mean_losses(scores_of(model, layer, states), rows_of(batch, rows))
 
-    blocks = row_blocks(*size_of(model, batch), model.device)
+    blocks = blocks_of(model, batch)
     # The scores of a block are computed again in the backward pass.
     losses = [checkpoint(of_block, states[b], b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
     return torch.cat(losses)
@@ -116,7 +116,7 @@ def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, 
         return _of_scores(model.logits(batch), batch)
     with left_out(layer):
         states = model.logits(batch)
-    blocks = row_blocks(*size_of(model, batch), model.device)
+    blocks = blocks_of(model, batch)
     nats, missed = zip(
         *(_of_scores(scores_of(model, layer, states[b]), rows_of(batch, b)) for b in blocks), strict=True
     )

@@ -87,9 +87,14 @@ def row_blocks(rows: int, scores_of_row: int, device: torch.device) -> list[slic
     return [slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once)]
 
 
+def blocks_of(model: LanguageModel, batch: Batch) -> list[slice]:
+    """Return the sentences of a batch in blocks, of a size for the device that the model is meant for."""
+    return row_blocks(*size_of(model, batch), torch.device(model.spec.device))
+
+
 def blocked_layer(model: LanguageModel, batch: Batch) -> nn.Linear | None:
     """Return the output layer if it must be applied in blocks, because all scores of the batch take too much memory."""
-    if model.task.classes or len(row_blocks(*size_of(model, batch), model.device)) == 1:
+    if model.task.classes or len(blocks_of(model, batch)) == 1:
         return None
     return output_layer(model)
 

@@ -73,6 +73,13 @@ class Architecture(ABC):
             ModelError: the model cannot be built, or not for this task.
         """
 
+    def without_weights(self, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
+        """Build a module of the same shapes, whatever its weights; called where tensors take no memory."""
+        from fl_sim.clients.models.tokenizers import Vocabulary
+
+        vocabulary = Vocabulary(spec.tokenizer or self.tokenizer or spec.name, spec.begin_token, spec.end_token)
+        return self.build(spec, vocabulary, output_layer=output_layer)
+
     def scores(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V), of a module with its output layer."""
         return module(batch)

@@ -96,6 +96,23 @@ def load_body(name: str, max_layers: int, placement: Placement = Placement()) ->
     return without_pooler(_load(name, AutoModel, config, placement))
 
 
+def without_weights(name: str, max_layers: int, dtype: torch.dtype, *, output_layer: bool) -> nn.Module:
+    """Build a model from its configuration alone, with no weight of its own; a configuration file is all that is read.
+
+    Raises:
+        ModelError: there is no such configuration, or the model cannot be built for the task.
+    """
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    config = _config_of(base_of(name) if is_adapter(name) else name, max_layers)
+    loader = AutoModelForCausalLM if output_layer else AutoModel
+    try:
+        module: nn.Module = loader.from_config(config, dtype=dtype)
+    except Exception as error:  # transformers' and torch's errors have no common class
+        raise _cannot_load(name, error) from error
+    return module if output_layer else without_pooler(module)
+
+
 def without_pooler(body: Any) -> nn.Module:
     """Return the body without the layer that some have on the first state, because fl_sim adds the head."""
     if getattr(body, "pooler", None) is not None:

@@ -52,6 +52,11 @@ class Transformer(Architecture):
         load = load_causal if output_layer else load_body
         return load(spec.name, spec.max_layers, Placement.of(spec))
 
+    def without_weights(self, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures.pretrained import Placement, without_weights
+
+        return without_weights(spec.name, spec.max_layers, Placement.of(spec).dtype, output_layer=output_layer)
+
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).
 
@@ -180,6 +185,9 @@ class SmallGpt2(Transformer):
         from fl_sim.clients.models.architectures.pretrained import build_small_gpt2
 
         return build_small_gpt2(spec, vocabulary, output_layer=output_layer)
+
+    def without_weights(self, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
+        return Architecture.without_weights(self, spec, output_layer=output_layer)
 
 
 PRETRAINED = Transformer()

@@ -22,7 +22,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from tests.clients.gradients.test_memory_of_a_pass import SIZES, TOKENS, peak_of_clipping, sentences_of
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import examples
-from tests.live_bytes import LiveBytes
+from fl_sim.diagnosis.live_bytes import LiveBytes
 
 MODELS: dict[str, Callable[[], LanguageModel]] = {
     "gpt2": models_to_try.small_gpt2,

@@ -20,7 +20,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, VOCABULARY, examples
-from tests.live_bytes import LiveBytes
+from fl_sim.diagnosis.live_bytes import LiveBytes
 
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 MODELS: dict[str, Callable[[], LanguageModel]] = {

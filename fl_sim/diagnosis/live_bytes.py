@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,16 +14,19 @@ from torch.utils._pytree import tree_flatten
 class LiveBytes(TorchDispatchMode):
     """Count tensors that operations make within the block.
 
+    Args:
+        held: tensors that were there before and are not counted, when an operation returns a view of one.
+
     Attributes:
         live: bytes alive now.
         peak: the most that were alive at a time.
         largest: bytes of the largest tensor.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self.live = self.peak = self.largest = 0
-        self._known: set[int] = set()
+        self._known = {tensor.untyped_storage()._cdata for tensor in held}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,0 +1,167 @@
+"""Count the memory of a worker before there is one: its model and its passes, run on tensors that have shapes alone.
+
+A pass is the real code, on tensors without memory (torch's fake tensors); what is alive at a time is added up. So the
+count follows every setting of the model, and needs neither its weights nor the device. Decisions that depend on values
+are taken as they are for a model without faults: checks pass, every target counts.
+
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> small = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=256)
+>>> large = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=512)
+>>> small.model == large.model, small.sum == small.trainable * 4, small.batch < large.batch
+(True, True, True)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fl_sim.clients.examples import Example
+from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
+from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.gradients.clipped_sums import Tally, add_one, add_with_layers
+from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, compare_with_autograd, cover
+from fl_sim.clients.models.language_model import LanguageModel, model_without_weights
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import Task
+from fl_sim.diagnosis.live_bytes import LiveBytes
+
+_CLIP = 1.0  # any: norms take the memory
+_FLOAT = 4  # bytes
+_TENSORS = torch.ops.aten
+_INDEXED = (_TENSORS.index.Tensor, _TENSORS.index_put_.default)
+_ANY = (_TENSORS.any.default, _TENSORS.any.dim)
+_DECIDED = "_fl_sim_decided"  # what a truth value is taken for; True without it
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """What a worker holds on its device while it computes its first round, in bytes.
+
+    Attributes:
+        trainable: d, the number of parameters that train.
+        model: parameters and buffers.
+        sum: the sum of clipped gradients.
+        check: most that the comparison with autograd before the first round takes beside the model.
+        batch: most that one micro-batch takes beside model and sum.
+        batch_tokens: its padded size.
+        together: whether the sentences of a batch are clipped together; else one after the other.
+    """
+
+    trainable: int
+    model: int
+    sum: int
+    check: int
+    batch: int
+    batch_tokens: int
+    together: bool
+
+    @property
+    def total(self) -> int:
+        """Return the most that is held at a time."""
+        return self.model + max(self.check, self.sum + self.batch)
+
+
+def worker_memory(spec: ModelSpec, batch_tokens: int, task: Task | None = None) -> WorkerMemory:
+    """Count the memory of a worker.
+
+    Args:
+        spec: the model; ``spec.device`` is the kind of device that the count is for.
+        batch_tokens: the padded size of its micro-batches; one sentence as long as the context if that is longer.
+        task: what the model predicts; ``None`` is the next word.
+
+    Raises:
+        ModelError: there is no such model, or it cannot do the task.
+    """
+    return next(worker_memories(spec, [batch_tokens], task))
+
+
+def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int], task: Task | None = None) -> Iterator[WorkerMemory]:
+    """Yield the memory of a worker for each size of micro-batches; see :func:`worker_memory`."""
+    shapes = FakeTensorMode()
+    with shapes:
+        model = model_without_weights(spec, task)
+        layers = _layers_of(model)
+        check = _most_bytes(model, functools.partial(_check, model, layers)) if layers else 0
+    longest = model.task.longest(model.max_tokens)
+    for tokens in batch_tokens:
+        rows = max(1, tokens // longest) if layers else 1
+        with shapes:
+            batch = _most_bytes(model, functools.partial(_clip, model, layers, rows, longest))
+        sum_ = _FLOAT * model.num_parameters
+        yield WorkerMemory(
+            model.num_parameters, _bytes_of(model), sum_, check, batch - sum_, rows * longest, bool(layers)
+        )
+
+
+def _layers_of(model: LanguageModel) -> list[Layer]:
+    """Return the layers whose sentences are clipped together; none if they are clipped one after the other."""
+    try:
+        return cover(model)
+    except NotCovered:
+        return []
+
+
+def _bytes_of(model: LanguageModel) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(model))
+
+
+def _tensors_of(model: LanguageModel) -> list[torch.Tensor]:
+    return [*model.module.parameters(), *model.module.buffers()]
+
+
+def _check(model: LanguageModel, layers: Sequence[Layer]) -> None:
+    """Do what the comparison of per-sentence gradients with autograd does before the first round."""
+    with model.exact():
+        compare_with_autograd(model, layers, model.batch(check_examples(model, np.random.default_rng(0)), CHECK_MASKS))
+
+
+def _clip(model: LanguageModel, layers: Sequence[Layer], rows: int, longest: int) -> None:
+    """Clip and sum one batch of ``rows`` sentences of the greatest length, as training does."""
+    tokens = np.zeros((rows, longest), dtype=np.int64)
+    batch = model.batch([Example(row, target=0, number=number) for number, row in enumerate(tokens)], CHECK_MASKS)
+    if model.reads_features:
+        with torch.no_grad():
+            model.logits(batch)  # what computes the features; sums over them take less
+        return
+    views = model.parameters.views(torch.zeros(model.num_parameters))
+    if layers:
+        add_with_layers(model, layers, batch, _CLIP, dict(views), Tally())
+    else:
+        add_one(model, batch, _CLIP, views, Tally())
+
+
+def _most_bytes(model: LanguageModel, work: Callable[[], object]) -> int:
+    """Return the most bytes that ``work`` holds at a time beside the model."""
+    with _ShapesAlone(_tensors_of(model)) as memory:
+        work()
+    return memory.peak
+
+
+class _ShapesAlone(LiveBytes):
+    """Count tensors, and take the decisions that values would have taken."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is _TENSORS._local_scalar_dense.default:
+            return getattr(args[0], _DECIDED, args[0].dtype == torch.bool or 0.0)
+        mask = args[1][0] if func in _INDEXED else None
+        if mask is not None and mask.dtype == torch.bool:
+            return self._all_of(args[0], mask) if func is _TENSORS.index.Tensor else args[0]
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func in _ANY:
+            setattr(result, _DECIDED, False)
+        return result
+
+    def _all_of(self, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the entries where the mask is true, which is everywhere."""
+        chosen = tensor.flatten(0, mask.dim() - 1).clone()
+        self._add(chosen.untyped_storage())
+        return chosen
