@@ -200,7 +200,7 @@ def _part_of_step(
     parameters = list(model.parameters.tensors.values())
     losses = sentence_losses(model, part, masks)
     mean = losses.mean() if len(part) == sentences else losses.sum() / sentences
-    with model.fast_products():
+    with model.backward_pass():
         of_mean = torch.autograd.grad(mean, parameters, allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_mean, strict=True)]
     return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients

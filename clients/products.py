@@ -50,8 +50,28 @@ def make_repeatable() -> None:
 
     On CUDA that concerns ``index_add_``, ``scatter_add_`` and the backward pass of attention, which are atomic
     otherwise. What torch has no such form of is warned of and still runs: the ledger compares the sums of a repeated
-    round, and counts another sum as another release (docs/privacy.md, section 9).
+    round, and counts another sum as another release (docs/privacy.md, section 9). Attention is in order within
+    :func:`in_fixed_order` alone.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; else it may split sums
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no result reads it
+
+
+@contextmanager
+def in_fixed_order() -> Iterator[None]:
+    """Add in a fixed order within the block, attention included, or raise RuntimeError for what torch cannot.
+
+    Fused attention on CUDA orders its backward pass only where torch may not let anything unordered through.
+    """
+    before = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=before)
+
+
+def cannot_be_ordered(error: RuntimeError) -> bool:
+    """Return whether torch has no ordered form of an operation (within :func:`in_fixed_order`)."""
+    return "deterministic" in str(error)

@@ -35,12 +35,15 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.clients.models.output_blocks import left_out
 from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
+from fl_sim.clients.products import cannot_be_ordered
 
 log = logging.getLogger(__name__)
 
 _CHECK_TOLERANCE = 1e-3  # allowed error relative to a parameter's squared norm
 CHECK_MASKS = 0  # the seed of the dropout masks
 _CHECK_PADDING = 0.1  # allowed change of a gradient by padding, relative to its norm
+_PERIOD = 1048573  # a prime, so that no two rows of a matrix are shifted alike
+_AT_ONCE = 1 << 24  # entries in float64
 _CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
 
@@ -190,7 +193,7 @@ class _Run:
             if not bool(losses.isfinite().all()):
                 raise NotCovered("a loss is not finite")
             gathering.start()
-            with self._model.fast_products():
+            with self._model.backward_pass():
                 tape.backward(scores, of_scores)
         gathering.check()
         return losses
@@ -293,6 +296,8 @@ def gradient_path(model: LanguageModel) -> GradientPath:
 
 def _checked(model: LanguageModel) -> tuple[list[Layer] | None, GradientPath]:
     if model not in _CHECKED:
+        if model.device.type != "cpu":
+            _try_fixed_order(model)
         try:
             layers = cover(model)
             _self_check(model, layers)
@@ -301,6 +306,21 @@ def _checked(model: LanguageModel) -> tuple[list[Layer] | None, GradientPath]:
             log.warning("per-sentence gradients of %s go one sentence at a time: %s", model.spec.name, reason)
             _CHECKED[model] = None, GradientPath("slow", str(reason))
     return _CHECKED[model]
+
+
+def _try_fixed_order(model: LanguageModel) -> None:
+    """Let the model's backward passes add in a fixed order if torch has one for all of their operations."""
+    batch = model.batch(check_examples(model, np.random.default_rng(0)), CHECK_MASKS)
+    model.in_fixed_order = True
+    try:
+        loss_gradients(model, batch)
+    except RuntimeError as error:
+        model.in_fixed_order = False
+        if is_out_of_memory(error):
+            raise does_not_fit(model.device, len(batch.targets[0])) from error
+        if cannot_be_ordered(error):  # whatever else fails, fails again where it is reported
+            reason = str(error).splitlines()[0]
+            log.warning("sums on %s are in no fixed order (%s); a repeated round may count in ε", model.device, reason)
 
 
 def cover(model: LanguageModel) -> list[Layer]:
@@ -349,7 +369,7 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
     examples, others = (check_examples(model, draws) for _ in range(2))
     before = model.get_vector()
     try:
-        model.set_vector(before + 0.02 * draws.standard_normal(before.size, dtype=np.float32))
+        _shift(model, draws)
         with model.exact():  # rounding would hide an error in the description of the layers
             passed = compare_with_autograd(model, layers, model.batch(examples, CHECK_MASKS))
             for row, example in enumerate(examples):
@@ -362,6 +382,15 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
         raise NotCovered(f"the pass fails: {str(error).splitlines()[0]}") from error
     finally:
         model.set_vector(before)
+
+
+def _shift(model: LanguageModel, draws: np.random.Generator) -> None:
+    """Add small numbers to all trainable parameters, where they are; the numbers repeat, with a prime period."""
+    numbers = torch.from_numpy(0.02 * draws.standard_normal(_PERIOD, dtype=np.float32)).to(model.device)
+    with torch.no_grad():
+        for parameter in model.parameters.tensors.values():
+            size = parameter.numel()
+            parameter.add_(numbers.repeat(-(-size // _PERIOD))[:size].view(parameter.shape))
 
 
 def check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Example]:
@@ -404,8 +433,9 @@ def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: 
 
 
 def _squared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm in float64, without a copy of the tensor in float64."""
-    return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+    """Return the squared norm in float64, without a whole copy of the tensor in float64."""
+    parts = [part.double().square().sum() for part in tensor.reshape(-1).split(_AT_ONCE)]
+    return torch.stack(parts).sum()
 
 
 def _row_alone(batch: Batch, row: int) -> Batch:

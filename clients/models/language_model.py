@@ -40,7 +40,7 @@ from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
-from fl_sim.clients.products import make_repeatable, tf32
+from fl_sim.clients.products import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.input_files import read_bytes
 
@@ -70,6 +70,8 @@ class LanguageModel:
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
         recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
+        in_fixed_order: whether backward passes run under `fl_sim.clients.products.in_fixed_order`; set once it is known
+            that they can, on an accelerator.
         lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
 
@@ -101,6 +103,7 @@ class LanguageModel:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
         self._largest_batch: int | None = None
         self._tf32 = spec.tf32
+        self.in_fixed_order = False
         self._mixed = spec.precision == "bfloat16"
         if self._mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
@@ -212,8 +215,14 @@ class LanguageModel:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed)
 
     def fast_products(self) -> AbstractContextManager[None]:
-        """Return the context of a forward or backward pass in training, whose products are of TF32 if it is chosen."""
+        """Return the context of a pass in training, whose products are of TF32 if it is chosen."""
         return tf32() if self._tf32 and self.device.type != "cpu" else nullcontext()
+
+    @contextmanager
+    def backward_pass(self) -> Iterator[None]:
+        """Hold the context of a backward pass: its products, and the order of its sums."""
+        with self.fast_products(), in_fixed_order() if self.in_fixed_order else nullcontext():
+            yield
 
     def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
@@ -343,11 +352,11 @@ def _take_from_meta(module: nn.Module) -> None:
         return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
     for part in module.modules():
-        for owned in (part._parameters, part._buffers):
+        tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for owned in tables:
             for name, tensor in owned.items():
                 if tensor is not None:
                     owned[name] = made.setdefault(id(tensor), new(tensor))
-
 
 
 class _NoTokens:

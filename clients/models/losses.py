@@ -139,7 +139,7 @@ def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str,
     """Return Σ_s l(θ, s) over the sentences of a batch and its gradient by parameter name, by plain autograd."""
     parameters = model.parameters.tensors
     loss = batch_losses(model, batch).sum()
-    with model.fast_products():
+    with model.backward_pass():
         of_parameters = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     gradients = {name: g for name, g in zip(parameters, of_parameters, strict=True) if g is not None}
     return float(loss.detach()), gradients

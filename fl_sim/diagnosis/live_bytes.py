@@ -1,4 +1,11 @@
-"""Count the bytes of all tensors that are alive, exactly and without noise: what a device's allocator would hold."""
+"""Count the bytes of all tensors that are alive, exactly and without noise: what a device's allocator would hold.
+
+>>> with LiveBytes() as memory:
+...     kept = torch.zeros(100)
+...     gone = bool(torch.zeros(900).any())
+>>> memory.live, memory.peak
+(400, 4001)
+"""
 
 from __future__ import annotations
 

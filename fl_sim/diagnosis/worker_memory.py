@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ _FLOAT = 4  # bytes
 _TENSORS = torch.ops.aten
 _INDEXED = (_TENSORS.index.Tensor, _TENSORS.index_put_.default)
 _ANY = (_TENSORS.any.default, _TENSORS.any.dim)
+_WIDENED = [(torch, "pow"), (torch, "exp"), (torch, "rsqrt"), *((torch.Tensor, name) for name in (
+    "pow", "__pow__", "exp", "rsqrt"
+))]  # fmt: skip
+"""What CUDA's autocast computes in float32 and the CPU's in bfloat16, of what activation functions and norms use."""
 _DECIDED = "_fl_sim_decided"  # what a truth value is taken for; True without it
 
 
@@ -139,9 +144,34 @@ def _clip(model: LanguageModel, layers: Sequence[Layer], rows: int, longest: int
 
 def _most_bytes(model: LanguageModel, work: Callable[[], object]) -> int:
     """Return the most bytes that ``work`` holds at a time beside the model."""
-    with _ShapesAlone(_tensors_of(model)) as memory:
+    widened = _widened_as_on_cuda() if model.spec.device != "cpu" else nullcontext()
+    with widened, _ShapesAlone(_tensors_of(model)) as memory:
         work()
     return memory.peak
+
+
+@contextmanager
+def _widened_as_on_cuda() -> Iterator[None]:
+    """Widen what CUDA's autocast widens: tensors without a device follow the CPU's.
+
+    Not by torch's function modes, which a backward pass suspends while it computes blocks again.
+    """
+    before = [(owner, name, vars(owner).get(name), getattr(owner, name)) for owner, name in _WIDENED]
+    for owner, name, _, function in before:
+        setattr(owner, name, _widened(function))
+    try:
+        yield
+    finally:
+        for owner, name, own, _ in before:
+            delattr(owner, name) if own is None else setattr(owner, name, own)
+
+
+def _widened(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def compute(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        mixed = torch.is_autocast_enabled("cpu") and tensor.dtype == torch.bfloat16
+        return function(tensor.float() if mixed else tensor, *args, **kwargs)
+
+    return compute
 
 
 class _ShapesAlone(LiveBytes):

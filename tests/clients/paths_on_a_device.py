@@ -222,6 +222,7 @@ def main() -> None:
     with planted_fault():
         results["planted fault"] = apart(PATHS["uedp"])
     results["clip in tf32"] = clip_in_tf32()
+    results["in a fixed order"] = model_on("cuda").in_fixed_order
     results["repeatable"] = torch.are_deterministic_algorithms_enabled()
     json.dump(results, sys.stdout)
 

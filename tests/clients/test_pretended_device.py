@@ -57,3 +57,4 @@ def test_norms_are_full_where_passes_are_in_tf32(distances: dict[str, float | st
 
 def test_an_accelerator_adds_in_a_fixed_order(distances: dict[str, float | str]) -> None:
     assert distances["repeatable"] is True
+    assert distances["in a fixed order"] is True

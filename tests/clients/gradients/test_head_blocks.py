@@ -18,9 +18,9 @@ from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models import output_blocks
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
+from fl_sim.diagnosis.live_bytes import LiveBytes
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, VOCABULARY, examples
-from fl_sim.diagnosis.live_bytes import LiveBytes
 
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 MODELS: dict[str, Callable[[], LanguageModel]] = {
