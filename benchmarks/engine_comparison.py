@@ -1,6 +1,6 @@
 """Compare our engine with a plain torch loop, a fused batch, Flower with a node per user, and pfl, on one workload.
 
-    python benchmarks/make_pfl_environment.py DIR        # once
+    python benchmarks/make_peer_environment.py pfl DIR   # once
     python benchmarks/engine_comparison.py --pfl DIR
 
 Every contender is a process that does a few rounds on request. They take turns, so that other load on the machine
@@ -153,7 +153,7 @@ def pss(process: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pfl", type=Path, metavar="DIR", help="environment made by make_pfl_environment.py")
+    parser.add_argument("--pfl", type=Path, metavar="DIR", help="environment made by make_peer_environment.py")
     parser.add_argument("--sentences", type=int, nargs="*", default=[15, 2], help="per user")
     parser.add_argument("--users", type=int, default=2000)
     parser.add_argument("--cohort", type=int, default=100)

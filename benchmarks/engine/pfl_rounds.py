@@ -1,4 +1,4 @@
-"""pfl: federated averaging with its central Gaussian mechanism, in its own environment (make_pfl_environment.py)."""
+"""pfl: federated averaging with its central Gaussian mechanism, in its own environment (make_peer_environment.py)."""
 
 from typing import Any
 

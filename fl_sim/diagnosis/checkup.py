@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fl_sim.diagnosis.arithmetic import check_gradients
 from fl_sim.diagnosis.finding import Finding
-from fl_sim.diagnosis.installation import devices, installed, machine
+from fl_sim.diagnosis.installation import at_hand, devices, installed, machine
 from fl_sim.diagnosis.short_runs import check_engines
 
 
@@ -25,7 +25,7 @@ def checkup(*, quick: bool = False, observer: Callable[[str], None] = lambda wha
         observer: called with what is checked next.
     """
     observer("versions and machine")
-    findings = [*installed(), *machine(Path.cwd())]
+    findings = [*installed(), *at_hand(), *machine(Path.cwd())]
     for device in devices():
         observer(f"clipped gradients on {device}")
         findings += check_gradients(device)

@@ -10,14 +10,18 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import spacy
 import torch
 from packaging.requirements import Requirement
 
 from fl_sim.clients.free_memory import free_memory
+from fl_sim.clients.models.architectures.model_source import MODELS
+from fl_sim.data_prep.taggers.spacy_tagger import SHIPPED
+from fl_sim.data_prep.taggers.tagger_registry import TAGGERS
 from fl_sim.diagnosis.finding import Finding
 
 _LEAST_MEMORY = 2 << 30
@@ -56,6 +60,32 @@ def _optional() -> Iterator[Finding]:
     for package, (name, advice) in _OPTIONAL.items():
         absent = importlib.util.find_spec(package) is None
         yield Finding(name, "absent", "note", advice) if absent else Finding(name, "present", "ok")
+
+
+def at_hand() -> list[Finding]:
+    """Return the taggers and models that can be named without fetching anything."""
+    return [
+        Finding(
+            "taggers",
+            _listed(TAGGERS.names(), [SHIPPED, *spacy.util.get_installed_models()], "pipelines of spaCy"),
+            "ok",
+        ),
+        Finding("models", _listed(MODELS.names(), _cached_models(), "in the hub's cache"), "ok"),
+    ]
+
+
+def _listed(names: Iterable[str], others: Iterable[str], where: str) -> str:
+    return f"{', '.join(sorted(names))}; {where}: {', '.join(sorted(others)) or 'none'}"
+
+
+def _cached_models() -> list[str]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return [repository.repo_id for repository in scan_cache_dir().repos if repository.repo_type == "model"]
+    except (CacheNotFound, OSError):
+        return []
 
 
 def machine(folder: Path) -> list[Finding]:

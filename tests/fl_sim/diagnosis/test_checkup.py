@@ -43,6 +43,19 @@ def test_little_memory_and_disk_are_warnings(monkeypatch: pytest.MonkeyPatch, tm
     assert (found["free memory"], found["free disk"]) == ("warning", "warning")
 
 
+def test_taggers_and_models_at_hand_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("spacy.util.get_installed_models", lambda: ["en_core_web_sm"])
+    monkeypatch.setattr(installation, "_cached_models", lambda: ["openai-community/gpt2"])
+    taggers, models = installation.at_hand()
+    assert "rules" in taggers.value
+    assert taggers.value.endswith("pipelines of spaCy: en_core_web_sm, en_fl_sim_ner")
+    assert "small-gpt2-public" in models.value
+    assert models.value.endswith("in the hub's cache: openai-community/gpt2")
+    monkeypatch.undo()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "absent"))
+    assert installation._cached_models() == []
+
+
 def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same fault is in ``fl-sim audit``'s list: a sentence then moves the sum by more than c."""
     assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
