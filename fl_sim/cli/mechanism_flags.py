@@ -19,7 +19,9 @@ def add_mechanism(parser: argparse.ArgumentParser, title: str = "the mechanism")
     group = parser.add_argument_group(title)
     group.add_argument("--z", type=float, metavar="Z", help="noise multiplier: noise std / user clip")
     group.add_argument("--rounds", type=int, metavar="T", help="number of rounds")
-    group.add_argument("--delta", type=float, metavar="D", help="δ at which ε is stated")
+    group.add_argument(
+        "--delta", type=float, metavar="D", help="δ at which ε is stated (default: a run's own, else 1e-5)"
+    )
     group.add_argument("--q-u", type=float, metavar="RATE", help="user sampling rate (default 1)")
     group.add_argument("--q-e", type=float, metavar="RATE", help="entity sampling rate (default 1)")
     group.add_argument("--q-s", type=float, metavar="RATE", help="sentence sampling rate (default 1)")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Report = dict[str, Any]
 
+_DELTA = 1e-5  # that of a run, too
 _COMMON = {"rounds", "delta", "z", "reach_users", "reach_sentences", "users"}
 _SOLVING = {"target_epsilon", "target_unit", "solve_for", "q_u", "user_sentences", "reach_total"}
 _OF_LEDGER = {"joined_at", "delta", "users", "user_sentences", "reach_users", "reach_sentences", "reach_total"}
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def _of_ledger(args: argparse.Namespace) -> Report:
     from fl_sim.api.accounts import account_runs
 
-    delta = _required(args, "delta")
+    delta = _delta(args)
     return account_runs(args.ledger, delta=delta, joined_at=args.joined_at, **_protected(args, default_users=1))
 
 
@@ -108,7 +109,7 @@ def _ours(args: argparse.Namespace) -> Report:
     if settings["noise_multiplier"] is not None and 0 < settings["noise_multiplier"] < LEAST_NOISE:
         _refuse("z", f"{args.z:g}", f"at least {LEAST_NOISE:g}, as in a run")
     settings |= {"rounds": None if solved == "rounds" else _required(args, "rounds")}
-    settings |= {"delta": _required(args, "delta"), "clipping": args.clipping or "sentence"}
+    settings |= {"delta": _delta(args), "clipping": args.clipping or "sentence"}
     settings |= _protected(args, default_users=1) | _epochs(args)
     if solved is not None:
         unknown: Unknown = args.solve_for or "noise_multiplier"
@@ -140,7 +141,7 @@ def _published(args: argparse.Namespace) -> Report:
         noise_multiplier=_required(args, "z"),
         **{name: _required(args, name) for name in of_text},
     )
-    rounds, delta = _required(args, "rounds"), _required(args, "delta")
+    rounds, delta = _required(args, "rounds"), _delta(args)
     protected = _protected(args, default_users=settings.users)
     return account_published(settings, rounds=rounds, delta=delta, **protected)
 
@@ -160,6 +161,27 @@ def _required(args: argparse.Namespace, name: str) -> Any:
     if value is None:
         _refuse(name.replace("_", "-"), "missing", f"a value is needed with {_source(args)}")
     return value
+
+
+def _delta(args: argparse.Namespace) -> float:
+    """Return δ as it was given; else that of the runs if they share one, else 1e-5, and say so on standard error."""
+    if args.delta is not None:
+        return float(args.delta)
+    of_runs = {_delta_of(folder) for folder in args.ledger or ()}
+    (shared,) = of_runs if len(of_runs) == 1 else (None,)
+    delta, source = (_DELTA, "the default") if shared is None else (shared, "that of the run")
+    print(f"note: δ is {delta:g}, {source}; --delta states ε at another", file=sys.stderr)
+    return delta
+
+
+def _delta_of(folder: str) -> float | None:
+    """Return δ of a run's configuration; None where there is a ledger alone, or one of another version."""
+    from fl_sim.api.runs import open_run
+
+    try:
+        return open_run(folder).config.privacy.delta
+    except (ValueError, OSError):  # whatever is wrong with the folder, the ledger decides
+        return None
 
 
 def _refuse(flag: str, value: str, allowed: str) -> NoReturn:

@@ -120,6 +120,30 @@ def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixtu
     assert "2 releases have no guarantee: ε is infinite" in output.err
 
 
+def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any) -> None:
+    corpus = small_corpus(tmp_path / "corpus")
+    for seed, (name, delta) in enumerate({"run": 1e-4, "other": 1e-3}.items()):
+        simulation.run(configuration(corpus, tmp_path / name, privacy__delta=delta, rounds=1, seed=seed))
+    ledger = ledger_of("a", ReleaseRecord.of(PLAN, 0), 3)
+    lines = {
+        f"--ledger {tmp_path / 'run'}": (1e-4, "that of the run"),
+        f"--ledger {tmp_path / 'run'} {tmp_path / 'other'}": (1e-5, "the default"),
+        f"--ledger {ledger}": (1e-5, "the default"),
+        "--strategy uedp --z 1 --rounds 3": (1e-5, "the default"),
+    }
+    for line, (delta, source) in lines.items():
+        capsys.readouterr()
+        assert main(["account", *line.split(), "--json"]) == 0
+        output = capsys.readouterr()
+        report = json.loads(output.out)
+        assert report["delta"] == delta
+        assert f"note: δ is {delta:g}, {source}; --delta states ε at another" in output.err
+        assert main(["account", *line.split(), "--json", "--delta", str(delta)]) == 0
+        output = capsys.readouterr()
+        assert json.loads(output.out) == report
+        assert "note: δ" not in output.err
+
+
 def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 3)
     assert main(f"account --ledger {folder} --delta 1e-5".split()) == 0
@@ -131,7 +155,6 @@ def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--ledger {a}", "--delta is missing"),
         ("--ledger {a} --delta 1e-5 --joined-at 4", "round 4 is not in the ledger; allowed: a released round, 1 to 3"),
         ("--ledger {a} {b} --delta 1e-5 --joined-at 2", "joined-at is 2, of 2 runs"),
         ("--ledger {a} {same_seed} --delta 1e-5", "from the same seed"),
