@@ -20,6 +20,7 @@ from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {**MODEL, **{key.replace("__", "."): value for key, value in QUICK_TO_LOAD.items()}}
 
 
@@ -35,6 +36,12 @@ def written(folder: Path, corpus: Path, body: str) -> Path:
     path = folder / "sweep.toml"
     path.write_text("\n".join([body, "[set]", *lines]), encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "conf" / "sweeps").glob("*.toml")), ids=lambda file: file.name)
+def test_a_sweep_that_ships_is_valid(file: Path) -> None:
+    sweep = Sweep.load(file)
+    assert sweep.config(sweep.points()[0]).corpus.path == "bundled"
 
 
 GRID = 'seeds = [0, 1]\n[grid]\n"privacy.user_cap" = [1.0, 2.0]\n'
