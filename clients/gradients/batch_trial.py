@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from fl_sim.clients.examples import Example
+from fl_sim.clients.ghost_norms.layer_handlers import Layer
 from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped, add_one
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.out_of_memory import attempt, does_not_fit
@@ -45,23 +46,28 @@ def fit_batches(model: LanguageModel) -> None:
     """
     if model.reads_features:
         return  # one state a sentence
-    draws = np.random.default_rng(0)
     longest = model.task.longest(model.max_tokens)
     while True:
         rows = max(1, model.batch_tokens // longest)
-        tokens = draws.integers(0, model.vocabulary_size, size=(rows, longest))
-        sentences = [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
-        if attempt(functools.partial(_clip_one_batch, model, sentences), model.device):
+        if attempt(functools.partial(clip_one_batch, model, longest_sentences(model, rows)), model.device):
             return
         if rows == 1:
             raise does_not_fit(model.device, longest)
         model.limit_batches(model.batch_tokens // 2)
 
 
-def _clip_one_batch(model: LanguageModel, sentences: Sequence[Example]) -> bool:
-    """Clip and sum sentences as training does, all at once."""
+def longest_sentences(model: LanguageModel, rows: int) -> list[Example]:
+    """Return random sentences as long as the context."""
+    tokens = np.random.default_rng(0).integers(
+        0, model.vocabulary_size, size=(rows, model.task.longest(model.max_tokens))
+    )
+    return [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
+
+
+def clip_one_batch(model: LanguageModel, sentences: Sequence[Example], layers: Sequence[Layer] | None = None) -> bool:
+    """Clip and sum sentences as training does, all at once; ``layers`` as in `add_clipped`."""
     views = model.parameters.views(torch.zeros(model.num_parameters, device=model.device))
     with full_precision():
-        if not add_clipped(model, model.batch(sentences, _MASKS), _CLIP, dict(views), Tally()):
+        if not add_clipped(model, model.batch(sentences, _MASKS), _CLIP, dict(views), Tally(), layers=layers):
             add_one(model, model.batch(sentences[:1], _MASKS), _CLIP, views, Tally())
     return True

@@ -290,29 +290,20 @@ def add_clipped(
     pending: dict[str, torch.Tensor],
     tally: Tally,
     stability: float | None = None,
+    layers: Sequence[Layer] | None = None,
 ) -> bool:
     """Add Σ_s Π_c(g_s) by ghost norms.
 
     The arguments are those of :func:`add_one`, for several sentences. A parameter leaves ``pending`` with its addition,
     so that a lack of memory halfway adds nothing twice.
+    ``layers`` are the model's, if the caller answers for them; by default those that were checked against autograd.
 
     Returns:
         False, with nothing added, if a sentence must be processed on its own.
     """
-    layers = covered_layers(model)
-    return layers is not None and add_with_layers(model, layers, batch, clip_norm, pending, tally, stability)
-
-
-def add_with_layers(
-    model: LanguageModel,
-    layers: Sequence[Layer],
-    batch: Batch,
-    clip_norm: float,
-    pending: dict[str, torch.Tensor],
-    tally: Tally,
-    stability: float | None = None,
-) -> bool:
-    """Do what :func:`add_clipped` does, with ``layers`` that the caller answers for: nothing is checked here."""
+    layers = covered_layers(model) if layers is None else layers
+    if layers is None:
+        return False
     try:
         losses, contributions = sentence_gradients(model, layers, batch, norms_alone=bool(model.recomputed))
         norms = sure_norms(contributions, clip_norm if stability is None else stability)

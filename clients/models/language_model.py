@@ -311,8 +311,6 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
         tokenizer = vocabulary.tokenizer
         check_dropout(source.architecture, spec)
         module = _tuned(source.architecture, module, spec, task)
-        if spec.frozen_precision != "float32":
-            frozen_weights.store(module, spec.frozen_precision)
         module = module.to(device)
         if spec.frozen_precision != "float32":
             frozen_weights.share(module, spec, seed, repr((task.name, task.classes)))
@@ -337,8 +335,6 @@ def model_without_weights(spec: ModelSpec, task: Task | None = None) -> Language
         with torch.device("meta"):
             module = source.architecture.without_weights(source.original(spec), output_layer=not task.classes)
             module = _tuned(source.architecture, module, spec, task)
-            if spec.frozen_precision != "float32":
-                frozen_weights.store(module, spec.frozen_precision)
         _take_from_meta(module)
         return LanguageModel(module, _NoTokens(), spec, 0, task, source)
 
@@ -369,7 +365,7 @@ class _NoTokens:
 
 
 def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task: Task) -> nn.Module:
-    """Return the module with its head for the task, its trainable parameters chosen as ``spec`` says."""
+    """Return the module with its head for the task, its trainable and frozen parameters as ``spec`` says."""
     if spec.lora_rank > 0:
         module = architecture.with_adapters(module, spec, output_layer=not task.classes)
     head: nn.Module | None = None
@@ -381,6 +377,8 @@ def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task:
         tuning.train_head_only(module, architecture.output_layer(module) if head is None else head, spec)
     if spec.tune == "bias":
         tuning.train_biases(module, head, spec)
+    if spec.frozen_precision != "float32":
+        frozen_weights.store(module, spec.frozen_precision)
     return module
 
 

@@ -14,13 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from fl_sim.clients.batches import batch_tokens
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.diagnosis.worker_memory import WorkerMemory, worker_memories
 
 GIB = 1 << 30
 CONTEXT = 7 * GIB // 10  # what CUDA and its libraries hold in a process: 0.5 to 0.7 GiB on an H100
 USABLE = 0.9  # of the rest: the allocator held 2 to 17 % more than was alive
-_TRIED = 8192  # padded tokens of the first micro-batch that is tried (fl_sim.clients.batches)
 _SERVER = 8 * 4  # bytes of main memory per trainable parameter, at most (docs/scaling.md)
 _ADAPTERS = {"lora_rank": 16, "precision": "bfloat16", "frozen_precision": "bfloat16"}
 
@@ -70,7 +72,7 @@ def budgets(spec: ModelSpec, gpu_memory: int, ways: Mapping[str, Mapping[str, An
 
 
 def _budget(name: str, spec: ModelSpec, gpu_memory: int) -> Budget:
-    largest = spec.batch_tokens if isinstance(spec.batch_tokens, int) else _TRIED
+    largest = batch_tokens(spec.batch_tokens, torch.device(spec.device))
     counted = worker_memories(spec, [1, *(largest >> halvings for halvings in range(largest.bit_length()))])
     memory = one_sentence = next(counted)
     if _needed(one_sentence) <= gpu_memory:

@@ -23,17 +23,15 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fl_sim.clients.examples import Example
 from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
 from fl_sim.clients.ghost_norms.layer_handlers import Layer
-from fl_sim.clients.gradients.clipped_sums import Tally, add_one, add_with_layers
+from fl_sim.clients.gradients.batch_trial import clip_one_batch, longest_sentences
 from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, compare_with_autograd, cover
 from fl_sim.clients.models.language_model import LanguageModel, model_without_weights
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Task
 from fl_sim.diagnosis.live_bytes import LiveBytes
 
-_CLIP = 1.0  # any: norms take the memory
 _FLOAT = 4  # bytes
 _TENSORS = torch.ops.aten
 _INDEXED = (_TENSORS.index.Tensor, _TENSORS.index_put_.default)
@@ -98,7 +96,7 @@ def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int], task: Task | N
     for tokens in batch_tokens:
         rows = max(1, tokens // longest) if layers else 1
         with shapes:
-            batch = _most_bytes(model, functools.partial(_clip, model, layers, rows, longest))
+            batch = _most_bytes(model, functools.partial(_clip, model, layers, rows))
         sum_ = _FLOAT * model.num_parameters
         yield WorkerMemory(
             model.num_parameters, _bytes_of(model), sum_, check, batch - sum_, rows * longest, bool(layers)
@@ -127,19 +125,14 @@ def _check(model: LanguageModel, layers: Sequence[Layer]) -> None:
         compare_with_autograd(model, layers, model.batch(check_examples(model, np.random.default_rng(0)), CHECK_MASKS))
 
 
-def _clip(model: LanguageModel, layers: Sequence[Layer], rows: int, longest: int) -> None:
+def _clip(model: LanguageModel, layers: Sequence[Layer], rows: int) -> None:
     """Clip and sum one batch of ``rows`` sentences of the greatest length, as training does."""
-    tokens = np.zeros((rows, longest), dtype=np.int64)
-    batch = model.batch([Example(row, target=0, number=number) for number, row in enumerate(tokens)], CHECK_MASKS)
+    sentences = longest_sentences(model, rows)
     if model.reads_features:
         with torch.no_grad():
-            model.logits(batch)  # what computes the features; sums over them take less
-        return
-    views = model.parameters.views(torch.zeros(model.num_parameters))
-    if layers:
-        add_with_layers(model, layers, batch, _CLIP, dict(views), Tally())
+            model.logits(model.batch(sentences))  # what computes the features; sums over them take less
     else:
-        add_one(model, batch, _CLIP, views, Tally())
+        clip_one_batch(model, sentences, layers or None)
 
 
 def _most_bytes(model: LanguageModel, work: Callable[[], object]) -> int:

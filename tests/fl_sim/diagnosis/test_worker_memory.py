@@ -56,18 +56,18 @@ def test_counted_bytes_are_those_of_tensors_with_values(way: str) -> None:
 CHILD = """
 import resource, sys
 from pathlib import Path
-from fl_sim.clients.gradients.batch_trial import _clip_one_batch
+from fl_sim.clients.gradients.batch_trial import clip_one_batch
 from fl_sim.clients.examples import Example
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 import json, numpy as np, torch
 torch.set_num_threads(1)
 spec = ModelSpec(**json.loads(sys.argv[1]))
-_clip_one_batch(small := load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0), small.encode(["Ada left."]))
+clip_one_batch(small := load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0), small.encode(["Ada left."]))
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 model = load_model(spec, seed=0)
 rows = np.random.default_rng(0).integers(0, model.vocabulary_size, size=(int(sys.argv[2]), spec.max_tokens + 1))
-_clip_one_batch(model, [Example(row, number=number) for number, row in enumerate(rows)])
+clip_one_batch(model, [Example(row, number=number) for number, row in enumerate(rows)])
 (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
 print(int(peak.split()[1]) * 1024 - before)  # ru_maxrss counts the process that this one was forked from
 """
