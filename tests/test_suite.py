@@ -21,4 +21,7 @@ def test_pytest_alone_runs_on_all_cores_a_file_per_worker() -> None:
 
 def test_ci_runs_pytest_as_anyone_does() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("pytest")] == ["pytest --durations=40"]
+    assert [line for line in lines if line.startswith("pytest")] == [
+        "pytest --durations=40",
+        "pytest -m documented -n 2 --dist load --durations=0",
+    ]

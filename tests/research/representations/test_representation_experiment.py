@@ -421,3 +421,22 @@ def test_the_full_grid_is_that_of_the_appendix() -> None:
     assert points("federate") == 150
     assert points("inlp") == 6
     assert points("unconstrained") == 1
+
+
+def test_a_generated_corpus_needs_no_source(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = [
+        "--set",
+        "encoder.kind=mlp",
+        "--set",
+        "encoder.width=4",
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "attacks.mdl=false",
+    ]
+    words = ["represent", "run", "--set", "method=unconstrained", "--set", "data.name=toy-adult", *quick]
+    assert cli.main([*words, "--set", "data.rows=200", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["data"]["name"], record["data"]["test"]) == ("toy-adult", 40)
+    assert cli.main([*words, "--set", "data.source=adult"]) == 2
+    assert "data.source is adult; allowed with data.name = 'toy-adult': leave it out" in capsys.readouterr().err

@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,10 +53,13 @@ from fl_sim.research.representations.corpora.adult_reader import AdultColumns, A
 from fl_sim.research.representations.corpora.entity_words import entity_words
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
 from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, read_dpnr_ag
+from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.strategies.primitives import streams
 
-DataName = Literal["adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity"]
+DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity"]
+
+_TOY_ROWS = 6000
 
 _ROWS_AT_ONCE = 2048
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
@@ -64,9 +69,10 @@ class DataSpec(StrictModel):
     """A labelled corpus and its splits.
 
     Attributes:
-        name: of the corpus.
+        name: of the corpus; ``toy-adult`` is generated and needs no source.
         source: the folder with the corpus.
-        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity).
+        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity). Of
+            toy-adult: all rows, default 6,000.
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
         split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
     """
@@ -200,7 +206,13 @@ class Workspace:
 
 @functools.lru_cache(maxsize=2)
 def open_data(spec: DataSpec, seed: int) -> LabelledData:
-    """Return the labelled examples in splits drawn by ``seed``."""
+    """Return the labelled examples in splits drawn by ``seed``.
+
+    Raises:
+        ModelError: the source is missing, or something is set that this corpus does not have.
+    """
+    if spec.name == "toy-adult":
+        return _toy_adult(spec, seed)
     if not spec.source:
         raise ModelError("data.source is missing; allowed: the folder with the corpus")
     source = Path(spec.source).expanduser()
@@ -209,6 +221,15 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
     return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
+
+
+def _toy_adult(spec: DataSpec, seed: int) -> LabelledData:
+    """Return the generated Adult, the same rows for every ``seed``, which draws the splits."""
+    if spec.source:
+        raise ModelError(f"data.source is {spec.source}; allowed with data.name = 'toy-adult': leave it out")
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_toy_adult(Path(folder), rows=spec.rows or _TOY_ROWS)
+        return replace(read_adult(source, seed, spec.columns, spec.split), name=spec.name)
 
 
 @functools.lru_cache(maxsize=1)

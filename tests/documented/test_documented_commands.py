@@ -1,0 +1,110 @@
+"""Every command that README.md and docs/ show runs as pasted: page by page, each in a copy of the checkout.
+
+pytest -m documented --dist load                                     # all pages; half an hour on two cores
+pytest -m documented -n 0 -k sweeps tests/documented                 # one of them
+DOCUMENTED_LOG=FILE pytest -m documented …                           # and a log of what each block took and printed
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.documented.shown_commands import Block, blocks_of, files_of, name_of, pages
+from tests.e2e.processes import end_all_in
+
+pytestmark = [pytest.mark.documented, pytest.mark.slow]
+
+SECONDS = 1200
+"""A block that takes longer is a failure."""
+
+
+def _pages_to_run() -> list[Path]:
+    return [page for page in pages() if any(not block.not_run for block in blocks_of(page))]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Path]:
+    """Return a copy of the checkout's tracked files, in which a command may write."""
+    folder = tmp_path / "fl_sim"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (REPOSITORY / name).exists() or (REPOSITORY / name).is_symlink():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
+    yield folder
+    end_all_in(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("page", _pages_to_run(), ids=name_of)
+def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> None:
+    left_out = []
+    for name, content in files_of(page).items():
+        (checkout / name).write_text(content, encoding="utf-8")
+    for block in blocks_of(page):
+        if lacking := _lacking(block):
+            left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
+        else:
+            _run(block, checkout, tmp_path, name_of(page))
+    if left_out and len(left_out) == len(blocks_of(page)):
+        pytest.skip("; ".join(left_out))
+
+
+def _lacking(block: Block) -> str:
+    """Return why the block is not run here, or nothing."""
+    kind, _, name = block.needs.partition(" ")
+    if kind == "module" and importlib.util.find_spec(name) is None:
+        return f"the module {name} is not installed"
+    if kind == "program" and shutil.which(name) is None:
+        return f"the program {name} is not installed"
+    return block.not_run
+
+
+def _run(block: Block, checkout: Path, home: Path, page: str) -> None:
+    """Run the block in the folder, and with the variables, that the block before it left."""
+    began = time.perf_counter()
+    script = f"[ ! -e {home}/state ] || . {home}/state\n{block.body}\n{{ export -p; echo cd $PWD; }} > {home}/state\n"
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", script],
+        cwd=checkout,
+        env=_environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    _log(
+        f"{page}:{block.line}: exit {done.returncode} after {time.perf_counter() - began:.0f} s",
+        block.body,
+        done.stdout,
+    )
+    assert done.returncode == 0, f"{page}:{block.line}: exit {done.returncode}\n{block.body}\n{done.stdout[-4000:]}"
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return a user's environment: this interpreter's programs first, a home of its own, nothing of pytest's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_", "RAY_"))}
+    return kept | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(home / "state-home"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _log(*parts: str) -> None:
+    if path := os.environ.get("DOCUMENTED_LOG"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write("\n".join(parts) + "\n\n")
