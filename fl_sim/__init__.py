@@ -20,8 +20,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
+    from fl_sim.package_version import __version__
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 _MODULES = {
@@ -55,6 +54,7 @@ _MODULES = {
     "Observer": "experiments.observers",
     "RunStart": "experiments.observers",
     "PublishedSettings": "strategies.accounting.paper_model",
+    "__version__": "package_version",
 }
 """The module of each public name: torch, Flower and matplotlib take seconds to import."""
 

@@ -23,8 +23,12 @@ from fl_sim.cli.safe_output import safe_streams
 from fl_sim.stop_signals import Stopped, exit_status, raising_stops
 
 _CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privacy_commands"
+_PROJECT = "cli.project_commands"
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "projects": {
+        "new": (_PROJECT, "make a small project that runs, with parts of its own"),
+    },
     "corpora": {
         "prepare": (_CORPUS, "make a corpus from text, a table, a dataset or a generator"),
         "stats": (_CORPUS, "count users, sentences and entities of a prepared corpus"),

@@ -1,0 +1,1 @@
+"""The command that makes a project to start from."""

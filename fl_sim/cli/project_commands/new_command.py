@@ -1,0 +1,82 @@
+"""Make a small project that runs: messages, a configuration, a strategy, a reader, a notebook and a test of its own.
+
+DIR/README.md has the commands in their order. What is made is yours: nothing in fl_sim refers to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+TEMPLATE = Path(__file__).with_name("template")
+"""The files of a project as they are written, but for its name."""
+
+_NAME_IN_TEMPLATE = "new-project"
+_RENAMED = {"gitignore": ".gitignore"}
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_LONGEST = 64
+
+
+class ProjectError(ValueError):
+    """The project cannot be made; the message says what to change."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim new``."""
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path,
+        help="the folder to make: absent or empty. Its name, of letters, digits, '-', '_' and '.', names the project",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the project, print what to do next, return 0."""
+    make_project(args.folder)
+    print(f"made {args.folder}: messages by people who do not exist, and everything to train on them privately\n")
+    print(f"    cd {shlex.quote(str(args.folder))}")
+    print("    fl-sim prepare jsonl --source messages.jsonl --text-column text --user-column author \\")
+    print("        --id-column id --out corpora/messages")
+    print("    fl-sim run run.toml\n")
+    print("README.md goes on from there.")
+    return 0
+
+
+def make_project(folder: Path) -> None:
+    """Write a project into ``folder``, which appears complete or not at all.
+
+    Raises:
+        ProjectError: the folder's name names no project, or the folder is the working directory.
+        CorpusError: there is something in ``folder``.
+        OSError: it cannot be written.
+    """
+    from fl_sim.cli.project_commands import sample_text
+    from fl_sim.data_prep.store.atomic import folder_appearing_at
+
+    whole = folder.absolute()
+    name = project_name(whole.name)
+    if whole.exists() and whole.samefile(Path.cwd()):
+        raise ProjectError(f"DIR is {folder}, the working directory; allowed: a folder in it or elsewhere")
+    with folder_appearing_at(whole) as scratch:
+        for source in sorted(TEMPLATE.iterdir()):
+            if source.is_file():  # not the bytecode of whoever imported a template
+                text = source.read_text(encoding="utf-8").replace(_NAME_IN_TEMPLATE, name)
+                (scratch / _RENAMED.get(source.name, source.name)).write_text(text, encoding="utf-8")
+        sample_text.write_messages(scratch / "messages.jsonl")
+        sample_text.write_letters(scratch / "letters.mbox")
+
+
+def project_name(folder_name: str) -> str:
+    """Return the name of the project in a folder of that name: lower case, with dashes, as Python packages and Flower
+    apps may be called.
+
+    >>> project_name("My_First.project")
+    'my-first-project'
+    """
+    if not _NAME.fullmatch(folder_name) or len(folder_name) > _LONGEST:
+        raise ProjectError(
+            f"the name of DIR is {folder_name!r}; allowed: at most {_LONGEST} letters of a to z, digits, '-', '_' and "
+            "'.', with a letter or digit at both ends"
+        )
+    return re.sub(r"[-_.]+", "-", folder_name).lower()
