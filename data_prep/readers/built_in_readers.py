@@ -235,8 +235,20 @@ class PreparedReader(Reader):
         return prepared_corpus(args.source, cleaning, without)
 
 
+class _Once(argparse.Action):
+    """Store a value; refuse a second one, which would silently take the place of the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        if before is not None:
+            parser.error(f"{option_string} is {before} and {values}; allowed: one of them, or a file with both")
+        setattr(namespace, self.dest, values)
+
+
 def _add_source(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--source", type=Path, required=True, help=meaning)
+    parser.add_argument("--source", type=Path, required=True, action=_Once, help=meaning)
 
 
 def _add_held_out(parser: argparse.ArgumentParser, what: str) -> None:

@@ -77,6 +77,10 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         check_fraction(self.test_fraction)
+        if self.user_column == self.text_column:
+            raise CorpusError(
+                f"--user-column is {self.user_column}, the text column; allowed: the column of the row's author"
+            )
 
     @property
     def columns(self) -> list[str]:

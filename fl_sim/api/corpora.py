@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,12 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
+    from fl_sim.data_prep.pipeline import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Cleaning
     from fl_sim.data_prep.readers.preprocessing import Preprocessing
     from fl_sim.data_prep.readers.reader_registry import Reader
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Corpus", "corpus_stats", "open_corpus", "prepare"]
 
@@ -128,11 +132,18 @@ def prepare(
     if joined_at is not None and canaries is not None:
         raise CorpusError("canaries is given with joined_at; allowed: when the corpus is made, which fixes N")
     if joined_at is not None:
-        return pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity).corpus
+        return _told(pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity))
     planted = None if canaries is None else CanarySettings(canaries, canary_seed)
     prepared = pipeline.prepare(
         raw, Path(out), marking=marking, identity=identity, canaries=planted, overwrite=overwrite
     )
+    return _told(prepared)
+
+
+def _told(prepared: PreparedCorpus) -> Corpus:
+    """Return the corpus, after a warning for whatever looks wrong with its source."""
+    for warning in prepared.warnings:
+        log.warning("%s", warning)
     return prepared.corpus
 
 

@@ -123,8 +123,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "--joined-at",
         type=int,
         metavar="ROUND",
-        help="with --append: the first round that may sample the new part; an entity joins then only if no earlier "
-        "part mentions it, detected or not",
+        help="with --append: the first round that may sample the new part (default: that of the part before, 1 for the "
+        "first); an entity joins then only if no earlier part mentions it, detected or not",
     )
 
 

@@ -11,11 +11,16 @@ Ray reserves a fraction on one GPU, never on two, so two GPUs have room for two 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from fl_sim.config import EngineConfig
+
+_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # "max 100000", or microseconds of each 100,000
 _SETTLE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 _ROUNDING = 1e-6  # Ray's shares are multiples of 1e-4, in floating point
@@ -23,6 +28,48 @@ _ROUNDING = 1e-6  # Ray's shares are multiples of 1e-4, in floating point
 
 class EngineError(ValueError):
     """An engine that cannot be started as configured."""
+
+
+def cores_here() -> int:
+    """Return the CPU cores that this process may use: those of its affinity, within the container's quota if any."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CGROUP_QUOTA.read_text(encoding="ascii").split()
+        return min(cores, max(1, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # another system, or no quota
+        return cores
+
+
+def check_request(engine: EngineConfig) -> None:
+    """Check that this machine has the cores and GPUs that Ray is to use; a running cluster is asked once it is joined.
+
+    Raises:
+        EngineError: it has fewer.
+    """
+    if engine.name != "ray" or engine.address is not None:
+        return
+    there = cores_here()
+    if engine.num_cpus is not None and engine.num_cpus > there:
+        raise EngineError(
+            f"engine.num_cpus is {engine.num_cpus}; allowed: at most {there}, the CPU cores that this machine has for "
+            "it, or engine.address, a cluster that has more"
+        )
+    cpus = engine.num_cpus or there
+    if engine.cpus_per_node > cpus:
+        raise EngineError(f"engine.cpus_per_node is {engine.cpus_per_node}; allowed: at most {cpus}, what Ray has")
+    if engine.num_gpus:
+        _check_gpus(engine.num_gpus)
+
+
+def _check_gpus(asked: int) -> None:
+    import torch
+
+    there = torch.cuda.device_count()
+    if asked > there:
+        raise EngineError(
+            f"engine.num_gpus is {asked}; allowed: at most {there}, the GPUs of this machine, or engine.address, a "
+            "cluster that has more"
+        )
 
 
 @dataclass(frozen=True, slots=True)

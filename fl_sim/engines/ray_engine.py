@@ -31,7 +31,7 @@ from fl_sim import plugins
 from fl_sim.clients.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
-from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray, settled_machines
+from fl_sim.engines.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines
 from fl_sim.engines.ray_processes import RayProcesses
 from fl_sim.stop_signals import Stopped
 
@@ -213,16 +213,11 @@ def check_engine(engine: EngineConfig) -> None:
     """Check a configuration as far as possible without Ray; a cluster's resources are known once it is joined.
 
     Raises:
-        EngineError: if a node needs more CPU cores than Ray has, or nothing answers at ``engine.address``.
+        EngineError: if Ray or a node needs more than this machine has, or nothing answers at ``engine.address``.
     """
-    if engine.name != "ray":
-        return
-    if engine.address is not None:
+    check_request(engine)
+    if engine.name == "ray" and engine.address is not None:
         _knock(engine.address)
-        return
-    cpus = engine.num_cpus or os.cpu_count() or 1
-    if engine.cpus_per_node > cpus:
-        raise EngineError(f"engine.cpus_per_node is {engine.cpus_per_node}; allowed: at most {cpus}, what Ray has")
 
 
 def _knock(address: str) -> None:

@@ -10,14 +10,11 @@ True
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import is_registered
-from fl_sim.clients.models.finite_scores import has_finite_scores
-from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
-from fl_sim.clients.tasks import Task, make_task
-from fl_sim.clients.training import check_client_rule
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
@@ -26,7 +23,10 @@ from fl_sim.experiments.plan.enforced_bounds import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism
-from fl_sim.strategies.messages import MessageError
+
+if TYPE_CHECKING:  # what reports and checks need of this module does without torch, which takes seconds to import
+    from fl_sim.clients.models.language_model import LanguageModel
+    from fl_sim.clients.tasks import Task
 
 
 def check_rule_of(mechanism: Mechanism) -> None:
@@ -35,6 +35,9 @@ def check_rule_of(mechanism: Mechanism) -> None:
     Raises:
         ConfigError: they cannot, so that every node would fail in every round.
     """
+    from fl_sim.clients.training import check_client_rule
+    from fl_sim.strategies.messages import MessageError
+
     try:
         check_client_rule(mechanism.client_rule(mechanism.clip_norm))
     except MessageError as error:
@@ -53,13 +56,23 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
         ConfigError: the corpus lacks a split, or one split would both train and be held out.
     """
     corpus = Corpus.open(config.corpus.path, verify=True, fingerprint=fingerprint)
+    checked_splits(config, corpus)
+    return corpus
+
+
+def checked_splits(config: RunConfig, corpus: Corpus) -> tuple[str, str]:
+    """Return the split that trains and the one that is held out.
+
+    Raises:
+        ConfigError: the corpus lacks one, or they are the same.
+    """
     train, held_out = config.corpus.train_split, held_out_split(config, corpus)
     for key, split in {"train_split": train, "held_out_split": held_out}.items():
         if split not in corpus.splits:
             raise ConfigError(f"corpus.{key} is '{split}'; allowed: {', '.join(corpus.splits)}")
     if train == held_out:
         raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
-    return corpus
+    return train, held_out
 
 
 def check_origin(config: RunConfig, corpus: Corpus) -> None:
@@ -109,6 +122,8 @@ def held_out_split(config: RunConfig, corpus: Corpus) -> str:
 
 def task_of(config: RunConfig, corpus: Corpus) -> Task:
     """Return the task of a run; raise ConfigError for classification on a corpus without classes."""
+    from fl_sim.clients.tasks import make_task
+
     if config.task == "classification" and len(corpus.classes) < 2:
         reason = (
             f"its sentences have {len(corpus.classes)} classes" if corpus.classes else "its sentences have no class"
@@ -131,6 +146,9 @@ def build_model(config: RunConfig, task: Task, device: str | None = None) -> Lan
     Raises:
         ModelError: it cannot be loaded, does not fit into memory, cannot do the task, or is not finite.
     """
+    from fl_sim.clients.models.finite_scores import has_finite_scores
+    from fl_sim.clients.models.language_model import load_model
+
     try:
         spec = config.model if device is None else config.model.model_copy(update={"device": device})
         model = load_model(spec, config.seed, task)

@@ -66,12 +66,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
 from fl_sim.private_files import owner_only
+
+if TYPE_CHECKING:
+    import pandas as pd  # half a second to import
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
@@ -273,6 +274,8 @@ class RunFolder:
         Raises:
             ResultsError: a line before the last is corrupt, or rounds do not increase.
         """
+        import pandas as pd
+
         rows, _ = _read_rows(self.metrics_file)
         return pd.DataFrame(rows) if rows else pd.DataFrame({"round": pd.Series(dtype="int64")})
 

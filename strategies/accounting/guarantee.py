@@ -24,6 +24,7 @@ from fl_sim.strategies.primitives.limits import require
 
 MentionGraph = Literal["public", "private"]
 BoundRule = Literal["greedy", "weights", "stated"]
+NoiseScale = Literal["as-stated", "as-coded"]
 
 
 @dataclass(frozen=True, slots=True)

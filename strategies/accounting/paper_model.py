@@ -28,7 +28,6 @@ from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.primitives.limits import require
 
 Estimator = Literal["f_e", "f_e_plus", "user_level"]
-NoiseScale = Literal["as-stated", "as-coded"]
 Floats = npt.NDArray[np.float64]
 
 _ORDERS = range(1, 65)

@@ -18,6 +18,9 @@ SMALLEST_CLIP = 1e-12
 """The smallest clip; near the smallest doubles, noise of z·c would be rounded to less than ε assumes."""
 
 
+MOST_EPOCH_ROUNDS = 100_000
+"""The longest epoch of random allocation, in rounds."""
+
 SMALLEST_STABILITY = 1e-6
 """The smallest γ of automatic clipping: a gradient whose norm underflows is scaled by c/γ and must stay below c."""
 

@@ -101,6 +101,11 @@ def is_registered(name: str) -> bool:
     return name in MODELS.names()
 
 
+def is_import_path(name: str) -> bool:
+    """Return whether a name has the form ``module:attribute``."""
+    return _IMPORT_PATH.fullmatch(name) is not None
+
+
 def source_of(name: str) -> ModelSource:
     """Return what the name of a model stands for.
 
@@ -112,7 +117,7 @@ def source_of(name: str) -> ModelSource:
         return ModelSource(_registered(name), name, ships=name in MODELS.built_in)
     if Path(name).is_dir():
         return _saved(Path(name))
-    if _IMPORT_PATH.fullmatch(name):
+    if is_import_path(name):
         return ModelSource(_registered(name), name, ships=False)
     return ModelSource(PRETRAINED, name)
 

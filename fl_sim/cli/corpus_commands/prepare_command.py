@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.data_prep.pipeline import append, prepare
     from fl_sim.data_prep.records import CorpusError
 
-    if args.append != (args.joined_at is not None):
-        raise CorpusError("--append and --joined-at go together: the appended part joins in a round")
+    if args.joined_at is not None and not args.append:
+        raise CorpusError(f"--joined-at is {args.joined_at} without --append; allowed: with it")
     if args.append and args.canaries is not None:
         raise CorpusError("--canaries is given with --append; allowed: when the corpus is made, which fixes N")
     canaries = canaries_of(args)
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         how: dict[str, Any] = {"marking": marking, "identity": identity_of(args), "watch": watch}
         if args.append:
             prepared = append(raw, args.out, joined_at=args.joined_at, **how)
+            _say_when_it_joins(args, prepared)
         else:
             prepared = prepare(raw, args.out, canaries=canaries, overwrite=args.overwrite, **how)
     _report(prepared, as_json=args.json)
@@ -90,6 +92,16 @@ def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterato
         yield watch
 
 
+def _say_when_it_joins(args: argparse.Namespace, prepared: PreparedCorpus) -> None:
+    if args.joined_at is None:
+        joins = prepared.corpus.parts[-1].manifest.joined_at
+        print(
+            f"note: the new part takes part from round {joins}, so ε counts every round from there on; "
+            "--joined-at states a later one",
+            file=sys.stderr,
+        )
+
+
 def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     from fl_sim.data_prep.readers.cleaning import MEANING, Note
     from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
@@ -99,7 +111,7 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     missing = unsought_kinds(corpus)
     if as_json:
         report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
-        report["not_looked_for"] = missing
+        report |= {"not_looked_for": missing, "warnings": [*corpus.warnings, *prepared.warnings]}
         print(json.dumps(report | {"parts": len(corpus.parts), "cached": prepared.cached, "reused": prepared.reused}))
         return
     for split, count in counts.items():
@@ -109,7 +121,7 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
         print(f"survived: {times:,} {MEANING[Note(name)]}")
     if missing:
         print(f"nobody looked for: {', '.join(missing)}")
-    for warning in corpus.warnings:
+    for warning in (*corpus.warnings, *prepared.warnings):
         print(f"warning: {warning}")
     if prepared.reused:
         print(f"continued after {prepared.reused:,} sentences that were tagged before")

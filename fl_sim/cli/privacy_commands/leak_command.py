@@ -74,11 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Attack the runs and print the result; return 1 if an attack is beyond or above its bound, else 0."""
     from fl_sim.api.leakage import leak
+    from fl_sim.api.runs import open_run
     from fl_sim.cli.counting import counting
     from fl_sim.private_files import owner_only
     from fl_sim.reporting.leak_words import leak_text
     from fl_sim.storage.run_folder import encode, replace_file
 
+    for path in args.runs:
+        open_run(path)  # a folder that is none is told before libraries are imported for seconds
     if args.html is not None:
         _check_page(args.html)
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}

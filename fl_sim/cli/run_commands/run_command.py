@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fl_sim.config import RunConfig
+    pass
 
 Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -104,10 +103,11 @@ def run(args: argparse.Namespace) -> int:
         add_setting(overrides, "privacy.secure_noise", "true")
     config = RunConfig.load(args.config, overrides)
 
+    from fl_sim.api.early_checks import check_early
     from fl_sim.clients.libraries import load_libraries
 
-    _check_inputs(config)
     _check_auto(args, overrides)
+    check_early(config)
     load_libraries()
 
     from fl_sim.api import runs
@@ -139,17 +139,3 @@ def _check_auto(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
     for key in overrides:
         if key in CHOSEN:
             raise ConfigError(f"{key} is given with --auto, which chooses it; allowed: one of them")
-
-
-def _check_inputs(config: RunConfig) -> None:
-    """Refuse a model too large, files that are none and a folder in use before libraries are imported for seconds."""
-    from fl_sim.clients.models.architectures.declared_size import check_declared
-    from fl_sim.input_files import check_regular
-    from fl_sim.storage.run_folder import check_free
-
-    check_declared(config.model)
-    if config.out is not None:
-        check_free(Path(config.out).expanduser().absolute())
-    for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):
-        if Path(path).exists():  # else it is a name, or the run says that it is absent
-            check_regular(path)

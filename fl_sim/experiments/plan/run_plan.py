@@ -97,6 +97,16 @@ def plan_run(
     return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier, forecast)
 
 
+def check_settings(config: RunConfig, ownership: Ownership) -> None:
+    """Check corpus, strategy and settings of a run as far as no ε has to be computed; arguments as of :func:`plan_run`.
+
+    Raises:
+        ConfigError, PrivacyError: as :func:`plan_run`.
+    """
+    _check_corpus(config, ownership)
+    untuned_plan(config, ownership)
+
+
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
     split, population, nodes = config.corpus.train_split, config.privacy.population, config.engine.nodes
     if ownership.num_users < 2:

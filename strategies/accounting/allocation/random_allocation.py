@@ -26,15 +26,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.allocation import allocated_entity
 from fl_sim.strategies.accounting.allocation.allocated_loss import allocation_atoms
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.primitives.limits import MOST_EPOCH_ROUNDS
 
-MOST_EPOCH_ROUNDS = 100_000
 _LEAST_NOISE = 0.2  # below, an epoch amplifies hardly and the allocation is revealed
 _EXACT_COUNTS = 16  # numbers of rounds of a curve for which ε of a user is computed
 _MOST_STEPS = 200_000  # of the exact distribution of the epoch's shift
@@ -245,6 +244,8 @@ def _squared_shift(epoch_rounds: int, users: int, with_user: bool) -> tuple[NDAr
 
 def _one_round(law: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
     """Draw the users of one round, each with probability ``rate``, and add the square of their number."""
+    from scipy import stats  # half a second to import, which no configuration needs
+
     drawn = np.zeros_like(law)
     for waiting in range(len(law)):
         for taken, probability in enumerate(stats.binom.pmf(np.arange(waiting + 1), waiting, rate)):
@@ -260,6 +261,8 @@ def _largest_squared_shift(
 
     No M_r exceeds m but with that probability, so that Σ M_r² ≤ m·F.
     """
+    from scipy import stats  # half a second to import, which no configuration needs
+
     most = int(min(stats.binom.isf(tail / epoch_rounds, users, 1 / epoch_rounds), users))
     square = 4 * most * users + (4 * most + 1) * with_user
     return np.array([float(square)]), np.array([1.0 - tail])

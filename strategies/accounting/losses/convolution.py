@@ -30,7 +30,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.signal import lfilter
 
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GridLoss
 
@@ -232,6 +231,8 @@ class TailSums:
     @classmethod
     def of(cls, convolution: Convolution, masses: Floats, log_scales: Floats, errors: Floats) -> TailSums:
         """Return the sums of a block of :meth:`Convolution.composed`."""
+        from scipy.signal import lfilter  # half a second to import, which no configuration needs
+
         width, order, low, size = convolution.width, convolution.order, convolution.low, convolution.size
         end = max(low + size, 1)
         start = max(0, low, end - max(1, int(_LARGEST_EXPONENT / (order * width))))

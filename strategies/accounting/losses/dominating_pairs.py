@@ -21,7 +21,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
@@ -135,6 +134,8 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
         mean: an upper bound on the sum of all rates.
         tail: probability mass that each truncation may cut off.
     """
+    from scipy import stats  # half a second to import, which no configuration needs
+
     if mean <= 0:
         return constant(0.0)
     rate, mean = max(rate, _NEGLIGIBLE), max(mean, _NEGLIGIBLE)  # SciPy overflows at subnormal rates
@@ -247,6 +248,8 @@ def _cut(
 
 def binomial(n: int, p: float, tail: float) -> Distribution:
     """Return Binomial(n, p) without its upper ``tail``; negligible mass at small values is moved up."""
+    from scipy import stats  # half a second to import, which no configuration needs
+
     if p >= 1.0 or n == 0:
         return constant(n)
     low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))

