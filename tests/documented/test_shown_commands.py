@@ -74,8 +74,8 @@ def test_a_wrong_command_is_noticed(command: str) -> None:
 
 
 def _asks_a_plug_in(words: list[str]) -> bool:
-    """Return whether the flags are those of a reader that the page shows, or the command prints its help."""
-    return "--help" in words or any(word.startswith("my_reader:") for word in words)
+    """Return whether the flags are those of a reader that the page shows or makes, or the command prints its help."""
+    return "--help" in words or (words[1] == "prepare" and ":" in words[2])
 
 
 def _parse(words: list[str], where: str) -> argparse.Namespace:
