@@ -56,6 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="time that --auto has for search and training (default 5)"
     )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="send the figures of every round to tensorboard, wandb, mlflow or csv (docs/trackers.md); repeat it for "
+        "several, which are added to the observers of the configuration",
+    )
     parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
@@ -103,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     if args.secure_noise:
         add_setting(overrides, "privacy.secure_noise", "true")
     config = RunConfig.load(args.config, overrides)
+    if args.track:
+        config = config.changed({"observers": tuple(dict.fromkeys((*config.observers, *args.track)))})
 
     from fl_sim.clients.libraries import load_libraries
 
@@ -144,10 +154,15 @@ def _check_auto(args: argparse.Namespace, overrides: dict[str, Any]) -> None:
 def _check_inputs(config: RunConfig) -> None:
     """Refuse a model too large, files that are none and a folder in use before libraries are imported for seconds."""
     from fl_sim.clients.models.architectures.declared_size import check_declared
+    from fl_sim.experiments.observers import OBSERVERS
+    from fl_sim.experiments.tracker_names import check_installed
     from fl_sim.input_files import check_regular
     from fl_sim.storage.run_folder import check_free
 
     check_declared(config.model)
+    check_installed(config.observers)
+    for name in config.observers:
+        OBSERVERS.path(name)
     if config.out is not None:
         check_free(Path(config.out).expanduser().absolute())
     for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):
