@@ -58,6 +58,7 @@ from fl_sim.strategies.primitives.limits import (
 )
 from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
 from fl_sim.strategies.uedp import GradientClipping
+from fl_sim.tracking_config import TrackingConfig
 
 
 def _rate(value: float) -> float:
@@ -463,8 +464,9 @@ class RunConfig(_Section):
     )
     observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
         (),
-        description="observers, called with the row of every round: names of entry points or import paths such as "
-        "`my_module:MyObserver`; also one text, separated by commas (docs/extending/add_an_observer.md)",
+        description="observers, called with the row of every round: the trackers `tensorboard`, `wandb`, `mlflow` and "
+        "`csv` (docs/trackers.md), names of entry points, or import paths such as `my_module:MyObserver`; also one "
+        "text, separated by commas (docs/extending/add_an_observer.md)",
     )
     origin: dict[str, Any] = Field(
         {},
@@ -478,6 +480,7 @@ class RunConfig(_Section):
     averaging: AveragingConfig = AveragingConfig()
     local: LocalTrainingConfig = LocalTrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
@@ -543,7 +546,7 @@ class RunConfig(_Section):
 
     @model_serializer(mode="wrap")
     def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Leave out empty observers and origins, so that records stay the same for runs without them.
+        """Leave out empty observers and origins, and how to track, so that records stay the same for runs without them.
 
         A record (JSON) states the share of a GPU that a worker had; in Python the default stays open.
         """
@@ -552,6 +555,8 @@ class RunConfig(_Section):
             values["engine"]["gpus_per_node"] = self.placed_engine.gpus_per_node
             if self.engine.server_device is None:
                 values["engine"].pop("server_device", None)
+        if not self.observers and self.tracking == TrackingConfig():
+            values.pop("tracking", None)
         return {name: value for name, value in values.items() if value or name not in ("observers", "origin")}
 
     @classmethod

@@ -16,8 +16,10 @@ from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.placement import check_request
+from fl_sim.experiments.observers import OBSERVERS
 from fl_sim.experiments.plan.run_plan import check_settings
 from fl_sim.experiments.run_inputs import checked_splits, with_absolute_paths
+from fl_sim.experiments.tracker_names import check_installed
 from fl_sim.input_files import check_regular
 from fl_sim.storage.run_claim import RunClaim
 
@@ -31,6 +33,9 @@ def check_early(config: RunConfig) -> None:
     """
     config = with_absolute_paths(config)
     check_declared(config.model)
+    check_installed(config.observers)
+    for name in config.observers:
+        OBSERVERS.path(name)
     if config.out is not None:
         RunClaim.claim(Path(config.out).expanduser().absolute()).discard()
     for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):

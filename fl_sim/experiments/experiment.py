@@ -62,6 +62,7 @@ from fl_sim.experiments.run_inputs import (
     with_absolute_paths,
 )
 from fl_sim.experiments.run_record import Record
+from fl_sim.experiments.tracker_names import off_machine
 from fl_sim.private_files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.anchor import NONE as NO_ANCHOR
@@ -118,7 +119,7 @@ class Experiment:
         anchor: Anchor,
     ) -> None:
         self.config = config
-        self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings))
+        self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings, *off_machine(config)))
         self.folder = folder
         self.corpus = corpus
         self._coverage = read_coverage(corpus)
@@ -322,7 +323,8 @@ class Experiment:
         """Announce the start of the run to its observers, and the round after which it is resumed."""
         rounds, warnings = self.planned.rounds, self.planned.warnings
         path = None if self._gradients.path is None else self._gradients.path.name
-        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
+        every = self._checkpoint_every
+        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path, every))
 
     def _announce_cost(self) -> None:
         """Measure what the rounds that are left cost, if an observer asks for it."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fl_sim.config import RunConfig
+from fl_sim.experiments.tracker_names import BUILT_IN, check_installed
 from fl_sim.plugins import PluginError, Registry
 from fl_sim.storage.run_folder import decode, encode
 
@@ -45,6 +46,7 @@ class RunStart:
         last_round: the round after which the run is resumed; None for a new run.
         warnings: for the owner, each a sentence.
         gradient_path: ``fast`` or ``slow``, how gradients of single sentences are computed; None if none are needed.
+        checkpoint_every: rounds between two checkpoints; those after the last one are done again by a resumed run.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class RunStart:
     last_round: int | None
     warnings: tuple[str, ...]
     gradient_path: str | None = None
+    checkpoint_every: int = 1
 
 
 class RunObserver(Protocol):
@@ -98,19 +101,20 @@ def _is_observer(part: Any) -> bool:
 OBSERVERS = Registry(
     group="fl_sim.observers",
     kind="observer",
-    built_in={},
+    built_in=BUILT_IN,
     check=_is_observer,
     interface="an object, or a class that takes no arguments, with the methods on_start, on_round and on_end",
 )
-"""Observers by entry point or import path; none is built in."""
+"""Observers by name, entry point or import path; the trackers are built in."""
 
 
 def load_observers(names: Sequence[str]) -> list[RunObserver]:
     """Import the observers of a configuration and make an object of each class.
 
     Raises:
-        PluginError: one does not exist, cannot be imported or made, or has the wrong interface.
+        PluginError: one does not exist, cannot be imported or made, has the wrong interface, or lacks its package.
     """
+    check_installed(names)
     return [_made(name, OBSERVERS.load(name)) for name in names]
 
 

@@ -23,6 +23,7 @@ from fl_sim.experiments.plan.enforced_bounds import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.tracking_config import TrackingConfig
 
 if TYPE_CHECKING:  # what reports and checks need of this module does without torch, which takes seconds to import
     from fl_sim.clients.models.language_model import LanguageModel
@@ -178,7 +179,18 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
     anchor = config.anchor if config.anchor in (None, NONE) else str(_absolute(config.anchor))
     sections = {"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)}
-    return config.model_copy(update={**sections, "anchor": anchor})
+    return config.model_copy(update={**sections, "anchor": anchor, "tracking": _absolute_tracking(config.tracking)})
+
+
+def _absolute_tracking(tracking: TrackingConfig) -> TrackingConfig:
+    """Return the settings of trackers with absolute folders, also that of a database file."""
+    changes: dict[str, str] = {}
+    if tracking.folder is not None:
+        changes["folder"] = str(_absolute(tracking.folder))
+    scheme, separator, file = (tracking.mlflow_uri or "").partition(":///")
+    if scheme == "sqlite" and separator:
+        changes["mlflow_uri"] = f"{scheme}{separator}{_absolute(file)}"
+    return tracking.model_copy(update=changes)
 
 
 def _is_folder(name: str) -> bool:

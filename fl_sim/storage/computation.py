@@ -42,7 +42,8 @@ RELEASE_FORMAT = 2
 
 NOT_RELEASED = frozenset(
     {
-        "out", "anchor", "observers", "checkpoint_every", "evaluation", "engine",  # presentation and placement
+        "out", "anchor", "observers", "tracking", "checkpoint_every", "evaluation",  # presentation
+        "engine",  # placement
         "origin",  # a remark
         "corpus.path", "corpus.held_out_split", "corpus.feature_cache",  # the fingerprint stands for the corpus
         "model.name", "model.tokenizer", "model.device",  # the weights and the tokens do

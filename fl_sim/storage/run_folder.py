@@ -14,6 +14,7 @@
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage)
     ancestors/         those of a trained model that the run started from
+    trackers.json      where its trackers write, for a resumed run (fl_sim.experiments.trackers)
     checkpoint/        the state for a resumed run
 
 Files are replaced atomically (temporary file, sync, rename); metrics.jsonl and ledger.jsonl are appended to, with one
@@ -342,6 +343,16 @@ class RunFolder:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
         self._last_round = rows[-1]["round"] if rows else None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
+
+
+def rows_of(run: Path, last_round: int) -> list[dict[str, Any]]:
+    """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each.
+
+    Args:
+        run: the run's folder.
+        last_round: the last round to return.
+    """
+    return [row for row in _read_rows(run / "metrics.jsonl")[0] if row["round"] <= last_round]
 
 
 def check_free(path: Path) -> None:

@@ -55,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="time that --auto has for search and training (default 5)"
     )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="send the figures of every round to tensorboard, wandb, mlflow or csv (docs/trackers.md); repeat it for "
+        "several, which are added to the observers of the configuration",
+    )
     parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no notes (the result has them)")
@@ -102,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     if args.secure_noise:
         add_setting(overrides, "privacy.secure_noise", "true")
     config = RunConfig.load(args.config, overrides)
+    if args.track:
+        config = config.changed({"observers": tuple(dict.fromkeys((*config.observers, *args.track)))})
 
     from fl_sim.api.early_checks import check_early
     from fl_sim.clients.libraries import load_libraries
