@@ -117,6 +117,17 @@ def format_delta(value: float | None) -> str:
     return "?" if value is None else f"{value:g}".replace("e-0", "e-")
 
 
+def duration(seconds: float) -> str:
+    """Return seconds as people write them.
+
+    >>> duration(59), duration(600)
+    ('59 s', '10 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def format_number(value: Any) -> str:
     """Return a count with thousands separators, another number with four digits, and "?" for None."""
     if value is None:

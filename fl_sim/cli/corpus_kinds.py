@@ -59,6 +59,7 @@ class KindParsers(argparse._SubParsersAction):
         reader.add_arguments(parser)
         parser.add_argument("--out", type=Path, required=True, help="the corpus's folder")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument("--quiet", action="store_true", help="show no progress")
         _add_place(parser)
         _add_canaries(parser)
         add_identity(parser)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,17 @@ class EntityEpsilons:
     user: float
 
 
-def entity_epsilons(ownership: Ownership, training: Training, evaluations: int = EVALUATIONS) -> EntityEpsilons:
+Observe = Callable[[int, int], None]
+"""Is called with the number of ε that were computed, and about that of all."""
+
+
+def _unseen(done: int, total: int) -> None:
+    """Observe nothing."""
+
+
+def entity_epsilons(
+    ownership: Ownership, training: Training, evaluations: int = EVALUATIONS, observe: Observe = _unseen
+) -> EntityEpsilons:
     """Return ε of every entity of a corpus.
 
     Args:
@@ -85,6 +95,7 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
         training: mechanism, rounds, δ and n'.
         evaluations: number of ε to compute, at most about, each for detected and missed entities. If there are
             more distinct profiles, the rarest are bounded by profiles that dominate them.
+        observe: called after each ε.
 
     Raises:
         ConfigError: the corpus has no entity.
@@ -94,7 +105,8 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
     event = training.event
     distinct, profile_of = _distinct(ownership.entity_profiles())
-    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+    one = _counted(observe, min(len(distinct), evaluations) * (1 if event.q_e == 1 else 2))
+    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta, one)
     detected = _bounds(accountant, distinct, profile_of, evaluations)
     robust = detected if event.q_e == 1 else _bounds(accountant.robust(), distinct, profile_of, evaluations)
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
@@ -102,7 +114,11 @@ def entity_epsilons(ownership: Ownership, training: Training, evaluations: int =
 
 
 def bounded_entity_epsilons(
-    bounds: EnforcedBounds, training: Training, population: int, evaluations: int = EVALUATIONS
+    bounds: EnforcedBounds,
+    training: Training,
+    population: int,
+    evaluations: int = EVALUATIONS,
+    observe: Observe = _unseen,
 ) -> EntityEpsilons:
     """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
 
@@ -115,14 +131,26 @@ def bounded_entity_epsilons(
         training: mechanism, rounds, δ and n'.
         population: N.
         evaluations: as for :func:`entity_epsilons`.
+        observe: called after each ε.
     """
     guarantee = bounds.guarantee
     if guarantee.weighted or guarantee.with_entity(NO_ENTITY).displaced:
-        entities = _within_contributions(bounds, training)
+        entities = _within_contributions(bounds, training, observe)
     else:
-        entities = entity_epsilons(bounds.kept, training, evaluations)
+        entities = entity_epsilons(bounds.kept, training, evaluations, observe)
     most = epsilon_of_any(guarantee, training, population)
     return replace(entities, detected=_at_most(entities.detected, most))
+
+
+def _counted(observe: Observe, total: int) -> Callable[[], None]:
+    """Return what counts the ε that were computed, for ``observe``."""
+    numbers = itertools.count(1)
+
+    def one() -> None:
+        done = next(numbers)
+        observe(done, max(done, total))
+
+    return one
 
 
 def _at_most(bounds: Bounds, most: float) -> Bounds:
@@ -130,7 +158,7 @@ def _at_most(bounds: Bounds, most: float) -> Bounds:
     return Bounds(np.minimum(bounds.upper, most), np.minimum(bounds.lower, most), bounds.evaluations)
 
 
-def _within_contributions(bounds: EnforcedBounds, training: Training) -> EntityEpsilons:
+def _within_contributions(bounds: EnforcedBounds, training: Training, observe: Observe) -> EntityEpsilons:
     """Return ε of every entity from its contribution bound."""
     guarantee = bounds.guarantee
     contributions = bounds.contributions()
@@ -139,12 +167,19 @@ def _within_contributions(bounds: EnforcedBounds, training: Training) -> EntityE
     keys = np.stack([profile_of, contributions.users, each, contributions.sentences], axis=1)
     rows, index = np.unique(keys, axis=0, return_inverse=True)
 
+    limits, limit_of = np.unique(rows[:, 1:], axis=0, return_inverse=True)
+    event = training.event
+    one = _counted(observe, len(limits) * (1 if event.q_e == 1 else 2))
+
+    def epsilon_of(event: RoundEvent, limit: list[int]) -> float:
+        value = _epsilon_within(event, training, guarantee, *limit)
+        one()
+        return value
+
     def epsilons(event: RoundEvent) -> Bounds:
-        limits, limit_of = np.unique(rows[:, 1:], axis=0, return_inverse=True)
-        figures = np.array([_epsilon_within(event, training, guarantee, *limit) for limit in limits.tolist()])
+        figures = np.array([epsilon_of(event, limit) for limit in limits.tolist()])
         return Bounds(figures[limit_of.ravel()], figures[limit_of.ravel()], len(limits))
 
-    event = training.event
     detected = epsilons(event)
     robust = detected if event.q_e == 1 else epsilons(event.robust())
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -176,7 +176,19 @@ def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
     return mean + (cap - floor) * stats.binom.sf(floor, n, p)
 
 
-def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal, alternatives: int = 4) -> Proposal:
+Observe = Callable[[int, int], None]
+"""Is called with the number of settings that were tried, and about how many will be."""
+
+_USUAL = 26  # settings that a search tries, as a rule
+
+
+def propose(
+    bounds: EnforcedBounds,
+    units: Sequence[ProtectedUnit],
+    goal: Goal,
+    alternatives: int = 4,
+    observe: Observe = lambda done, total: None,
+) -> Proposal:
     """Return the settings of the best signal-to-noise ratio that meet ``goal``, and their alternatives.
 
     Args:
@@ -184,13 +196,15 @@ def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal, 
         units: the protected units, of which the largest ε counts.
         goal: target and budget.
         alternatives: number of further settings.
+        observe: called after each setting that was tried.
 
     Raises:
         ConfigError: no settings meet the target.
         PrivacyError: for an impossible privacy parameter.
     """
     crowd = Crowd(bounds.ownership, bounds.weights)
-    by_sentence, by_user = _Search(crowd, units, goal, False), _Search(crowd, units, goal, True)
+    tried = _tried(observe)
+    by_sentence, by_user = (_Search(crowd, units, goal, of_users, tried) for of_users in (False, True))
     for entity_rate in (0, 2):
         by_sentence.climb((0, 2, entity_rate))
     by_user.climb((0, 8, 0))
@@ -207,6 +221,17 @@ def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal, 
     return Proposal(best, others, by_users[0] if by_users else None, tuple(s for s in shorter if s is not best))
 
 
+def _tried(observe: Observe) -> Callable[[], None]:
+    """Return what counts the settings that were tried, for ``observe``."""
+    numbers = itertools.count(1)
+
+    def tried() -> None:
+        done = next(numbers)
+        observe(done, max(_USUAL, done))
+
+    return tried
+
+
 _Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
 _SHARE, _CAP, _ENTITY_RATE = range(3)
 
@@ -219,6 +244,7 @@ class _Search:
     units: Sequence[ProtectedUnit]
     goal: Goal
     samples_users: bool
+    tried: Callable[[], None]
     _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
     _noise: float | None = None
 
@@ -248,6 +274,7 @@ class _Search:
     def _value(self, point: _Point) -> float:
         if point not in self._evaluated:
             self._evaluated[point] = self._settings(point)
+            self.tried()
         settings = self._evaluated[point]
         return settings.signal_to_noise if settings else 0.0
 

@@ -130,19 +130,15 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Yield a function that passes sentences on and counts them on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """Yield a function that passes sentences on and counts them on stderr."""
+    from fl_sim.cli.counting import counting
 
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} sentences tagged"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("tagging", total=None)
+    with counting("sentences tagged") as show:
 
         def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
             for count, sentence in enumerate(sentences, start=1):
                 if count % _SENTENCES_PER_TICK == 0:
-                    progress.update(task, completed=count)
+                    show(count, None)
                 yield sentence
 
         yield watch

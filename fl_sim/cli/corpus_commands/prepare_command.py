@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     canaries = canaries_of(args)
     raw = raw_corpus(args)
     marking = marking_of(args, raw.has_gold) if "tagger" in args else None
-    with _progress(raw) as watch:
+    with _progress(raw, args.quiet) as watch:
         how: dict[str, Any] = {"marking": marking, "identity": identity_of(args), "watch": watch}
         if args.append:
             prepared = append(raw, args.out, joined_at=args.joined_at, **how)
@@ -53,29 +53,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Yield a function that passes sentences on and shows count, rate and time left if stderr is a terminal.
+def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
+    """Yield a function that passes sentences on and shows count, rate and time left.
 
     The time left is estimated from the share of the sources that has been read.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+    from fl_sim.cli.counting import counting, say
     from fl_sim.data_prep.store.textfiles import bytes_read
 
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description} {task.fields[sentences]:,} sentences, {task.fields[rate]:,.0f} a second"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
     sources = list(raw.sources.values())
     total = sum(path.stat().st_size for path in sources) or None
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading", total=total, sentences=0, rate=0.0)
+    with counting("reading and tagging", quiet) as show:
 
         def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
             lately = deque([(time.monotonic(), 0)], maxlen=_TICKS_OF_RATE)
@@ -85,9 +73,10 @@ def _progress(raw: RawCorpus) -> Iterator[Callable[[Iterable[Sentence]], Iterato
                 if now - lately[-1][0] > _SECONDS_PER_TICK:
                     rate = (count - lately[0][1]) / (now - lately[0][0])
                     lately.append((now, count))
-                    progress.update(task, completed=sum(map(bytes_read, sources)), sentences=count, rate=rate)
+                    show(sum(map(bytes_read, sources)), total, f"{count:,} sentences, {rate:,.0f} a second")
                 yield sentence
-            progress.update(task, description="writing", completed=total, sentences=count)
+            show(total or count, total, f"{count:,} sentences")
+            say(f"writing {count:,} sentences and the index of their entities", quiet)
 
         yield watch
 

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--entity", metavar="NAME", help="print ε of this entity with --user (default: the user of that name)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     group = add_mechanism(parser, "the mechanism, without --run")
     group.add_argument("--strategy", choices=("uedp", "user_level"), help="the mechanism that trains (default uedp)")
     group.add_argument(
@@ -55,14 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code 0."""
+    from fl_sim.cli.counting import counting, say
     from fl_sim.experiments import entity_report as entity
     from fl_sim.storage.run_folder import encode
 
+    say(f"reading the corpus of {args.run}" if args.run else f"reading {args.corpus}", args.quiet)
     corpus, split, training, bounds, population = _of_run(args) if args.run else _of_flags(args)
     if args.user is not None or args.entity is not None:
         return _run_pair(args, corpus, split, training, bounds)
     evaluations = entity.EVALUATIONS if args.evaluations is None else args.evaluations
-    epsilons = entity.bounded_entity_epsilons(bounds, training, population, evaluations)
+    say("computing ε of every entity from its mentions", args.quiet)
+    with counting("ε computed", args.quiet) as show:
+        epsilons = entity.bounded_entity_epsilons(bounds, training, population, evaluations, show)
     names = corpus.entities(split)["entity"].tolist() if args.show_names else None
     report = {"corpus": corpus.manifest.name, "split": split} | _settings(training) | bounds.record()
     report["epsilon_any"] = entity.epsilon_of_any(bounds.guarantee, training, population)

@@ -63,10 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "law fitted on irc",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
+    from fl_sim.cli.counting import counting, say
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.plan.guarantees import Protected
@@ -79,11 +81,15 @@ def run(args: argparse.Namespace) -> int:
     if args.perplexity is not None:
         IRC_LAW.ratio_for(args.perplexity, START)  # refuses an impossible one before the search
     privacy = _privacy(args)
+    say(f"reading {args.corpus}, and enforcing the bounds on users and entities", args.quiet)
     corpus = Corpus.open(args.corpus, verify=True)
     bounds = EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0)
     protected = Protected.of(bounds, settings_from_corpus=True)
     units = protected.planned_units(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
-    proposal = propose(bounds, units, goal)
+    say(f"looking for the best signal-to-noise ratio at ε {goal.target_epsilon:g}", args.quiet)
+    with counting("settings tried", args.quiet) as show:
+        proposal = propose(bounds, units, goal, observe=show)
+    say("computing ε of what is proposed, and of its alternatives", args.quiet)
     report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected) | bounds.record()
     report |= _proposed(proposal, goal, protected, units) | {"command": _command(args, goal, proposal.best)}
     if args.perplexity is not None:

@@ -99,15 +99,14 @@ def _read_lines(paths: list[str]) -> list[str]:
 def _train(
     model: LanguageModel, train: Sequence[Example], held_out: Sequence[Example], config: PretrainingConfig
 ) -> float:
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from fl_sim.cli.counting import counting
     from fl_sim.clients.models.pretraining import pretrain
 
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("starting")
-
-        def show(step: int, steps: int, loss: float) -> None:
-            progress.update(task, total=steps, completed=step, description=f"loss {loss:.2f}")
-
-        return pretrain(model, train, held_out, config, show)
+    with counting("training") as show:
+        return pretrain(
+            model,
+            train,
+            held_out,
+            config,
+            lambda step, steps, loss: show(step, steps, f"{step:,} of {steps:,} steps, loss {loss:.2f}"),
+        )

@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
     from rich.markdown import Markdown
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from fl_sim.cli.counting import counting, say
     from fl_sim.config import ConfigError
     from fl_sim.search.batch import FAILED
     from fl_sim.search.sweep import as_markdown, read_table, run_sweep
@@ -46,15 +46,16 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.jobs <= 1024:
         raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
     sweep = Sweep.load(args.config)
-    console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=console.quiet) as progress:
-        task = progress.add_task("runs", total=len(sweep.points()))
+    number, ended = len(sweep.points()), 0
+    say(f"{number:,} runs, {args.jobs} at a time", args.quiet)
+    with counting("runs", args.quiet) as progress:
 
         def show(outcome: Outcome) -> None:
-            progress.update(task, advance=outcome.status != INTERRUPTED, description=outcome.point.name)
+            nonlocal ended
+            ended += outcome.status != INTERRUPTED
+            progress(ended, number, f"{ended:,} of {number:,}, {outcome.point.name}")
             if outcome.reason and outcome.status != INTERRUPTED:
-                console.print(f"{outcome.point.name} {outcome.status}: {outcome.reason}", markup=False, style="yellow")
+                say(f"{outcome.point.name} {outcome.status}: {outcome.reason}", args.quiet)
 
         outcomes = run_sweep(sweep, args.out.expanduser().absolute(), args.jobs, show)
     table = read_table(args.out)

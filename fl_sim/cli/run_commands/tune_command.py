@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.config import add_setting
     from fl_sim.search.private_run import PrivateRun, PublicText
-    from fl_sim.search.settings_search import Search, Tried, tune
+    from fl_sim.search.settings_search import Search, Tried, rungs, tune
     from fl_sim.stop_signals import exit_status
 
     overrides = run_command.overrides_of(args, _SHORTHANDS)
@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
         reason = f" ({tried.reason})" if tried.reason else ""
         console.print(f"{tried.name}: {in_words(tried.trial)}{reason}", markup=False)
 
+    tried = " then ".join(str(rung.trials) for rung in rungs(search.trials, search.sentences))
+    console.print(f"training {tried} settings on {args.public}, {search.jobs} at a time", markup=False)
     ended = tune(private, public, search, args.out.expanduser().absolute(), show)
     if isinstance(ended, Tried):
         print(f"interrupted; continue with the same command, --out {args.out}", file=sys.stderr)

@@ -7,8 +7,6 @@ within a factor of two or so. Like the run's notes the forecast is for the corpu
 >>> cost = Forecast(sentences=840.2, seconds=2.4, rounds=3000, memory=2.2 * 2**30, disk=30 * 2**20)
 >>> cost.in_words()
 '840 sentences and about 2.4 s a round, about 2.0 h in all; about 2.2 GiB of memory, 30 MiB on disk'
->>> duration(59), duration(600)
-('59 s', '10 min')
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.formats import duration
 from fl_sim.strategies.client_rules import LocalSteps
 
 _LONG = 3600.0
@@ -155,13 +154,6 @@ def seconds_per_sentence(model: LanguageModel, sample: list[Example], threads: i
         fastest, spent = min(fastest, taken), spent + taken
     inputs = sum(map(model.task.size, asked)) / len(sample)
     return fastest * inputs / sum(map(model.task.size, chosen))
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people write them."""
-    if seconds < 90:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def size(count: float) -> str:

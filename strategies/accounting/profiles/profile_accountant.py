@@ -13,7 +13,7 @@ array([2.72, 2.92])
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,6 +44,7 @@ class ProfileAccountant:
         user_sentences: n', the largest number of sentences of the protected user; 0 protects no user.
         rounds: number of equal rounds.
         delta: δ, in (0, 1).
+        observe: called after each ε that was computed.
 
     Raises:
         PrivacyError: if ``rounds``, ``delta`` or ``user_sentences`` is impossible.
@@ -53,6 +54,7 @@ class ProfileAccountant:
     user_sentences: float
     rounds: int
     delta: float
+    observe: Callable[[], None] = field(default=lambda: None, repr=False)
     _shared: _Cases | None = field(default=None, repr=False)
     _hidden: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
@@ -118,6 +120,7 @@ class ProfileAccountant:
                 grids = _Grids(float(widths[index]))
             if rounds[index].moves:
                 result[index] = self._epsilon(rounds[index], windows[index], grids)
+            self.observe()
         return result
 
     def _epsilon(self, one: _Round, windows: Sequence[Window], grids: _Grids) -> float:
