@@ -199,7 +199,8 @@ def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (
             "nobody",
-            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as my_module:my_observer",
+            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as "
+            "my_module:my_observer",
         ),
         ("no_such_module:X", "observer 'no_such_module:X' cannot be imported (No module named 'no_such_module')"),
         (
@@ -224,7 +225,7 @@ def test_a_bad_observer_is_refused_before_the_run(
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["run", "--corpus", str(corpus), "--out", "here", "--set", f"observers={name}"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"fl-sim run: {line}")
+    assert said.splitlines()[-1].startswith(f"fl-sim run: {line}")
     assert said.count("\n") == 1
     assert not (tmp_path / "here").exists()
 
