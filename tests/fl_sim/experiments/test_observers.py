@@ -226,7 +226,7 @@ def test_a_bad_observer_is_refused_before_the_run(
     assert main(["run", "--corpus", str(corpus), "--out", "here", "--set", f"observers={name}"]) == 2
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith(f"fl-sim run: {line}")
-    assert said.count("\n") == 1
+    assert "Traceback" not in said
     assert not (tmp_path / "here").exists()
 
 
