@@ -1,8 +1,9 @@
-"""Write the tables of docs/configuration.md from the models that validate a configuration.
+"""Write the tables of docs/configuration.md from the models that validate a configuration, and the keys of Flower from
+pyproject.toml into the template of ``fl-sim new``.
 
     python scripts/update_configuration_docs.py
 
-A test fails if the document is out of date.
+A test fails if one of them is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
 from fl_sim.strategies.registry import built_in_strategies
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "configuration.md"
+PROJECT = ROOT / "pyproject.toml"
+TEMPLATE = ROOT / "fl_sim" / "cli" / "project_commands" / "template" / "pyproject.toml"
+_FLOWER_KEYS = re.compile(
+    r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[(?!tool\.flwr\.app\.config)|\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 def updated(document: str) -> str:
@@ -27,6 +34,12 @@ def updated(document: str) -> str:
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         document = re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{table}\n{end}", document, flags=re.DOTALL)  # noqa: B023
     return document
+
+
+def updated_template(template: str, project: str) -> str:
+    """Return the template with the keys that ``project``, the pyproject.toml of fl_sim, gives to ``flwr run``."""
+    (keys,) = _FLOWER_KEYS.findall(project)
+    return _FLOWER_KEYS.sub(lambda _: f"{keys.rstrip()}\n", template)
 
 
 def key_tables() -> str:
@@ -63,3 +76,5 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 if __name__ == "__main__":
     DOCUMENT.write_text(updated(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    keys = updated_template(TEMPLATE.read_text(encoding="utf-8"), PROJECT.read_text(encoding="utf-8"))
+    TEMPLATE.write_text(keys, encoding="utf-8")

@@ -22,10 +22,23 @@ from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("LICENSE", "README.md", "pyproject.toml", "fl_sim", "clients", "data_prep", "strategies")
+SOURCES = (
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "THIRD_PARTY.md",
+    "pyproject.toml",
+    "fl_sim",
+    "clients",
+    "data_prep",
+    "strategies",
+    "tests",
+)
 LINKS = ("clients", "data_prep", "strategies")
 DATA = (
     "fl_sim/py.typed",
+    "fl_sim/cli/project_commands/template/gitignore",
+    "fl_sim/cli/project_commands/template/run.toml",
     "fl_sim/clients/assets/small-awd-lstm-public/model.safetensors",
     "fl_sim/clients/assets/small-gpt2-public/model.safetensors",
     "fl_sim/clients/assets/tokenizer/tokenizer.json",
@@ -37,6 +50,7 @@ DATA = (
     "fl_sim/data_prep/models/en_fl_sim_ner/ner/model",
     "fl_sim/data_prep/synthetic/phrases/common.toml",
 )
+LARGEST = 24 * 2**20  # bytes of either distribution; the corpora and models that ship are most of it
 _SECONDS = 300
 
 
@@ -138,8 +152,29 @@ def test_a_source_distribution_makes_the_same_wheel(
     packed = built("sdist", sources, tmp_path / "sdist")
     with tarfile.open(packed) as archive:
         assert not [member.name for member in archive.getmembers() if member.issym() or member.islnk()]
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+        assert tops <= {*SOURCES, "PKG-INFO", "setup.cfg", "fl_sim.egg-info"} - {"tests"}, "no tests, results or runs"
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.glob("fl_sim-*/")
     again = built("wheel", unpacked, tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
-        assert sorted(first.namelist()) == sorted(second.namelist())
+        assert contents_of(first) == contents_of(second)
+    assert max(packed.stat().st_size, wheel.stat().st_size) < LARGEST
+
+
+def contents_of(archive: zipfile.ZipFile) -> dict[str, int]:
+    """The checksum of every file."""
+    return {file.filename: file.CRC for file in archive.infolist()}
+
+
+def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
+    program = environment(tmp_path / "environment", wheel) / "fl-sim"
+    assert succeed(program, "--version", folder=tmp_path).strip() == f"fl-sim {fl_sim.__version__}"
+    succeed(program, "new", "chats", folder=tmp_path)
+    reading = ["--source", "letters.mbox", "--tagger", "rules", "--out", "corpora/letters"]
+    succeed(program, "prepare", "mailbox_reader:MailboxReader", *reading, folder=tmp_path / "chats")
+    words = ["--corpus", "corpora/letters", "--rounds", "1", "--set", "privacy.strategy=length_weighted:LengthWeighted"]
+    words += tiny.command_line(dict(tiny.MODEL) | {"model.name": "small-gpt2"})
+    result = json.loads(succeed(program, "run", "run.toml", *words, "--json", "--quiet", folder=tmp_path / "chats"))
+    assert result["rounds"] == 1
+    assert result["epsilon_any"] <= 8.0

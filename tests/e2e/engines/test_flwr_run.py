@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fl_sim.cli.project_commands.new_command import make_project
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from tests.conftest import REPOSITORY
@@ -61,10 +62,10 @@ class Flower:
                 break
         return done
 
-    def run(self, run_config: str) -> subprocess.CompletedProcess[str]:
-        """Run ``flwr run . --stream`` with two nodes and one worker."""
+    def run(self, run_config: str, app: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+        """Run ``flwr run APP --stream`` with two nodes and one worker."""
         federation = "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1"
-        return self("run", str(REPOSITORY), "--stream", "--run-config", run_config, "--federation-config", federation)
+        return self("run", str(app), "--stream", "--run-config", run_config, "--federation-config", federation)
 
     def statuses(self) -> list[str]:
         """Return the status of all runs in ``flwr list``, the latest first."""
@@ -100,13 +101,18 @@ class Done(NamedTuple):
     statuses: list[str]
 
 
+def run_config(folder: Path, values: dict[str, Any]) -> str:
+    """Write settings as a file for ``--run-config``; return its path."""
+    toml = folder / "run.toml"
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in values.items() if key != "engine.name")
+    toml.write_text("".join(lines), encoding="utf-8")
+    return str(toml)
+
+
 @pytest.fixture(scope="module")
 def done(flower: Flower, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    toml = tmp_path_factory.mktemp("settings") / "run.toml"
-    values = settings(corpus, Path("tonight"), **CHANGES)
-    del values["engine.name"]
-    toml.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()), encoding="utf-8")
-    trained, refused = flower.run(str(toml)), flower.run('corpus.path="/nowhere/at/all"')
+    toml = run_config(tmp_path_factory.mktemp("settings"), settings(corpus, Path("tonight"), **CHANGES))
+    trained, refused = flower.run(toml), flower.run('corpus.path="/nowhere/at/all"')
     return Done(trained, refused, flower.statuses())
 
 
@@ -135,6 +141,17 @@ def test_flower_itself_refuses_a_key_that_no_run_has(flower: Flower) -> None:
     done = flower.run("privacy.qu=0.5")
     assert done.returncode == 1
     assert "Invalid run configuration" in done.stdout + done.stderr
+
+
+def test_a_new_project_is_an_app_with_its_own_strategy(flower: Flower, corpus: Path, tmp_path: Path) -> None:
+    make_project(tmp_path / "chats")
+    values = settings(corpus, Path("project"), **CHANGES, privacy__strategy="length_weighted:LengthWeighted")
+    done = flower.run(run_config(tmp_path, values), app=tmp_path / "chats")
+    folder = flower.home / "fl-sim-runs" / "project"
+    assert f"fl-sim DONE: results are in {folder}" in done.stdout + done.stderr
+    run = RunFolder.open(folder)
+    assert run.config["plan"]["strategy"] == "length_weighted:LengthWeighted"
+    assert (run.metrics()["failed_nodes"].iloc[1:] == 0).all()
 
 
 def test_nothing_lives_on_once_the_superlink_is_stopped(flower: Flower) -> None:

@@ -91,7 +91,7 @@ def test_flower_takes_the_same_settings_as_from_the_checkout(project: Path) -> N
         return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
 
     own, ours = app(project), app(REPOSITORY)
-    assert own["config"] == ours["config"], "copy [tool.flwr.app.config] of pyproject.toml into the template"
+    assert own["config"] == ours["config"], "run: python scripts/update_configuration_docs.py"
     assert own["components"] == ours["components"]
 
 
