@@ -85,9 +85,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 _PROPOSALS: dict[tuple[object, ...], Proposal] = {}
 
 
-def proposed_once(
-    bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal, observe: Observe
-) -> Proposal:
+def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal, observe: Observe) -> Proposal:
     """Propose for each goal once: several tests plan for the same corpus."""
     key = (bounds.ownership.entity_ids.tobytes(), bounds.weights.tobytes(), tuple(units), goal)
     if key not in _PROPOSALS:
