@@ -25,6 +25,7 @@ _PRIVATE = (
 )
 _PUBLIC = "The corpus is public, as stated, so its sizes may set what is released."
 _CONTRIBUTION_QUANTILES = ("p95", "max")
+_WHOLE_FROM = 10_000.0  # signal-to-noise ratios are shown without decimals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -276,8 +277,8 @@ def _tables(report: dict[str, Any]) -> list[str]:
 
 def _settings_row(row: dict[str, Any]) -> list[str]:
     return [
-        nonzero(row["signal_to_noise"], ".1f"),
-        *(round_down(row[name], 4) for name in ("q_u", "q_s", "q_e")),
+        nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f"),
+        *(round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")),
         f"{row['user_cap']:g}",
         round_up(row["noise_multiplier"], 4),
         str(row["rounds"]),
