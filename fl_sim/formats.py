@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -36,7 +37,70 @@ def format_lower_bound(value: float | None) -> str:
     """Return a lower bound on ε rounded down, with as many decimals as :func:`format_epsilon` shows."""
     if value is None or not math.isfinite(value):
         return format_epsilon(value)
-    return _with_decimals(value, ROUND_FLOOR)
+    shown = _with_decimals(value, ROUND_FLOOR)
+    return shown if value <= 0 or _shows_digits(shown) else round_down(value, 2)
+
+
+def nonzero(value: float, form: str) -> str:
+    """Return ``format(value, form)``; two significant digits where a value that is not zero would read as zero.
+
+    >>> nonzero(0.25, ".1%"), nonzero(0.0002, ".1%"), nonzero(0.004, ".1f"), nonzero(0.0, ".1f")
+    ('25.0%', '0.02%', '0.004', '0.0')
+    """
+    text = format(value, form)
+    if value == 0 or not math.isfinite(value) or _shows_digits(text):
+        return text
+    return f"{100 * value:.2g}%" if form.endswith("%") else f"{value:.2g}"
+
+
+def percent_down(share: float) -> str:
+    """Return a share in percent, rounded down to tenths, or to one digit below a tenth: a promise is not overstated.
+
+    >>> percent_down(0.99999), percent_down(0.0004), percent_down(0.0)
+    ('99.9', '0.04', '0.0')
+    """
+    tenths = f"{math.floor(1000 * share + 1e-9) / 10:.1f}"
+    return tenths if share <= 0 or _shows_digits(tenths) else round_down(100 * share, 1)
+
+
+def percent_up(share: float) -> str:
+    """Return a share in percent, rounded up to tenths: a risk is not understated.
+
+    >>> percent_up(0.00001), percent_up(0.0)
+    ('0.1', '0.0')
+    """
+    return f"{math.ceil(1000 * share - 1e-9) / 10:.1f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines: the first column to the left, the others to the right, two spaces apart; nothing is cut.
+
+    >>> aligned([["", "ε"], ["any user", "1.25"]])
+    ['             ε', 'any user  1.25']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        right = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
+        lines.append("  ".join([f"{first:<{widths[0]}}", *right]).rstrip())
+    return lines
+
+
+def numbered(names: Sequence[str], head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[str]:
+    """Return long names with a number each, wrapped, and under them a table whose rows begin with these numbers.
+
+    >>> numbered(["a long name"], ["ε", "runs"], [["1.25", "3"]])
+    ['1  a long name', '', '      ε  runs', '1  1.25     3']
+    """
+    digits = len(str(len(names)))
+    lines = []
+    for number, name in enumerate(names, start=1):
+        lines += textwrap.wrap(f"{number:<{digits}}  {name}", width, subsequent_indent=" " * (digits + 2))
+    return [*lines, "", *aligned([["", *head], *([str(n), *row] for n, row in enumerate(rows, start=1))])]
+
+
+def _shows_digits(text: str) -> bool:
+    return any(digit in text for digit in "123456789")
 
 
 def round_up(value: float, digits: int = 6) -> str:

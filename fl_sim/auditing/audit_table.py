@@ -18,7 +18,7 @@ from typing import Any
 
 from fl_sim.auditing.cases import Case, Finding, examine, own_case, published_case
 from fl_sim.auditing.published_round import AS_CODED, Defects, adamw_update_norm
-from fl_sim.formats import round_down, round_up
+from fl_sim.formats import numbered, round_down, round_up
 from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -183,20 +183,36 @@ def markdown(table: Table) -> str:
     ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table.rows:
-        finding = row.finding
-        gaussian = finding.audit.gaussian
-        cells = [
-            row.mechanism,
-            _protected(row.entity_users),
-            _upper(finding.case.as_published),
-            _upper(finding.epsilon_proven if finding.case.proven else None),
-            _lower(finding.epsilon_lower) + ("" if finding.as_published_holds is not False else " (claim refuted)"),
-            _lower(gaussian.epsilon if gaussian else None),
-            _lower(finding.epsilon_lower_model),
-            str(finding.audit.trials),
-        ]
+        claimed, ours, audited, *others = _figures(row)
+        audited += " (claim refuted)" if row.finding.as_published_holds is False else ""
+        cells = [row.mechanism, _protected(row.entity_users), claimed, ours, audited, *others]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def text(table: Table) -> str:
+    """Return the table for a terminal of 80 columns: the mechanisms, numbered, and under them their figures."""
+    names = [
+        f"{row.mechanism}: {_protected(row.entity_users)}"
+        + (" (claim refuted)" if row.finding.as_published_holds is False else "")
+        for row in table.rows
+    ]
+    head = ["claimed ε", "our ε", "audited ε ≥", "if Gaussian ≥", "if only z ≥", "trials"]
+    return "\n".join(numbered(names, head, [_figures(row) for row in table.rows])) + "\n"
+
+
+def _figures(row: Row) -> list[str]:
+    """Return claimed and proven ε, the audit's lower bounds, and the number of trials."""
+    finding = row.finding
+    gaussian = finding.audit.gaussian
+    return [
+        _upper(finding.case.as_published),
+        _upper(finding.epsilon_proven if finding.case.proven else None),
+        _lower(finding.epsilon_lower),
+        _lower(gaussian.epsilon if gaussian else None),
+        _lower(finding.epsilon_lower_model),
+        str(finding.audit.trials),
+    ]
 
 
 def _protected(entity_users: int) -> str:

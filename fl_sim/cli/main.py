@@ -48,6 +48,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "generate": (_RUN, "continue prompts with the model of a run"),
         "pretrain": (_RUN, "train an initial model on public text"),
         "doctor": (_RUN, "check this installation, its devices and engines"),
+        "completion": (_RUN, "print the completion of bash, zsh or fish"),
     },
     "privacy": {
         "account": (_PRIVACY, "compute ε, or the setting that meets a target ε"),
@@ -85,12 +86,16 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments after the verb's module has added its flags."""
+        self.complete()
+        return super().parse_known_args(args, namespace)
+
+    def complete(self) -> None:
+        """Let the verb's module add its flags, if it has not yet."""
         if self._module is not None:
             module, self._module = importlib.import_module(self._module), None
             self.description = module.__doc__
             module.add_arguments(self)
             self.set_defaults(command=module.run)
-        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 and one line that names the mistake."""

@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fl_sim.formats import nonzero
+
 _NAMES = {
     "bits_per_byte": ("bits per byte", ",.2f"),
     "perplexity_per_word": ("perplexity per word", ",.1f"),
@@ -51,7 +53,7 @@ def held_out_lines(held_out: Mapping[str, Any] | None) -> list[str]:
     sizes = [f"{size_words(row)}: {interval(row[metric], metric)}" for row in held_out["by_sentences"]]
     lines.append(f"users by their number of sentences, {name}: {', '.join(sizes)}")
     parts = [
-        f"{PARTS[part]} {interval(figures[metric], metric)} ({100 * figures['share']:.0f} % of all)"
+        f"{PARTS[part]} {interval(figures[metric], metric)} ({nonzero(100 * figures['share'], '.0f')} % of all)"
         for part, figures in held_out["by_mention"].items()
     ]
     return [*lines, *([f"{name}: {', '.join(parts)}"] if parts else [])]
@@ -75,7 +77,7 @@ def personal_lines(personal: Mapping[str, Any] | None) -> list[str]:
     ]
     for name, difference in personal["differences"].items():
         if name in personal["better"]:
-            better = f"better than this run for {100 * personal['better'][name]:.0f} % of these users"
+            better = f"better than this run for {nonzero(100 * personal['better'][name], '.0f')} % of these users"
             lines.append(f"{words[name]}: {interval(difference, metric)} from this run; {better}")
     rates = " and ".join(f"{rate:g}" for rate in dict.fromkeys(personal["learning_rate"].values()))
     steps = f"{personal['steps']:,} steps of Adam at {rates} on the first half"
@@ -109,4 +111,4 @@ def _figures(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def _shown(value: float, name: str) -> str:
-    return format(value, _NAMES[name][1]) if math.isfinite(value) else "not finite"
+    return nonzero(value, _NAMES[name][1]) if math.isfinite(value) else "not finite"

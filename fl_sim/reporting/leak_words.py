@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, printable, round_up
+from fl_sim.formats import format_delta, format_epsilon, nonzero, printable, round_up
 
 
 def model_words(name: str) -> str:
@@ -50,10 +51,12 @@ def leak_text(record: Mapping[str, Any]) -> str:
 
 
 _MEANING = (
-    "TPR: share of members found, at a share of non-members taken for members; – for too few non-members.",
-    "≤: what the ledger allows any attack on one unit, in or out. An area of 0.5 is guessing. Intervals: 95 %.",
+    "TPR: share of members found, at a share of non-members taken for members; – for",
+    "too few non-members. At most: what the ledger allows any attack on one unit, in",
+    "or out. An area of 0.5 is guessing.",
 )
-_COLUMNS = (11, 22, 19, 10, 19, 10, 19, 10)
+_COLUMNS = (11, 19, 25, 11)
+_WIDTH = 80
 
 
 def _head(one: dict[str, Any]) -> list[str]:
@@ -65,17 +68,16 @@ def _head(one: dict[str, Any]) -> list[str]:
 
 
 def _table(attacks: dict[str, Any]) -> list[str]:
-    """Return a line per attack, with others for what needs words."""
-    lines = [_cells("attack", "area under curve", "TPR at 0.1 %", "", "TPR at 1 %", "", "advantage", "", "verdict")]
+    """Return the lines of each attack: a line per figure, and others for what needs words; at most 80 columns."""
+    lines = [_cells("attack", "measure", "found (95 %)", "at most", "verdict")]
     for name, record in attacks.items():
         if "left_out" in record:
-            lines.append(_cells(name, f"left out: {record['left_out']}"))
+            lines += _words(name, [f"left out: {record['left_out']}"])
         elif "auc" in record:
-            lines.append(_row(name, record))
+            lines += _rows(name, record)
         else:
-            words = _WORDS[name](record)
-            lines += [_cells(name if number == 0 else "", line) for number, line in enumerate(words)]
-        lines += [_cells("", remark) for remark in _remarks(record)]
+            lines += _words(name, _WORDS[name](record))
+        lines += _words("", _remarks(record))
     return lines
 
 
@@ -84,13 +86,24 @@ def _cells(*cells: str) -> str:
     return "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)).rstrip()
 
 
-def _row(name: str, record: dict[str, Any]) -> str:
+def _words(name: str, texts: Sequence[str]) -> list[str]:
+    """Return texts beside the name of their attack, each wrapped."""
+    lines = []
+    for number, text in enumerate(texts):
+        first = f"{name if number == 0 else '':<{_COLUMNS[0]}}"
+        indent = " " * (_COLUMNS[0] + len(text) - len(text.lstrip()))
+        lines += textwrap.wrap(first + text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return lines
+
+
+def _rows(name: str, record: dict[str, Any]) -> list[str]:
     bound, area = record["bound"], record["auc"]
-    cells = [f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})"]
-    for rate in ("0.001", "0.01"):
-        cells += [_percent(record["tpr_at_fpr"][rate]), _at_most(bound["largest_tpr_at_fpr"][rate])]
-    cells += [_percent(record["advantage"]), _at_most(bound["largest_advantage"])]
-    return _cells(name, *cells, record["verdict"]["state"])
+    figures = [("area under curve", f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})", "")]
+    for rate, words in (("0.001", "0.1 %"), ("0.01", "1 %")):
+        most = _at_most(bound["largest_tpr_at_fpr"][rate])
+        figures.append((f"TPR at {words}", _percent(record["tpr_at_fpr"][rate]), most))
+    figures.append(("advantage", _percent(record["advantage"]), _at_most(bound["largest_advantage"])))
+    return [_cells(name, *figures[0], record["verdict"]["state"]), *(_cells("", *cells) for cells in figures[1:])]
 
 
 def _canary_words(record: dict[str, Any]) -> list[str]:
@@ -112,7 +125,8 @@ def _canary_words(record: dict[str, Any]) -> list[str]:
 def _bits(figure: dict[str, float | None]) -> str:
     if figure["value"] is None:
         return "–"
-    return f"{figure['value']:.2f} bits ({figure['low']:.2f}–{figure['high']:.2f})"
+    value, low, high = (nonzero(figure[name] or 0.0, ".2f") for name in ("value", "low", "high"))
+    return f"{value} bits ({low}–{high})"
 
 
 def _entity_words(record: dict[str, Any]) -> list[str]:
@@ -206,11 +220,13 @@ def _remarks(record: dict[str, Any]) -> list[str]:
 
 
 def _percent(figure: Mapping[str, float | None] | None) -> str:
-    if figure is None or figure["value"] is None:
+    value, low, high = (None if figure is None else figure[name] for name in ("value", "low", "high"))
+    if value is None:
         return "–"
-    if figure["low"] is None or figure["high"] is None:
-        return f"{100 * figure['value']:.1f} %"
-    return f"{100 * figure['value']:.1f} % ({100 * figure['low']:.0f}–{100 * figure['high']:.0f})"
+    share = f"{nonzero(100 * value, '.1f')} %"
+    if low is None or high is None:
+        return share
+    return f"{share} ({nonzero(100 * low, '.0f')}–{nonzero(100 * high, '.0f')})"
 
 
 def _at_most(bound: float) -> str:

@@ -17,7 +17,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number, printable, printable_lines
+from fl_sim.formats import (
+    format_at_risk,
+    format_delta,
+    format_epsilon,
+    format_number,
+    percent_down,
+    percent_up,
+    printable,
+    printable_lines,
+)
 from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
 from fl_sim.settings_origin import Origin
@@ -75,7 +84,7 @@ _SETTINGS = (
     *("clipping", "clip_stability", "adaptive", "published"),
 )
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_WIDTH = 100
+_WIDTH = 80
 _LABEL = 12
 
 
@@ -281,15 +290,15 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     if not facts["guarantee"]:
         return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
     rows = _headline(facts)
-    rows.append(_row("  by contribution, read off this corpus", "bound (covers)", "ε", "ε robust"))
+    rows += _row("  + an entity, by contribution, read off this corpus (covers)", "ε", "ε robust")
     for name, words in CONTRIBUTION_QUANTILES.items():
         entity_bound = (facts["reach"] or {}).get(name)
         if entity_bound and entity_bound.get("users") == 0:
             continue
-        entity = format_contribution_bound(entity_bound)
+        entity = format_contribution_bound(entity_bound).removeprefix("an entity in ")
         plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
         figures = format_epsilon(plain), format_epsilon(robust)
-        rows.append(_row(f"  + {entity}", f"{words}{_share(facts, name)}", *figures))
+        rows += _row(f"  {words}{_share(facts, name)}: {entity}", *figures)
     rows += _claim(facts)
     extra = [_coverage(facts["coverage"], facts["most_mentions"]), _unsought(facts["not_looked_for"])]
     notes = [*facts["not_covered"], *filter(None, extra)]
@@ -319,10 +328,10 @@ def _headline(facts: Mapping[str, Any]) -> list[str]:
     name = "epsilon_stated" if stated else "epsilon_any"
     figures = format_epsilon(epsilon.get(name)), format_epsilon(epsilon.get(f"{name}_robust"))
     graph = f", mention graph {bounds['mention_graph']}" if bounds else ""
-    rows = [_row(f"Privacy at δ = {format_delta(facts['delta'])}{graph}", "", "ε", "ε missed")]
+    rows = _row(f"Privacy at δ = {format_delta(facts['delta'])}{graph}", "ε", "ε missed")
     unit = "any user + an entity within the stated bound" if stated else "any user + any entity"
-    rows.append(_row(f"  {unit}", "", *figures))
-    rows.append(_row(f"  any user{_user_bound(facts)}", "", format_epsilon(epsilon.get("epsilon_user")), ""))
+    rows += _row(f"  {unit}", *figures)
+    rows += _row(f"  any user{_user_bound(facts)}", format_epsilon(epsilon.get("epsilon_user")), "")
     rows += [line for note in [*_bounds_in_words(facts), *_attacker_in_words(facts)] for line in _wrap_note(note)]
     return rows
 
@@ -335,14 +344,10 @@ def _attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
     whom = "a user and an entity" if attacker["unit"] == "any" else "a user"
     rates = attacker["largest_tpr_at_fpr"]
     shares = " and ".join(
-        f"{_tenths_up(rate)} % (at {100 * float(at):g} % false positives)" for at, rate in rates.items()
+        f"{percent_up(rate)} % (at {100 * float(at):g} % false positives)" for at, rate in rates.items()
     )
     at_risk = format_at_risk(facts["delta"], facts["settings"]["population"])
     return [f"A test for {whom} finds at most {shares} of them. δ·N is {at_risk}."]
-
-
-def _tenths_up(share: float) -> str:
-    return f"{math.ceil(1000 * share - 1e-9) / 10:.1f}"
 
 
 def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
@@ -361,13 +366,13 @@ def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
     elif bounds:
         words.append("No bound on entities or users is set.")
     if kept and kept.get("weight", 1.0) < 1:
-        kinds = ", ".join(f"{kind} {_tenths(share)} %" for kind, share in kept.get("mentions_by_kind", {}).items())
+        kinds = ", ".join(f"{kind} {percent_down(share)} %" for kind, share in kept.get("mentions_by_kind", {}).items())
         words.append(
-            f"Kept: {_tenths(kept['sentences'])} % of the sentences (weight {_tenths(kept['weight'])} %), "
-            f"{_tenths(kept['mentions'])} % of the mentions{f' ({kinds})' if kinds else ''}."
+            f"Kept: {percent_down(kept['sentences'])} % of the sentences (weight {percent_down(kept['weight'])} %), "
+            f"{percent_down(kept['mentions'])} % of the mentions{f' ({kinds})' if kinds else ''}."
         )
     if facts["public_entities"]:
-        share = math.ceil(1000 * (facts["mentions_of_public_names"] or 0)) / 10
+        share = percent_up(facts["mentions_of_public_names"] or 0)
         words.append(
             f"Not protected: entities on a list of public names ({facts['public_entities']:,}, {share} % of the "
             "mentions)."
@@ -415,12 +420,8 @@ def _percent(figure: Mapping[str, Any] | None) -> str:
     if not figure or figure.get("value") is None:
         return "an unknown share"
     low, high = figure.get("low"), figure.get("high")
-    share = f"{_tenths(figure['value'])} %"
-    return share if low is None or high is None else f"{share} ({_tenths(low)} to {_tenths(high)})"
-
-
-def _tenths(share: float) -> str:
-    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}"
+    share = f"{percent_down(figure['value'])} %"
+    return share if low is None or high is None else f"{share} ({percent_down(low)} to {percent_down(high)})"
 
 
 def _claim(facts: Mapping[str, Any]) -> list[str]:
@@ -428,11 +429,18 @@ def _claim(facts: Mapping[str, Any]) -> list[str]:
     claimed = facts["epsilon_as_published"]
     if claimed is None:
         return []
-    return [_row("  as published, for a user and any entity: a claim, no guarantee", "", format_epsilon(claimed), "")]
+    return _row("  as published, any user + any entity: a claim, no guarantee", format_epsilon(claimed), "")
 
 
-def _row(words: str, entity_bound: str, epsilon: str, robust: str) -> str:
-    return f"{words:<63} {entity_bound:<19}{epsilon:>8}{robust:>9}".rstrip()
+def _row(words: str, epsilon: str, robust: str) -> list[str]:
+    """Return a row of the table of ε; words that leave no room for the figures begin a line above them."""
+    room = _WIDTH - len(_figures("", ""))
+    *above, last = textwrap.wrap(words, room - 1, subsequent_indent=" " * 6, break_on_hyphens=False)
+    return [*above, f"{last:<{room}}{_figures(epsilon, robust)}".rstrip()]
+
+
+def _figures(epsilon: str, robust: str) -> str:
+    return f"{epsilon:>7}{robust:>9}"
 
 
 def _user_bound(facts: Mapping[str, Any]) -> str:
@@ -444,7 +452,9 @@ def _user_bound(facts: Mapping[str, Any]) -> str:
 def _share(facts: Mapping[str, Any], entity_bound: str) -> str:
     """Return the share of the corpus's entities within a contribution bound, rounded down: " (95 %)"."""
     share = (facts["reach_coverage"] or {}).get(entity_bound)
-    return "" if share is None else f" ({math.floor(100 * share)} %)"
+    if share is None:
+        return ""
+    return f" ({math.floor(100 * share) if share >= 0.01 else percent_down(share)} %)"
 
 
 def _wrap_note(note: str) -> list[str]:
@@ -460,7 +470,7 @@ def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
         parts[0] += f" ({utility.show(values['perplexity_per_word'])} per word)"
     if "reference" in values:
         parts.append(f"{utility.show(values['reference'])} by {utility.reference_words}")
-    return [f"Utility: {utility.words} {'; '.join(parts)}"]
+    return textwrap.wrap(f"Utility: {utility.words} {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
 
 
 def _by_user(facts: Mapping[str, Any]) -> list[str]:

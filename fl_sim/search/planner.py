@@ -244,7 +244,7 @@ class _Search:
     units: Sequence[ProtectedUnit]
     goal: Goal
     samples_users: bool
-    tried: Callable[[], None]
+    tried: Callable[[], None] = lambda: None
     _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
     _noise: float | None = None
 

@@ -20,13 +20,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.formats import format_epsilon, markdown_cell, round_up
+from fl_sim.formats import format_epsilon, markdown_cell, numbered, printable, round_up
 from fl_sim.input_files import read_bytes
 from fl_sim.private_files import owner_only
 from fl_sim.search.batch import DONE, FAILED, claim_folder, run_batch
@@ -111,21 +112,50 @@ def read_table(out: Path) -> dict[str, Any]:
 
 def as_markdown(table: dict[str, Any]) -> str:
     """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
-    keys = sorted({key for row in table["rows"] for key in row["settings"]})
-    names = [*keys, "z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
+    keys = _keys(table)
+    names = [*keys, *_heads(table)]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in table["rows"]:
         cells = [markdown_cell(_short(row["settings"].get(key))) for key in keys]
-        noise = row["noise_multiplier"]
-        cells += ["–" if noise is None else round_up(noise, 4)]
-        cells += [_short(row[name]) for name in ("mean", "deviation", "runs")]
-        cells += [format_epsilon(row[name]) for name in EPSILONS]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", table["all_runs"]["note"]]
-    for status in (FAILED, DIVERGED):
-        endings = [item for row in table["rows"] for item in row.get(status, {}).items()]
-        lines += [f"{status.capitalize()}: {markdown_cell(name)}: {markdown_cell(reason)}" for name, reason in endings]
+        lines.append("| " + " | ".join([*cells, *_figures(row)]) + " |")
+    lines += ["", table["all_runs"]["note"], *map(markdown_cell, _endings(table))]
     return "\n".join(lines) + "\n"
+
+
+def as_text(table: dict[str, Any]) -> str:
+    """Return the table for a terminal of 80 columns: the settings, numbered, and under them their figures."""
+    keys = _keys(table)
+    settings = [
+        ", ".join(f"{key} {printable(_short(row['settings'].get(key)))}" for key in keys) or "the base"
+        for row in table["rows"]
+    ]
+    lines = numbered(settings, _heads(table), [_figures(row) for row in table["rows"]])
+    notes = [line for note in (table["all_runs"]["note"], *_endings(table)) for line in textwrap.wrap(note, 80)]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _keys(table: dict[str, Any]) -> list[str]:
+    return sorted({key for row in table["rows"] for key in row["settings"]})
+
+
+def _heads(table: dict[str, Any]) -> list[str]:
+    return ["z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    noise = row["noise_multiplier"]
+    measured = [_short(row[name]) for name in ("mean", "deviation", "runs")]
+    return ["–" if noise is None else round_up(noise, 4), *measured, *(format_epsilon(row[name]) for name in EPSILONS)]
+
+
+def _endings(table: dict[str, Any]) -> list[str]:
+    """Return a line for each run that failed or diverged, with the reason."""
+    return [
+        f"{status.capitalize()}: {name}: {reason}"
+        for status in (FAILED, DIVERGED)
+        for row in table["rows"]
+        for name, reason in row.get(status, {}).items()
+    ]
 
 
 def _by_settings(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:

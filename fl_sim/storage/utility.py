@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_sim.formats import nonzero
 from fl_sim.storage.run_folder import RunFolder
 
 
@@ -32,7 +33,7 @@ class Utility:
 
     def show(self, value: float) -> str:
         """Return a value as text: "not finite" for the figure of a model that has diverged."""
-        return format(value, self.form) if math.isfinite(value) else "not finite"
+        return nonzero(value, self.form) if math.isfinite(value) else "not finite"
 
 
 UTILITIES = {

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,41 @@ def test_a_plans_rows() -> None:
         settings = dict.fromkeys(("signal_to_noise", "user_cap", "expected_sentences"), 1.0)
         settings |= {"q_u": rate, "q_s": rate, "q_e": 0.75, "rounds": 3, "noise_multiplier": value}
         settings |= dict.fromkeys(["epsilon_target", "epsilon_user", *kinds], value)
-        _, q_u, q_s, q_e, _, z, _, _, *epsilons = plan_command._row("", settings).split()
+        _, q_u, q_s, q_e, _, z, _, _ = plan_command._settings_row(settings)
+        epsilons = plan_command._epsilon_row(settings)
         assert max(float(q_u), float(q_s)) <= rate
         assert float(q_e) == 0.75
         assert min(map(figure, (z, *epsilons))) >= value
+
+
+@pytest.mark.parametrize(
+    ("shown", "zero"),
+    [
+        (formats.format_epsilon, "0.000"),
+        (formats.format_lower_bound, "0.000"),
+        (formats.percent_down, "0.0"),
+        (formats.percent_up, "0.0"),
+        (lambda value: formats.nonzero(value, ".1f"), "0.0"),
+        (lambda value: formats.nonzero(value, ".1%"), "0.0%"),
+        (lambda value: formats.nonzero(value, ",.0f"), "0"),
+    ],
+)
+def test_no_positive_figure_is_printed_as_zero(shown: Callable[[float], str], zero: str) -> None:
+    assert shown(0.0) == zero
+    for power in range(-12, 0):
+        assert re.search("[1-9]", re.sub("e.*", "", shown(3.3 * 10**power))), (power, shown(10**power))
+
+
+def test_a_plan_fits_80_columns() -> None:
+    kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
+    row: dict[str, float] = dict.fromkeys(("epsilon_target", "epsilon_user", *kinds), 123456.7)
+    row |= {"signal_to_noise": 1234567.8, "user_cap": 2.5, "expected_sentences": 12345678.9, "rounds": 100_000}
+    row |= {"q_u": 1.2345e-07, "q_s": 0.00012345, "q_e": 0.25, "noise_multiplier": 123.456}
+    report = {"proposal": row, "alternatives": [row], "fewer_rounds": [row], "user_sampling": row}
+    lines = plan_command._tables(report)
+    assert max(map(len, lines)) <= 80
+    assert len({len(line) for line in lines[:4]}) == 1
+    assert not any("…" in line for line in lines)
 
 
 def test_progress_lines_and_an_audit() -> None:

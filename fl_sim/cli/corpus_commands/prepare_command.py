@@ -58,7 +58,7 @@ def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Senten
 
     The time left is estimated from the share of the sources that has been read.
     """
-    from fl_sim.cli.counting import counting, say
+    from fl_sim.cli.counting import counting
     from fl_sim.data_prep.store.textfiles import bytes_read
 
     sources = list(raw.sources.values())
@@ -75,8 +75,7 @@ def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Senten
                     lately.append((now, count))
                     show(sum(map(bytes_read, sources)), total, f"{count:,} sentences, {rate:,.0f} a second")
                 yield sentence
-            show(total or count, total, f"{count:,} sentences")
-            say(f"writing {count:,} sentences and the index of their entities", quiet)
+            show(total or count, total, f"{count:,} sentences are read, writing them and the index of their entities")
 
         yield watch
 

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", action="store_true", help="audit every mechanism with an entity that 1, 15 or all users mention"
     )
+    parser.add_argument("--markdown", action="store_true", help="with --table: print it in Markdown, for a document")
     parser.add_argument("--canaries", type=int, metavar="M", help="plant M canary users in one real training")
     parser.add_argument(
         "--random-canaries", type=int, metavar="M", help="train real models with M units of random gradients"
@@ -157,7 +158,7 @@ def _attack(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(args: argparse.Namespace) -> int:
-    from fl_sim.auditing.audit_table import audit_table, markdown
+    from fl_sim.auditing.audit_table import audit_table, markdown, text
 
     table = audit_table(
         trials=_trials(args),
@@ -166,7 +167,8 @@ def _table(args: argparse.Namespace) -> int:
         pin_noise=args.pin_noise,
         progress=lambda name: print(name, file=sys.stderr),
     )
-    sys.stdout.write(json.dumps(table.record(), allow_nan=False) + "\n" if args.json else markdown(table))
+    shown = markdown(table) if args.markdown else text(table)
+    sys.stdout.write(json.dumps(table.record(), allow_nan=False) + "\n" if args.json else shown)
     return 0 if table.holds else EXIT_REFUTED
 
 
@@ -259,6 +261,8 @@ def _check(args: argparse.Namespace) -> None:
     modes += [args.strategy] if args.strategy else []
     if len(modes) != 1:
         _refuse("strategy", f"one of {len(modes)} modes", f"exactly one of --strategy, {_listed(_MODES)}")
+    if args.markdown and not args.table:
+        _refuse("markdown", "given without --table", "with it")
     allowed = _ALLOWED[modes[0]]
     for name in _FLAGS:
         if getattr(args, name) is not None and name not in allowed:

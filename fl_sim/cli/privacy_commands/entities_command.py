@@ -233,7 +233,7 @@ def _settings(training: Training) -> dict[str, Any]:
 
 def _text(report: dict[str, Any]) -> str:
     from fl_sim.experiments.entity_report import QUANTILES
-    from fl_sim.formats import format_delta, format_epsilon
+    from fl_sim.formats import format_delta, format_epsilon, percent_down
 
     detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
     lines = [
@@ -248,7 +248,8 @@ def _text(report: dict[str, Any]) -> str:
     for name in QUANTILES:
         lines.append(f"{name:<12}{format_epsilon(detected[name]):>10}{format_epsilon(robust[name]):>10}")
     for bound, share in detected["share_within"].items():
-        lines.append(f"{'ε ≤ ' + bound:<12}{share:>10.1%}{robust['share_within'][bound]:>10.1%}")
+        within = [f"{percent_down(one)} %" for one in (share, robust["share_within"][bound])]
+        lines.append(f"{'ε ≤ ' + bound:<12}" + "".join(f"{one:>10}" for one in within))
     lines += ["", *_exactness(detected, robust), "", *_worst_lines(report["worst"]), "", _PRIVATE]
     return "\n".join(lines)
 
@@ -275,13 +276,15 @@ def _pair_text(report: dict[str, Any]) -> str:
 
 
 def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:
+    from fl_sim.formats import percent_down, percent_up
+
     exact = min(detected["share_computed_exactly"], robust["share_computed_exactly"])
     if exact == 1:
         return ["Every figure is computed from the entity's own profile."]
     over = max(detected["overstated_by"]["max"], robust["overstated_by"]["max"])
     return [
-        f"{exact:.2%} of the entities have the ε of their own profile. The others have the ε of a profile that "
-        f"dominates theirs and overstates ε by at most {over:.1%}."
+        f"{percent_down(exact)} % of the entities have the ε of their own profile. The others have the ε of a profile "
+        f"that dominates theirs and overstates ε by at most {percent_up(over)} %."
     ]
 
 

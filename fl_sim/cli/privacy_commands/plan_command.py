@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fl_sim.formats import aligned, format_delta, format_epsilon, nonzero, round_down, round_up
+
 if TYPE_CHECKING:
     from fl_sim.config import PrivacyConfig
     from fl_sim.experiments.plan.guarantees import Protected
@@ -23,6 +25,7 @@ _PRIVATE = (
 )
 _PUBLIC = "The corpus is public, as stated, so its sizes may set what is released."
 _CONTRIBUTION_QUANTILES = ("p95", "max")
+_WHOLE_FROM = 10_000.0  # signal-to-noise ratios are shown without decimals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,23 +217,17 @@ def _command(args: argparse.Namespace, goal: Goal, best: Settings) -> str:
 
 
 def _text(report: dict[str, Any]) -> str:
-    from fl_sim.formats import format_delta
-
-    best, worse = report["proposal"], report["user_sampling_worse_by"]
+    worse = report["user_sampling_worse_by"]
     lines = [
         f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
         f"at most {report['rounds']} rounds",
         "",
-        f"{'':<14}{'SNR':>8}{'q_u':>10}{'q_s':>10}{'q_e':>6}{'ŵ':>5}{'z':>8}{'T':>6}{'sentences':>11}"
-        f"{'ε':>8}{'ε user':>8}{'ε p95':>8}{'robust':>8}{'ε max':>8}{'robust':>8}",
-        _row("proposed", best),
-        *(_row("", row) for row in report["alternatives"]),
-        *(_row("other rounds", row) for row in report["fewer_rounds"]),
+        *_tables(report),
     ]
     if report["user_sampling"]:
-        lines.append(_row("user sampling", report["user_sampling"]))
-        lines += ["", f"Sampling users instead of sentences learns {worse:.2f} times less at the same ε and compute."]
+        less = nonzero(worse, ".2f")
+        lines += ["", f"Sampling users instead of sentences learns {less} times less at the same ε and compute."]
     else:
         lines += ["", "Sampling users instead of sentences cannot meet the target."]
     if "users_law" in report:
@@ -262,18 +259,33 @@ def _law_in_words(law: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _row(label: str, settings: dict[str, Any]) -> str:
-    from fl_sim.formats import format_epsilon, round_down, round_up
-
-    names = [
-        "epsilon_target",
-        "epsilon_user",
-        *(f"epsilon_user_entity_{kind}{r}" for r in _CONTRIBUTION_QUANTILES for kind in ("", "robust_")),
+def _tables(report: dict[str, Any]) -> list[str]:
+    """Return the settings of each proposal, and under them their ε, as two tables of at most 80 columns."""
+    named = [
+        ("proposed", report["proposal"]),
+        *((f"alternative {number}", row) for number, row in enumerate(report["alternatives"], start=1)),
+        *(("other rounds", row) for row in report["fewer_rounds"]),
+        *([("user sampling", report["user_sampling"])] if report["user_sampling"] else []),
     ]
-    epsilons = "".join(f"{format_epsilon(settings[name]):>8}" for name in names)
-    return (
-        f"{label:<14}{settings['signal_to_noise']:>8.1f}{round_down(settings['q_u'], 4):>10}"
-        f"{round_down(settings['q_s'], 4):>10}{round_down(settings['q_e'], 2):>6}{settings['user_cap']:>5.0f}"
-        f"{round_up(settings['noise_multiplier'], 4):>8}"
-        f"{settings['rounds']:>6}{settings['expected_sentences']:>11,.0f}{epsilons}"
-    )
+    settings = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
+    epsilons = [["their ε", "ε", "ε user", "ε p95", "robust", "ε max", "robust"]]
+    for label, row in named:
+        settings.append([label, *_settings_row(row)])
+        epsilons.append([label, *_epsilon_row(row)])
+    return [*aligned(settings), "", *aligned(epsilons)]
+
+
+def _settings_row(row: dict[str, Any]) -> list[str]:
+    return [
+        nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f"),
+        *(round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")),
+        f"{row['user_cap']:g}",
+        round_up(row["noise_multiplier"], 4),
+        str(row["rounds"]),
+        nonzero(row["expected_sentences"], ",.0f"),
+    ]
+
+
+def _epsilon_row(row: dict[str, Any]) -> list[str]:
+    of_entities = [f"epsilon_user_entity_{kind}{name}" for name in _CONTRIBUTION_QUANTILES for kind in ("", "robust_")]
+    return [format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user", *of_entities)]

@@ -32,13 +32,10 @@ def run(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from rich.console import Console
-    from rich.markdown import Markdown
-
     from fl_sim.cli.counting import counting, say
     from fl_sim.config import ConfigError
     from fl_sim.search.batch import FAILED
-    from fl_sim.search.sweep import as_markdown, read_table, run_sweep
+    from fl_sim.search.sweep import as_text, read_table, run_sweep
     from fl_sim.search.sweep_points import Sweep
     from fl_sim.stop_signals import exit_status
     from fl_sim.storage.run_folder import INTERRUPTED, encode
@@ -61,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
     table = read_table(args.out)
     if args.json:
         print(json.dumps(encode(table)))
-    elif sys.stdout.isatty():
-        Console().print(Markdown(as_markdown(table), hyperlinks=False))
     else:
-        print(as_markdown(table), end="")
+        print(as_text(table), end="")
     for outcome in outcomes:
         if outcome.status == INTERRUPTED:
             print(f"interrupted; continue with: fl-sim sweep {args.config} --out {args.out}", file=sys.stderr)

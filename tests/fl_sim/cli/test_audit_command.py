@@ -136,10 +136,14 @@ def test_the_table_is_printed_as_json_and_markdown(
     assert main(["audit", "--table", "--json", *QUICK]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["reach_users"] for row in rows] == [0, 1, 15, audit_table.USERS]
-    assert main(["audit", "--table", *QUICK]) == 0
+    assert main(["audit", "--table", "--markdown", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 2 + 4
     assert "(claim refuted)" in text[-1]
+    assert main(["audit", "--table", *QUICK]) == 0
+    text = capsys.readouterr().out.splitlines()
+    assert max(map(len, text)) <= 80
+    assert "(claim refuted)" in "".join(text)
 
 
 def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) -> None:

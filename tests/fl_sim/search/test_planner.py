@@ -19,7 +19,7 @@ from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.plan.guarantees import Protected
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import planner
-from fl_sim.search.planner import Crowd, Goal, Proposal, capped_mean, propose
+from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, capped_mean, propose
 from fl_sim.search.users_law import IRC_LAW, START
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
@@ -85,11 +85,11 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 _PROPOSALS: dict[tuple[object, ...], Proposal] = {}
 
 
-def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal) -> Proposal:
+def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal, observe: Observe) -> Proposal:
     """Propose for each goal once: several tests plan for the same corpus."""
     key = (bounds.ownership.entity_ids.tobytes(), bounds.weights.tobytes(), tuple(units), goal)
     if key not in _PROPOSALS:
-        _PROPOSALS[key] = propose(bounds, units, goal)
+        _PROPOSALS[key] = propose(bounds, units, goal, observe=observe)
     return _PROPOSALS[key]
 
 
