@@ -199,7 +199,8 @@ def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (
             "nobody",
-            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as my_module:my_observer",
+            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as "
+            "my_module:my_observer",
         ),
         ("no_such_module:X", "observer 'no_such_module:X' cannot be imported (No module named 'no_such_module')"),
         (
