@@ -32,7 +32,7 @@ from fl_sim.clients.batches import Batch, batch_tokens, validate
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import NO_CLASS, Example
 from fl_sim.clients.models import frozen_weights, tuning
-from fl_sim.clients.models.architectures.architecture import Architecture, check_dropout
+from fl_sim.clients.models.architectures.architecture import UNBOUNDED, Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
 from fl_sim.clients.models.checkpointing import checkpointed
@@ -278,11 +278,20 @@ class LanguageModel:
             head = {name: value.detach().cpu() for name, value in self.classifier.head.state_dict().items()}
             save_file(head, folder / _HEAD_FILE)
         self.architecture.save(self._body, folder, self._source.original(self.spec))
-        self.tokenizer.save_pretrained(folder)
+        self._save_tokenizer(folder)
         built_from: dict[str, Any] = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed}
         if self.task.classes:
             built_from["classes"] = list(self.task.classes)
         (folder / _SPEC_FILE).write_text(json.dumps(built_from, indent=2) + "\n", encoding="utf-8")
+
+    def _save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer; its longest text is the model's context, so that others cut what is longer."""
+        before, context = self.tokenizer.model_max_length, self.architecture.context(self._body)
+        self.tokenizer.model_max_length = context if context < UNBOUNDED else before
+        try:
+            self.tokenizer.save_pretrained(folder)
+        finally:
+            self.tokenizer.model_max_length = before
 
 
 def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> LanguageModel:

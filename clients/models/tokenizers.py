@@ -21,6 +21,9 @@ from fl_sim.clients.models.hub import describe_failure, locate, quiet_transforme
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "assets" / "tokenizer"
 
+_ANY_LENGTH = int(1e30)
+"""The longest text of a tokenizer here, as of transformers without a limit: a model cuts texts, and nothing warns."""
+
 
 class Vocabulary:
     """The tokens that a model reads; the tokenizer is loaded when it is first needed.
@@ -63,6 +66,7 @@ def load_tokenizer(name: str) -> Any:
     tokenizer = _bundled() if name == BUNDLED else _named(name)
     if all(token is None for token in _boundaries(tokenizer)):
         raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
+    tokenizer.model_max_length = _ANY_LENGTH
     return tokenizer
 
 

@@ -22,6 +22,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.enforced_bounds import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
+from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.tracking_config import TrackingConfig
 
@@ -176,10 +177,23 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     files = {name: str(_absolute(file)) for name, file in lists.items() if file and file != SHIPPED}
     privacy = privacy.model_copy(update=files)
     named = {"name": model.name, "tokenizer": model.tokenizer}
-    folders = {key: str(_absolute(name)) for key, name in named.items() if name and _is_folder(name)}
+    folders = {key: str(_model_folder(_absolute(name))) for key, name in named.items() if name and _is_folder(name)}
     anchor = config.anchor if config.anchor in (None, NONE) else str(_absolute(config.anchor))
     sections = {"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)}
     return config.model_copy(update={**sections, "anchor": anchor, "tracking": _absolute_tracking(config.tracking)})
+
+
+def _model_folder(folder: Path) -> Path:
+    """Return the model of a run whose folder is given as a model; any other folder as it is.
+
+    Raises:
+        ConfigError: the run has no model yet.
+    """
+    if not ((folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file()):
+        return folder
+    if not (folder / MODEL_FOLDER).is_dir():
+        raise ConfigError(f"model.name is '{folder}', a run without a model; allowed: a run that has ended")
+    return folder / MODEL_FOLDER
 
 
 def _absolute_tracking(tracking: TrackingConfig) -> TrackingConfig:

@@ -22,14 +22,23 @@ KEY = "model_files"
 """Key of the checksums in result.json."""
 
 
+CARD = "README.md"
+"""The model card, which its owner may edit: no checksum has it, and no ε is read from it."""
+
 LINEAGE = "lineage"
 """Folder of the lineage in a model's folder (fl_sim.storage.model_lineage), which has hashes of its own."""
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in ``folder`` and below but those of its lineage, by relative path."""
+    """Return the SHA-256 of every file in ``folder`` and below but its card and its lineage, by relative path."""
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {file.as_posix(): sha256_of(folder / file) for file in files if file.parts[0] != LINEAGE}
+    return {file.as_posix(): sha256_of(folder / file) for file in files if file.parts[0] not in (CARD, LINEAGE)}
+
+
+def changed(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Return the files whose checksums differ, sorted; earlier versions had one of the card, which does not count."""
+    names = sorted((expected.keys() | actual.keys()) - {CARD})
+    return [name for name in names if expected.get(name) != actual.get(name)]
 
 
 def check(folder: Path, result: Mapping[str, Any]) -> None:
@@ -45,8 +54,7 @@ def check(folder: Path, result: Mapping[str, Any]) -> None:
     expected = result.get(KEY)
     if not isinstance(expected, dict) or not expected:
         raise ResultsError(f"{folder}: result.json has no {KEY}, the checksums of the model; allowed: a run with them")
-    actual = checksums(folder)
-    wrong = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
+    wrong = changed(expected, checksums(folder))
     if wrong:
         raise ResultsError(
             f"{folder / wrong[0]}: is not the file that the run wrote; no ε of the run covers this model"

@@ -108,10 +108,8 @@ def _read_one(folder: Path) -> Lineage:
             )
         return Lineage()
     lineage, index = _read(folder / FOLDER)
-    actual = _weights(folder)
-    for name in sorted(index["weights"].keys() | actual.keys()):
-        if index["weights"].get(name) != actual.get(name):
-            raise LineageError(f"{folder / name}: is not the file that its run wrote; no ε is known for this model")
+    for name in model_files.changed(index["weights"], _weights(folder)):
+        raise LineageError(f"{folder / name}: is not the file that its run wrote; no ε is known for this model")
     return lineage
 
 
@@ -233,7 +231,7 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
 
 
 def _weights(folder: Path) -> dict[str, str]:
-    """Return the checksum of every file of the model, its lineage left out."""
+    """Return the checksum of every file of the model, its card and its lineage left out."""
     return model_files.checksums(folder)
 
 

@@ -12,7 +12,8 @@
     held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.held_out_users)
     personal.json      figures of models trained on one user's text (fl_sim.experiments.held_out_users)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
-    model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage)
+    model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage) and its card
+                       README.md (fl_sim.reporting.model_card)
     ancestors/         those of a trained model that the run started from
     trackers.json      where its trackers write, for a resumed run (fl_sim.experiments.trackers)
     checkpoint/        the state for a resumed run

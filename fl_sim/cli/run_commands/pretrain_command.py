@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.clients.models.language_model import load_model
     from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
     from fl_sim.config import ConfigError
+    from fl_sim.reporting.model_card import pretraining_card
+    from fl_sim.storage.model_files import CARD
     from fl_sim.storage.run_folder import replace_file
 
     out = Path(args.out)
@@ -73,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     }
     model.save(out)
     replace_file(out / "pretraining.json", (json.dumps(record, indent=2) + "\n").encode())
+    replace_file(out / CARD, pretraining_card(record, "causal" if args.model == SMALL_GPT2 else "own").encode())
     text = f"held-out perplexity {record['perplexity']:.1f}; the model is in {out}"
     print(json.dumps({"folder": str(out), **record}) if args.json else text)
     return 0

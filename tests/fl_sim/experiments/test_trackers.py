@@ -261,6 +261,14 @@ def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
     assert after[tracker].get("id") == before[tracker].get("id")
 
 
+def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, tmp_path: Path) -> None:
+    changes = {"rounds": 6, "checkpoint_every": 3, "privacy.secure_noise": True, "anchor": "none"}
+    with pytest.raises(KeyboardInterrupt):
+        simulation.run(configured(corpus, tmp_path / "run", "tensorboard", **changes), on_row=interrupt_at(5))
+    assert simulation.resume(tmp_path / "run").finished
+    check_read("tensorboard", tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)

@@ -1,0 +1,293 @@
+"""The model card of a run, ``model/README.md``: what the model is, what its ε promises, and how to load it.
+
+The card travels with the model, so it has only what may be released (docs/privacy.md): settings that are public by
+assumption, ε at public bounds, numbers of rounds. Losses, held-out metrics, counts of users and sentences, percentiles,
+paths and the fingerprint of private text stay out. Hugging Face reads the lines at its top.
+
+>>> print(front_matter(Card(kind="causal", guarantee=True, base="org/model")))
+---
+base_model: org/model
+library_name: transformers
+license: unknown
+pipeline_tag: text-generation
+tags:
+- federated-learning
+- fl_sim
+- differential-privacy
+---
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
+from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
+from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.formats import format_delta, format_epsilon, format_number, printable
+from fl_sim.reporting import loading_code
+from fl_sim.reporting.release_note import note_on_texts
+from fl_sim.reporting.report import (
+    CLASSES_ARE_PUBLIC,
+    DETECTED,
+    GRAPH_IS_PRIVATE,
+    GRAPH_IS_PUBLIC,
+    MISSED,
+    NO_GUARANTEE,
+    NOT_COVERED,
+    SETTINGS_FROM_CORPUS,
+    mechanism_of,
+    report,
+)
+from fl_sim.storage.model_files import CARD
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder, replace_file
+
+_ON_THE_HUB = {
+    SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
+    MINILM: "sentence-transformers/all-MiniLM-L6-v2",
+}
+_UNITS = {
+    "epsilon_any": "any user together with any entity",
+    "epsilon_any_robust": "the same, with the stated number of mentions missed by the tagger",
+    "epsilon_stated": "any user together with an entity within the stated bound",
+    "epsilon_stated_robust": "the same, with the stated number of mentions missed by the tagger",
+    "epsilon_user": "any user",
+}
+_LIBRARIES = {"causal": "transformers", "adapters": "peft"}
+_SEEDED = (
+    "Noise and samples come from a seed, which `spec.json` has: **whoever has this folder can compute the noise.** ε "
+    "holds against readers who do not have it. Train with `privacy.secure_noise` before a model leaves the house."
+)
+_SECURE = "Noise and samples come from the operating system's generator and were not kept."
+_OWNER = "`lineage/owner.json` is private: remove it before the model is given away."
+_FORECAST = (
+    "The noise is that of a larger population (`privacy.noise_cohort`): this model is a forecast, not for release."
+)
+_LEFT_OUT = (
+    "Losses, held-out metrics, counts of users and sentences, and ε at percentiles of the corpus are read off private "
+    "text, and no ε covers them. They are not in this card."
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the lines at the top of a card depend on.
+
+    Attributes:
+        kind: how the model loads, a key of :data:`fl_sim.reporting.loading_code.CODE`.
+        guarantee: whether some ε is finite.
+        classifies: whether it predicts classes.
+        base: the Hugging Face name of the model that training began with, if it has one.
+        english: whether it was trained on a corpus that ships, which is in English.
+    """
+
+    kind: str
+    guarantee: bool
+    classifies: bool = False
+    base: str | None = None
+    english: bool = False
+
+
+def front_matter(card: Card) -> str:
+    """Return the lines at the top, between two lines of dashes."""
+    from huggingface_hub import ModelCardData
+
+    tags = ["federated-learning", "fl_sim", *(["differential-privacy"] if card.guarantee else [])]
+    data = ModelCardData(
+        base_model=card.base,
+        language="en" if card.english else None,
+        library_name=_LIBRARIES.get(card.kind, "fl_sim"),
+        license="unknown",
+        pipeline_tag="text-classification" if card.classifies else "text-generation",
+        tags=tags,
+    )
+    return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
+
+
+def write_card(run: RunFolder) -> None:
+    """Write the card of the model in a run's folder, replacing the one before."""
+    replace_file(run.model_dir / CARD, card_of(run).encode())
+
+
+def card_of(run: RunFolder) -> str:
+    """Return the card of the model in a run's folder, as Markdown."""
+    facts, note = report(run), note_on_texts(run)
+    settings, spec = run.config.get("run") or {}, _object(run, "spec.json")
+    kind = _kind(run, spec)
+    classes = tuple(spec.get("classes") or ())
+    corpus, base = str((settings.get("corpus") or {}).get("path")), _base(settings)
+    card = Card(kind, note["guarantee"], bool(classes), base, corpus in SHIPPED_CORPORA)
+    parts = [
+        front_matter(card),
+        _head(facts, card),
+        _privacy(run, facts, note),
+        _training(run, facts, settings, corpus),
+        f"## How to load it\n\nIn this folder:\n\n```python\n{loading_code.code(kind, classes, spec)}```",
+        *([loading_code.NOT_BY_TRANSFORMERS] if classes else []),
+        _versions(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
+    """Return the card of a model that ``fl-sim pretrain`` made of public text.
+
+    Args:
+        record: the content of its pretraining.json.
+        kind: how it loads, a key of :data:`fl_sim.reporting.loading_code.CODE`.
+    """
+    trained = (
+        f"Trained by `fl-sim pretrain` on {format_number(record['sentences'])} sentences of text that counts as public "
+        f"(SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE}. Held-out perplexity per token: "
+        f"{record['perplexity']:.1f}. `pretraining.json` has all settings."
+    )
+    head = f"{front_matter(Card(kind, guarantee=False))}\n\n# A language model of public text\n\n{trained}"
+    return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{loading_code.code(kind, (), {})}```\n"
+
+
+def _head(facts: Mapping[str, Any], card: Card) -> str:
+    what = "text classifier" if card.classifies else "language model"
+    how = (
+        "with differential privacy for users and entities" if card.guarantee else "**without any guarantee of privacy**"
+    )
+    lines = [
+        f"# A {what} by {printable(facts['strategy'])}",
+        f"A {what}, trained by simulated federated learning {how}.",
+    ]
+    if facts["stopped"] == DIVERGED:
+        lines.append("**The training diverged: the model is not finite and of no use.**")
+    lines.append("Its licence is for its owner to state: fl_sim does not know the terms of the text.")
+    return "\n\n".join(lines)
+
+
+def _privacy(run: RunFolder, facts: Mapping[str, Any], note: Mapping[str, Any]) -> str:
+    if not note["guarantee"]:
+        said = f"**{_capital(NO_GUARANTEE)}.** The model may repeat private sentences. Do not release it."
+        return "\n\n".join(["## Privacy", said, *_claim(facts)])
+    epsilon = {name: facts["epsilon"].get(name, math.inf) for name in _UNITS}
+    finite = {words: format_epsilon(epsilon[name]) for name, words in _UNITS.items() if epsilon[name] < math.inf}
+    rows = [f"| {words} | {figure} |" for words, figure in finite.items()]
+    table = [f"| protected | ε at δ = {format_delta(facts['delta'])} |", "|---|---|", *rows]
+    points = "\n".join(f"* {point}" for point in _points(run, facts))
+    return "\n\n".join(["## Privacy", "\n".join(table), *_claim(facts), points])
+
+
+def _claim(facts: Mapping[str, Any]) -> list[str]:
+    """Return the paper's own figure, after what is proven."""
+    claimed = facts["epsilon_as_published"]
+    if claimed is None:
+        return []
+    return [f"The UeDP paper claims ε {format_epsilon(claimed)} for this algorithm: a claim, and no guarantee."]
+
+
+def _points(run: RunFolder, facts: Mapping[str, Any]) -> list[str]:
+    """Return what the ε rests on and what it leaves out, a sentence or two each."""
+    bounds, privacy = run.config.get("guarantee") or {}, (run.config.get("run") or {}).get("privacy") or {}
+    missed, result = bounds.get("missed_mentions"), run.result or {}
+    from_corpus = bool(result.get("settings_from_corpus"))  # then bounds and weights may be read off the text
+    mechanism = None if from_corpus else mechanism_of(run)
+    trained = (result.get("initial_model") or {}).get("composed")
+    return [
+        GRAPH_IS_PUBLIC if bounds.get("mention_graph") == "public" else GRAPH_IS_PRIVATE,
+        *([] if from_corpus else [_bounds(bounds)]),
+        DETECTED if missed is None else MISSED.format(missed=missed),
+        *([f"Nobody looked for: {', '.join(facts['not_looked_for'])}."] if facts["not_looked_for"] else []),
+        *(["Entities on a list of public names are not protected."] if privacy.get("public_names") else []),
+        *([f"Mechanism: {', '.join(mechanism.describe().settings)}."] if mechanism else []),
+        NOT_COVERED[0],
+        *([f"ε includes the earlier trainings of the initial model: {len(trained)}."] if trained else []),
+        _SECURE if privacy.get("secure_noise") else _SEEDED,
+        *([_FORECAST] if privacy.get("noise_cohort") else []),
+        NOT_COVERED[3].format(weights="" if trained else "initial weights, "),
+        *([CLASSES_ARE_PUBLIC] if facts["task"] == "classification" else []),
+        *([f"{_capital(SETTINGS_FROM_CORPUS)} by ε."] if from_corpus else []),
+        _LEFT_OUT,
+        _OWNER,
+    ]  # fmt: skip
+
+
+def _bounds(bounds: Mapping[str, Any]) -> str:
+    """Return the public bounds of the guarantee in words."""
+    limits = {
+        "entity_bound": "sentences with an entity",
+        "entity_users": "users with an entity",
+        "user_sentences": "sentences of a user",
+    }
+    words = [f"≤ {format_number(bounds[name])} {what}" for name, what in limits.items() if bounds.get(name)]
+    if not words:
+        return "No bound on entities or users is set."
+    how = "stated, not enforced" if bounds.get("bound_by") == "stated" else "enforced"
+    return f"Bounds, {how}: {', '.join(words)}."
+
+
+def _training(run: RunFolder, facts: Mapping[str, Any], settings: Mapping[str, Any], corpus: str) -> str:
+    """Return the training in words: rounds, strategy, the model it began with, and the data without their path."""
+    head = (run.result or {}).get("ledger") or {}
+    rounds = f"{format_number(facts['rounds_done'])} of {format_number(facts['rounds'])}"
+    stopped = "; no ε covers the decision to stop" if facts["stopped"] == INTERRUPTED else ""
+    protects = f", which protects {facts['protects']}" if facts["protects"] else ""
+    if corpus in SHIPPED_CORPORA:
+        fingerprint = (run.config.get("corpus") or {}).get("fingerprint")
+        data = f"The corpus `{corpus}` that fl_sim ships, fingerprint `{fingerprint}`."
+    else:
+        data = (
+            "Private text. Its fingerprint is not stated, for it would tell the text from the one without a user; the "
+            "ledger in `lineage/` is bound to it by a salted digest."
+        )
+    lines = [
+        f"* Rounds: {rounds}{stopped}. Strategy: {printable(facts['strategy'])}{protects}.",
+        f"* Began with: {_began_with(settings)}.",
+        f"* Data: {data}",
+        *([f"* Ledger: run `{head['run']}`, {head['entries']} releases, hash `{head['last']}`."] if head else []),
+    ]
+    return "## Training\n\n" + "\n".join(lines)
+
+
+def _began_with(settings: Mapping[str, Any]) -> str:
+    """Return the initial model in words, a folder without its path."""
+    name = str((settings.get("model") or {}).get("name"))
+    if is_registered(name):
+        return f"`{name}` of fl_sim"
+    return f"`{name}`" if _base(settings) else "a model of its owner"
+
+
+def _base(settings: Mapping[str, Any]) -> str | None:
+    """Return the Hugging Face name of the initial model; None for a folder, an import path, or one that fl_sim made."""
+    name = str((settings.get("model") or {}).get("name"))
+    if name in _ON_THE_HUB:
+        return _ON_THE_HUB[name]
+    is_hub_name = not is_registered(name) and not name.startswith(("/", ".")) and ":" not in name and "\\" not in name
+    return name if is_hub_name else None
+
+
+def _kind(run: RunFolder, spec: Mapping[str, Any]) -> str:
+    """Return how the model in a run's folder loads."""
+    if spec.get("classes"):
+        return "classifier"
+    if (run.model_dir / "adapter_config.json").is_file():
+        base = str(_object(run, "adapter_config.json").get("base_model_name_or_path"))
+        return "merged" if is_registered(base) else "adapters"
+    config = _object(run, "config.json")
+    return "own" if config.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in config else "causal"
+
+
+def _object(run: RunFolder, name: str) -> dict[str, Any]:
+    file = run.model_dir / name
+    return dict(json.loads(file.read_bytes())) if file.is_file() else {}
+
+
+def _versions(run: RunFolder) -> str:
+    known = run.environment.get("libraries") or {}
+    libraries = {name: known.get(name) for name in ("torch", "transformers", "flwr")}
+    named = {"fl_sim": run.environment.get("fl_sim"), **libraries}
+    words = ", ".join(f"{name} {version}" for name, version in named.items() if version)
+    return f"## Software\n\n{words}, Python {run.environment.get('python')}."
+
+
+def _capital(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}"
