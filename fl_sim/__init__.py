@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published
+    from fl_sim.api.comparisons import Comparison, compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
     from fl_sim.api.leakage import leak
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
@@ -38,6 +39,8 @@ _MODULES = {
     "calibrate": "api.accounts",
     "audit": "api.audits",
     "audit_published": "api.audits",
+    "Comparison": "api.comparisons",
+    "compare": "api.comparisons",
     "Corpus": "api.corpora",
     "corpus_stats": "api.corpora",
     "open_corpus": "api.corpora",
@@ -59,6 +62,7 @@ _MODULES = {
 """The module of each public name: torch, Flower and matplotlib take seconds to import."""
 
 __all__ = [
+    "Comparison",
     "ConfigError",
     "Corpus",
     "Observer",
@@ -74,6 +78,7 @@ __all__ = [
     "audit",
     "audit_published",
     "calibrate",
+    "compare",
     "corpus_stats",
     "leak",
     "open_corpus",

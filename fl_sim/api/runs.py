@@ -30,6 +30,7 @@ from fl_sim.experiments.run_record import Record
 from fl_sim.reporting import report
 from fl_sim.reporting.release_note import note_on_texts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import LedgerError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,15 +124,36 @@ class Run:
 
     @property
     def epsilon(self) -> dict[str, float]:
-        """ε after the last round by the metrics' names, such as ``epsilon_user``; inf where nothing is guaranteed."""
-        return dict(self.facts()["epsilon"])
+        """ε after the last round by the metrics' names, such as ``epsilon_user``; inf where nothing is guaranteed.
+
+        Raises:
+            LedgerError: the run's ledger does not support its ε.
+        """
+        facts = self.facts()
+        if facts["ledger"]["problem"] and not facts["epsilon"]:
+            raise LedgerError(facts["ledger"]["problem"])
+        return dict(facts["epsilon"])
+
+    @property
+    def problems(self) -> list[str]:
+        """Why no ε of the run can be trusted, in a line; empty if its ledger supports what it recorded."""
+        facts = self.facts()
+        return [facts["ledger"]["problem"]] if facts["ledger"]["problem"] and not facts["epsilon"] else []
 
     def facts(self) -> dict[str, Any]:
         """Return what ``fl-sim report --json`` prints: privacy, utility and settings as plain values."""
         return report.report(self.folder)
 
-    def report(self) -> str:
-        """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen."""
+    def report(self, html: str | Path | None = None) -> str:
+        """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen.
+
+        Args:
+            html: also write the run's page there, one file with pictures; it is for the corpus's owner.
+        """
+        if html is not None:
+            from fl_sim.api.comparisons import compare
+
+            compare([self]).save(html)
         return report.summary(self.folder)
 
     def compare_personal(

@@ -1,7 +1,7 @@
 """Run the ``fl-sim`` command: find the verb, run it, report bad input in one line with exit code 2.
 
 >>> args = build_parser().parse_args(["report", "runs/first", "--json"])
->>> args.verb, args.run.name, args.json
+>>> args.verb, args.runs[0].name, args.json
 ('report', 'first', True)
 >>> sorted(VERBS["privacy"])
 ['account', 'audit', 'entities', 'leak', 'plan']
@@ -40,7 +40,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "runs": {
         "run": (_RUN, "simulate a private training run"),
         "resume": (_RUN, "continue an interrupted run"),
-        "report": (_RUN, "print a run's privacy and utility on one screen"),
+        "report": (_RUN, "print a run's privacy and utility, or write a page of runs"),
+        "compare": (_RUN, "print runs side by side: ε, utility, settings, warnings"),
         "plot": (_RUN, "plot runs: ε against rounds, utility against ε"),
         "sweep": (_RUN, "run a grid or random search of settings, and print a table"),
         "tune": (_RUN, "find settings on public text for a private run of stated size"),

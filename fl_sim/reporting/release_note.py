@@ -15,6 +15,7 @@ from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting.report import NO_GUARANTEE, report
+from fl_sim.storage.ledger_check import require_ledger
 from fl_sim.storage.run_folder import RunFolder
 
 NO_GUARANTEE_OF_TEXT = f"{NO_GUARANTEE}: the model may repeat private sentences. Do not release these texts."
@@ -36,7 +37,11 @@ def note_on_texts(run: RunFolder) -> dict[str, Any]:
     Returns:
         ``guarantee`` (whether there is one), ``delta``, ``epsilon`` by the metrics' names (empty without a guarantee;
         never one at a percentile of the corpus), and ``note``, the same in words.
+
+    Raises:
+        LedgerError: the run's ledger does not support its ε.
     """
+    require_ledger(run)
     facts = report(run)
     epsilon = {unit: facts["epsilon"][unit] for unit in _UNITS if math.isfinite(facts["epsilon"].get(unit, math.inf))}
     if not facts["guarantee"] or not epsilon:

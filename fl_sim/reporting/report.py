@@ -30,6 +30,7 @@ from fl_sim.formats import (
 from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
 from fl_sim.settings_origin import Origin
+from fl_sim.storage.ledger_check import check_ledger
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
@@ -102,16 +103,21 @@ def report(run: RunFolder) -> dict[str, Any]:
     ``epsilon`` has the last round's ε under the names of the metrics, each an upper bound at ``delta``. A value that
     the run did not record is None.
 
+    ``ledger`` has the ``problem`` of a run whose ledger does not support its ε, which is left out then, and ``notes``.
+
     Raises:
         ResultsError: the metrics are corrupt.
     """
     result = run.result or {}
-    metrics = run.metrics()
+    metrics, ledger = run.metrics(), check_ledger(run)
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     utility = _utility_facts(run)
     classifies = utility["metric"] == "error"
     mechanism = mechanism_of(run)
     epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
+    recorded = {name: result.get(name) for name in _AS_RECORDED}
+    if ledger.problem and has_guarantee(mechanism, epsilon):
+        epsilon, recorded["attacker"] = {}, None
     return {
         "run": run.path.name,
         "strategy": strategy_of(run),
@@ -121,8 +127,9 @@ def report(run: RunFolder) -> dict[str, Any]:
         "epsilon": epsilon,
         "epsilon_as_published": last.get(AS_PUBLISHED),
         "epsilon_any": epsilon.get("epsilon_any"),
-        "bounds": result.get("guarantee"),
-        **{name: result.get(name) for name in _AS_RECORDED},
+        "bounds": _bounds(run),
+        **recorded,
+        "ledger": {"problem": ledger.problem, "notes": list(ledger.notes)},
         "origin": _origin(run),
         "rounds_done": run.last_round,
         "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
@@ -133,8 +140,12 @@ def report(run: RunFolder) -> dict[str, Any]:
         "utility": utility,
         "personal": run.personal,
         "perplexity": None if classifies else _perplexity(utility),
-        "not_covered": [*_basis(result), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
-        "warnings": [*result.get("warnings", []), *filter(None, [_rejected(result), run.truncated_tail])],
+        "not_covered": [*_basis(_bounds(run)), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
+        "warnings": [
+            *result.get("warnings", []),
+            *filter(None, [_rejected(result), run.truncated_tail, ledger.problem]),
+            *ledger.notes,
+        ],
     }
 
 
@@ -239,10 +250,15 @@ def _field(label: str, text: str) -> list[str]:
     )
 
 
+def how_it_ended(stopped: str | None) -> str:
+    """Return in words why a run stopped, from ``stopped`` in its result; None is a run without one."""
+    return str(_STOPPED.get(stopped, stopped))
+
+
 def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
     corpus = facts["corpus"] or {}
     done, planned = format_number(facts["rounds_done"]), format_number(facts["rounds"])
-    ended = _STOPPED.get(facts["stopped"], facts["stopped"])
+    ended = how_it_ended(facts["stopped"])
     owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
     return [
         *_field("Run", f"{printable(facts['run'])}: {done} of {planned} rounds, {ended}"),
@@ -285,6 +301,8 @@ def _settings(facts: Mapping[str, Any], mechanism: Mechanism | None) -> str:
 
 def _privacy(facts: Mapping[str, Any]) -> list[str]:
     epsilon = facts["epsilon"]
+    if not epsilon and facts["ledger"]["problem"]:
+        return ["Privacy: no ε can be trusted, because the ledger does not support it (see the warning)."]
     if not epsilon:
         return ["Privacy: no round is recorded."]
     if not facts["guarantee"]:
@@ -305,9 +323,13 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     return rows + [line for note in notes for line in _wrap_note(note)]
 
 
-def _basis(result: Mapping[str, Any]) -> list[str]:
+def _bounds(run: RunFolder) -> dict[str, Any] | None:
+    """Return the public bounds of a run, ended or not; None if it did not record them."""
+    return (run.result or {}).get("guarantee") or run.config.get("guarantee")
+
+
+def _basis(bounds: Mapping[str, Any] | None) -> list[str]:
     """Return what the headline ε of a run rests on, one sentence each; none for runs without recorded bounds."""
-    bounds = result.get("guarantee")
     if not bounds:
         return []
     missed = bounds.get("missed_mentions")
@@ -332,11 +354,11 @@ def _headline(facts: Mapping[str, Any]) -> list[str]:
     unit = "any user + an entity within the stated bound" if stated else "any user + any entity"
     rows += _row(f"  {unit}", *figures)
     rows += _row(f"  any user{_user_bound(facts)}", format_epsilon(epsilon.get("epsilon_user")), "")
-    rows += [line for note in [*_bounds_in_words(facts), *_attacker_in_words(facts)] for line in _wrap_note(note)]
+    rows += [line for note in [*bounds_in_words(facts), *attacker_in_words(facts)] for line in _wrap_note(note)]
     return rows
 
 
-def _attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
+def attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
     """Return what an attacker can reach, and δ·N; nothing for runs that did not record it."""
     attacker = facts["attacker"]
     if not attacker:
@@ -350,7 +372,7 @@ def _attacker_in_words(facts: Mapping[str, Any]) -> list[str]:
     return [f"A test for {whom} finds at most {shares} of them. δ·N is {at_risk}."]
 
 
-def _bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
+def bounds_in_words(facts: Mapping[str, Any]) -> list[str]:
     """Return the bounds of a run and what they kept, one sentence each."""
     bounds, kept = facts["bounds"] or {}, facts["kept"] or {}
     words = []

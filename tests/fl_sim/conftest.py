@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from fl_sim.storage.run_folder import RunFolder, encode, replace_file
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from tests.epsilons import computed_once
+from tests.strategies.federation import plan
 
 REACH = {
     "median": {"users": 1, "sentences_per_user": 1, "sentences": 1},
@@ -78,20 +81,29 @@ def make_run(tmp_path: Path) -> MakeRun:
         finish: bool = True,
         result: dict[str, Any] | None = None,
     ) -> RunFolder:
-        plan = {
+        settings = {
             "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
             "user_cap": 5.0, "noise_multiplier": z, "rounds": rounds, "delta": delta,
         }  # fmt: skip
-        config = {"run": {"seed": seed, "rounds": rounds, "privacy": {"strategy": strategy}}, "plan": plan}
+        config = {"run": {"seed": seed, "rounds": rounds, "privacy": {"strategy": strategy}}, "plan": settings}
         run = RunFolder.create(tmp_path / (name or f"{strategy}-{z:g}-{seed}"), config=config, environment={})
         for number in range(rounds + 1):
             run.append_metrics(metrics_row(strategy, number, rounds, z))
+        write_ledger(run.path, rounds)
         if finish:
-            content = json.dumps(encode(finished(plan, rounds) | (result or {})))
+            head = {"ledger": Ledger.read(run.path).head}
+            content = json.dumps(encode(finished(settings, rounds) | head | (result or {})))
             replace_file(run.result_file, content.encode())
         return run
 
     return make
+
+
+def write_ledger(folder: Path, rounds: int) -> None:
+    """A ledger of so many releases, whose ε is below the made-up figures."""
+    ledger, quiet = Ledger.create(folder), plan(noise_multiplier=1000.0).mechanism
+    for number in range(1, rounds + 1):
+        ledger.record_release(ReleaseRecord.of(quiet, 0, Guarantee(entity_bound=10)), number, str(number))
 
 
 def finished(plan: dict[str, Any], rounds: int) -> dict[str, Any]:

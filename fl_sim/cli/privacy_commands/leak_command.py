@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_BEYOND = 1
 
@@ -76,14 +71,14 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.api.leakage import leak
     from fl_sim.api.runs import open_run
     from fl_sim.cli.counting import counting
+    from fl_sim.cli.written_files import check_writable
     from fl_sim.private_files import owner_only
     from fl_sim.reporting.leak_words import leak_text
     from fl_sim.storage.run_folder import encode, replace_file
 
     for path in args.runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds
-    if args.html is not None:
-        _check_page(args.html)
+    check_writable("html", args.html)
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     found = leak(
         args.runs,
@@ -112,11 +107,3 @@ _FAILS = {
     "above": "ABOVE ITS BOUND at the lower end of its interval: what the ledger proves is not so, if the scores of one "
     "model are independent of each other. Train again with another seed, and attack that run",
 }
-
-
-def _check_page(path: Path) -> None:
-    """Raise ConfigError, before the attacks, if no file can be written there."""
-    from fl_sim.config import ConfigError
-
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"html is {path}; allowed: a file in a folder that exists and can be written")

@@ -60,6 +60,8 @@ class IntervalRow:
         value, low, high: the figure and its interval.
         bound: the largest figure that is proven possible; None if there is none.
         bound_words: the bound in words, rounded up.
+        words: the figure in words, where the axis would round it to the wrong side.
+        colour: its number; None for a colour per row.
     """
 
     label: str
@@ -68,6 +70,8 @@ class IntervalRow:
     high: float
     bound: float | None = None
     bound_words: str = ""
+    words: str = ""
+    colour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +82,22 @@ class Series:
     points: tuple[tuple[float, float, float, float], ...]
 
 
-def interval_chart(rows: Sequence[IntervalRow], scale: Scale) -> Markup:
-    """Return a picture with a line per row: a dot with its interval, and a bar at its bound."""
-    width, bottom = _WIDTH - _LABELS - _RIGHT, _TOP + _ROW * len(rows)
-    parts = [*_grid(scale, bottom, width)]
+def interval_chart(rows: Sequence[IntervalRow], scale: Scale, whole: int = _WIDTH, labels: int = _LABELS) -> Markup:
+    """Return a picture with a line per row: a dot with its interval, and a bar at its bound.
+
+    Args:
+        rows: at least one.
+        scale: of all figures.
+        whole: the width of the picture.
+        labels: how much of it is for labels.
+    """
+    width, bottom = whole - labels - _RIGHT, _TOP + _ROW * len(rows)
+    parts = [*_grid(scale, bottom, labels, width)]
     for number, row in enumerate(rows):
         y = _TOP + _ROW * (number + 0.5)
-        x, low, high = (_LABELS + width * scale.share(value) for value in (row.value, row.low, row.high))
-        colour = f"var(--c{number % _COLOURS})"
-        said = f"{row.label}: {_interval_words(row.value, row.low, row.high, scale)}"
+        x, low, high = (labels + width * scale.share(value) for value in (row.value, row.low, row.high))
+        colour = f"var(--c{(number if row.colour is None else row.colour) % _COLOURS})"
+        said = f"{row.label}: {row.words or _interval_words(row.value, row.low, row.high, scale)}"
         parts.append(f'<text x="0" y="{y + 4:.1f}">{markup(_short(row.label))}</text>')
         mark = (
             f'<line class="mark" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}"/>'
@@ -94,16 +105,16 @@ def interval_chart(rows: Sequence[IntervalRow], scale: Scale) -> Markup:
         )
         if row.bound is not None:
             said += f"; at most {row.bound_words} is possible"
-            at = _LABELS + width * scale.share(row.bound)
+            at = labels + width * scale.share(row.bound)
             mark += f'<line class="bound" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 9:.1f}" y2="{y + 9:.1f}"/>'
         parts.append(f'<g class="hit"><title>{markup(said)}</title>{mark}</g>')
-    return _svg(parts, bottom + _AXIS)
+    return _svg(parts, bottom + _AXIS, whole)
 
 
 def line_chart(series: Sequence[Series], x: Scale, y: Scale, x_words: str, y_words: str) -> Markup:
     """Return a picture of lines with an interval at every point, and a legend below."""
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    parts = [*_frame(x, y, width, height, x_words, y_words)]
+    parts = [*axes_frame(x, y, (_LEFT, _TOP, width, height), (x_words, y_words))]
     for number, line in enumerate(series):
         colour = f"var(--c{number % _COLOURS})"
         path = []
@@ -124,37 +135,44 @@ def line_chart(series: Sequence[Series], x: Scale, y: Scale, x_words: str, y_wor
     return _svg(parts, _HEIGHT + _LEGEND * len(series))
 
 
-def _grid(scale: Scale, bottom: float, width: float) -> Iterator[str]:
+def _grid(scale: Scale, bottom: float, labels: float, width: float) -> Iterator[str]:
     """Yield the lines and words of the axis below the rows."""
     for tick in scale.ticks:
-        at = _LABELS + width * scale.share(tick)
+        at = labels + width * scale.share(tick)
         yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>'
         words = markup(scale.words.format(tick))
         yield f'<text class="soft" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
     if scale.guess is not None:
-        at = _LABELS + width * scale.share(scale.guess)
+        at = labels + width * scale.share(scale.guess)
         yield f'<line class="guess" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>'
 
 
-def _frame(x: Scale, y: Scale, width: float, height: float, x_words: str, y_words: str) -> Iterator[str]:
-    """Yield the grid, the values and the names of two axes."""
-    bottom, right = _TOP + height, _LEFT + width
+def axes_frame(x: Scale, y: Scale, box: tuple[float, float, float, float], words: tuple[str, str]) -> Iterator[str]:
+    """Yield the grid, the values and the names of two axes.
+
+    Args:
+        x, y: the axes.
+        box: left, top, width and height of the area between them, in the units of the picture.
+        words: their names.
+    """
+    left, top, width, height = box
+    bottom, right = top + height, left + width
     for tick in y.ticks:
-        at = _TOP + height * (1 - y.share(tick))
-        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        words = markup(y.words.format(tick))
-        yield f'<text class="soft" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{words}</text>'
+        at = top + height * (1 - y.share(tick))
+        yield f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        said = markup(y.words.format(tick))
+        yield f'<text class="soft" x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{said}</text>'
     if y.guess is not None:
-        at = _TOP + height * (1 - y.share(y.guess))
-        yield f'<line class="guess" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        at = top + height * (1 - y.share(y.guess))
+        yield f'<line class="guess" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
     for tick in x.ticks:
-        at = _LEFT + width * x.share(tick)
-        words = markup(x.words.format(tick))
-        yield f'<text class="soft" x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{words}</text>'
-    yield f'<text class="soft" x="{_LEFT + width / 2}" y="{bottom + 34}" text-anchor="middle">{markup(x_words)}</text>'
-    middle = _TOP + height / 2
+        at = left + width * x.share(tick)
+        said = markup(x.words.format(tick))
+        yield f'<text class="soft" x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{said}</text>'
+    yield f'<text class="soft" x="{left + width / 2}" y="{bottom + 34}" text-anchor="middle">{markup(words[0])}</text>'
+    middle = top + height / 2
     turned = f'transform="rotate(-90 12 {middle})"'
-    yield f'<text class="soft" x="12" y="{middle}" text-anchor="middle" {turned}>{markup(y_words)}</text>'
+    yield f'<text class="soft" x="12" y="{middle}" text-anchor="middle" {turned}>{markup(words[1])}</text>'
 
 
 def _interval_words(value: float, low: float, high: float, scale: Scale) -> str:
@@ -167,5 +185,5 @@ def _short(label: str, most: int = 40) -> str:
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
-def _svg(parts: Sequence[str], height: float) -> Markup:
-    return Markup(f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img">{"".join(parts)}</svg>')
+def _svg(parts: Sequence[str], height: float, width: float = _WIDTH) -> Markup:
+    return Markup(f'<svg viewBox="0 0 {width} {height:.0f}" role="img">{"".join(parts)}</svg>')

@@ -1,0 +1,136 @@
+"""Compare runs: a table, text, a page, and plain values.
+
+>>> import tempfile
+>>> import fl_sim
+>>> tiny = {"hidden": 8, "layers": 1, "heads": 1, "max_tokens": 8}
+>>> settings = dict(rounds=1, model=tiny, privacy__q_s=0.001, engine__name="inline", evaluation__max_sentences=10)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     runs = [
+...         fl_sim.run(out=f"{folder}/z{z}", privacy__noise_multiplier=z, seed=z, **settings)
+...         for z in (4, 8)
+...     ]
+...     found = fl_sim.compare(runs)
+...     print(found.table()[["run", "epsilon"]].round(3).to_string(index=False))
+run  epsilon
+ z4    0.014
+ z8    0.006
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.api.runs import Run
+from fl_sim.experiments.compared_runs import Comparison as ComparedRuns
+from fl_sim.experiments.compared_runs import compare_runs
+from fl_sim.reporting.comparison_words import comparison_text
+from fl_sim.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HEADLINE = ("epsilon", "epsilon_missed", "epsilon_user", "delta", "mention_graph")
+_PAIRED = {"value": "difference", "low": "difference_low", "high": "difference_high"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; ε that are different statements are told apart in :attr:`notes`."""
+
+    runs: ComparedRuns
+
+    @property
+    def notes(self) -> list[str]:
+        """What must not be compared, one sentence each."""
+        return self.runs.notes()
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the ε of runs cannot be trusted, one line for each such run; their ε are left out everywhere."""
+        return self.runs.problems
+
+    def record(self) -> dict[str, Any]:
+        """Return what ``fl-sim compare --json`` prints (docs/report.md)."""
+        return self.runs.record()
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per run: ε with unit and δ, utility with intervals, differences to the first, settings.
+
+        ``epsilon`` is NaN where no ε can be trusted, and inf where nothing is guaranteed.
+        """
+        import pandas as pd
+
+        record = self.record()
+        pairs = {pair["run"]: pair for pair in record["paired"]}
+        rows = [dict(_row(run, pairs.get(run["key"], {}))) for run in record["runs"]]
+        for name, values in record["settings"].items():
+            for row, value in zip(rows, values, strict=True):
+                row[f"setting {name}"] = value
+        return pd.DataFrame(rows)
+
+    def text(self) -> str:
+        """Return what ``fl-sim compare`` prints."""
+        return comparison_text(self.record())
+
+    def page(self) -> str:
+        """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner."""
+        from fl_sim.reporting.pages.report_page import report_page
+
+        return report_page(self.record(), [_drawn(run.folder) for run in self.runs.runs])
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`page` for the owner alone; return the path.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from fl_sim.private_files import owner_only
+        from fl_sim.storage.run_folder import replace_file
+
+        target = Path(path)
+        with owner_only():
+            replace_file(target, self.page().encode())
+        return target
+
+
+def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+    """Compare runs, as ``fl-sim compare`` does; the first one is the baseline of differences.
+
+    Args:
+        runs: at least one, each open or as the path of its folder.
+
+    Raises:
+        ResultsError: there is no run, one is given twice, is no run folder, or is corrupt.
+    """
+    return Comparison(compare_runs([run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]))
+
+
+def _drawn(run: RunFolder) -> dict[str, Any]:
+    """Return what a page draws of a run besides its facts."""
+    return {"rounds": run.metrics().to_dict("list"), "by_user": run.held_out_users}
+
+
+def _row(run: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of a run."""
+    facts, head = run["report"], run["headline"]
+    yield "run", run["name"]
+    yield "strategy", facts["strategy"]
+    yield "rounds", facts["rounds_done"]
+    yield "stopped", facts["stopped"]
+    yield "epsilon_state", head["state"]
+    yield "epsilon_unit", head["unit_words"]
+    for name in _HEADLINE:
+        yield name, float("inf") if name == "epsilon" and head["state"] == "no guarantee" else head[name]
+    yield "metric", facts["utility"]["metric"]
+    yield "initial", facts["utility"]["initial"]
+    yield "final", facts["utility"]["final"]
+    for name, figure in ((facts["held_out"] or {}).get("figures") or {}).items():
+        yield name, figure["value"]
+        yield f"{name}_low", figure["low"]
+        yield f"{name}_high", figure["high"]
+    for name, column in _PAIRED.items():
+        yield column, pair.get(name)
+    yield "warnings", " | ".join(facts["warnings"])

@@ -1,0 +1,143 @@
+"""Compare the ledger of a run with its metrics and its result, so that no ε is shown that the ledger does not support.
+
+ε of a run is that of the releases in its ledger (:mod:`fl_sim.strategies.ledger`). Metrics and result repeat it for
+readers. If the ledger lost lines, was changed, or counts other releases than they do, their ε may be too small.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     run = RunFolder.create(Path(folder) / "run", config={}, environment={})
+...     run.append_metrics({"round": 1, "releases": 1, "epsilon_any": 0.5})
+...     before = Ledger.create(run.path)
+...     check_ledger(run).problem.rpartition("ledger.jsonl")[2]
+': has 0 releases of the rounds 1 to 1, metrics.jsonl counts 1'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_sim.formats import format_epsilon
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of_any
+
+_TOLERANCE = 1e-9
+_OF_ACCOUNTANTS = 0.01  # two discretisations of one ε differ by far less, a lost release of few rounds by more
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheck:
+    """What a comparison of a run's ledger with its metrics and result found.
+
+    Attributes:
+        problem: why no ε of the run can be trusted, in one line that names the file; None if nothing is wrong.
+        notes: what a reader should know of a ledger that is in order.
+        ledger: the ledger; None if it cannot be read.
+    """
+
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+    ledger: Ledger | None = None
+
+
+def check_ledger(run: RunFolder) -> LedgerCheck:
+    """Compare the ledger of ``run`` with its metrics and, if it has ended, with its result.
+
+    A run without a round has nothing to compare. A release after the last row of the metrics is that of a round under
+    way, or of a run that was killed in it: ε of the metrics' rounds stands, and a note says what it leaves out.
+
+    Raises:
+        ResultsError: metrics or result are corrupt.
+    """
+    rows = run.metrics().to_dict("records")  # before the ledger, which is ahead of them in a run that is at work
+    if not rows:
+        return LedgerCheck()
+    row = {str(name): value for name, value in rows[-1].items()}
+    try:
+        ledger = Ledger.read(run.path)
+        if run.result is not None:
+            ledger.check_head(run.result.get("ledger") or {})
+    except (LedgerError, OSError) as error:
+        return LedgerCheck(" ".join(str(error).split()))
+    problem = next(_contradictions(run, ledger, row), None)
+    return LedgerCheck(problem, () if problem else tuple(_notes(run, ledger, row)), ledger)
+
+
+def require_ledger(run: RunFolder) -> None:
+    """Raise LedgerError if no ε of ``run`` can be trusted."""
+    if problem := check_ledger(run).problem:
+        raise LedgerError(problem)
+
+
+def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what metrics and result say that the ledger does not."""
+    file, last = run.path / LEDGER_FILE, int(row["round"])
+    if ledger.last_round < last:
+        yield f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts {last}"
+    counted = row.get("releases")
+    if counted is not None and ledger.releases(last) != counted:
+        yield (
+            f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts "
+            f"{int(counted)}"
+        )
+    if run.result is not None:
+        yield from _contradictions_of_result(run, run.result, ledger, row)
+    yield from _understated(run, ledger, row)
+
+
+def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that the metrics' ε of any user with any entity is below that of the ledger's releases, if it is.
+
+    The ledger's own releases are a part of those that ε covers: a model may have been trained before.
+    """
+    written, delta = row.get("epsilon_any"), run.setting("delta")
+    if written is None or not math.isfinite(written) or delta is None:
+        return
+    entries = [entry for entry in ledger.entries if entry.round <= row["round"]]
+    proven = epsilon_of_any(entries, delta)
+    if written < proven * (1 - _OF_ACCOUNTANTS):
+        found = format_epsilon(proven)
+        yield f"{run.metrics_file}: has epsilon_any {written:g}, but the releases in its ledger have ε {found}"
+
+
+def _contradictions_of_result(
+    run: RunFolder, result: Mapping[str, Any], ledger: Ledger, row: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what the result says that ledger or metrics do not."""
+    entries = (result.get("ledger") or {}).get("entries")
+    if run.finished and entries is not None and len(ledger.entries) != entries:
+        yield f"{run.path / LEDGER_FILE}: has {len(ledger.entries)} releases, {run.result_file.name} counts {entries}"
+    if not run.finished or result.get("rounds") != row["round"]:
+        return  # a run that was interrupted and went on has a newer row than result
+    for name, value in result.items():
+        if name.startswith("epsilon_") and name in row and not _equal(value, row[name]):
+            yield f"{run.metrics_file}: has {name} {row[name]:g} after round {row['round']}, result.json has {value:g}"
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return isinstance(first, float | int) and math.isclose(first, second, rel_tol=_TOLERANCE)
+
+
+def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the ledger has besides: releases after the last row, and a line that a crash cut."""
+    last = int(row["round"])
+    later = len(ledger.entries) - ledger.releases(last)
+    if later:
+        yield (
+            f"{LEDGER_FILE} has {later} more {'release' if later == 1 else 'releases'} than the metrics have rounds "
+            f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account --ledger"
+        )
+    if not _is_whole(run.path / LEDGER_FILE):
+        yield f"{LEDGER_FILE}, line {len(ledger.entries) + 1}: cut off (it was never released); left out"
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether the last line of a file ends with a line feed; also True of an empty file."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"{file}: cannot be read ({error.strerror or error})") from error
+    return not content or content.endswith(b"\n")

@@ -1,0 +1,182 @@
+"""Runs side by side: what is said of ε that are other statements, differences user by user, table, JSON, CSV, page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fl_sim
+from fl_sim.cli.main import main
+from fl_sim.experiments.compared_runs import compare_runs
+from fl_sim.experiments.held_out_users.paired_users import paired_difference
+from fl_sim.storage.run_folder import ResultsError, RunFolder, encode, replace_file
+from fl_sim.strategies.ledger import LEDGER_FILE
+from tests.fl_sim.conftest import GUARANTEE, MakeRun
+
+USERS = 40
+FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
+HELD_OUT = {
+    "users": USERS, "sentences": 400, "figures": {"bits_per_byte": FIGURE},
+    "deciles": {"metric": "bits_per_byte", "values": []}, "by_sentences": [], "by_mention": {},
+}  # fmt: skip
+
+
+def sums(shift: float = 0.0, targets: int = 50) -> dict[str, list[float]]:
+    """Sums of 40 users, whose cross-entropies are spread widely and alike in all runs."""
+    spread = np.random.default_rng(0).normal(5.0, 1.0, USERS)
+    counts = np.full(USERS, float(targets))
+    return {
+        "predictions": counts.tolist(),
+        "nats": (counts * (spread + shift)).tolist(),
+        "wrong": (0.8 * counts).tolist(),
+    }
+
+
+def measured(run: RunFolder, shift: float = 0.0, corpus: str = "c0ffee", **settings: Any) -> RunFolder:
+    """The run on a named corpus, with figures by user."""
+    content = run.config | {"corpus": {"fingerprint": corpus}}
+    resolved = content["run"]["privacy"] | {"noise_multiplier": None}
+    content["run"] = content["run"] | {"privacy": resolved} | settings
+    replace_file(run.config_file, json.dumps(content).encode())
+    run.write_held_out_users(sums(shift))
+    return RunFolder.open(run.path)
+
+
+@pytest.fixture
+def two(make_run: MakeRun) -> list[RunFolder]:
+    return [
+        measured(make_run("uedp", rounds=3, result={"held_out": HELD_OUT})),
+        measured(make_run("uedp", rounds=3, z=2.0, result={"held_out": HELD_OUT}), shift=0.1, rounds=3),
+    ]
+
+
+def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *(str(run.path) for run in two)]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [line.split() for line in text.splitlines() if line.startswith(("  A  ", "  B  "))]
+    assert rows[0] == ["A", "15.02", "33.40", "2.19", "1e-5", "public", "any", "entity"]
+    assert rows[1][:4] == ["B", "7.51", "16.70", "1.10"]
+    assert "noise_multiplier: 1 in A; 2 in B" in text
+    assert "bits per byte 2.40 (2.30 to 2.50)" in text
+    assert "not comparable" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"delta": 1e-6}, "δ is 1e-5 in A and 1e-6 in B"),
+        ({"result": {"guarantee": GUARANTEE | {"mention_graph": "private"}}}, "the mention graph is public in A"),
+    ],
+)
+def test_epsilons_of_other_statements_are_not_compared(make_run: MakeRun, changes: Any, words: str) -> None:
+    runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", **changes)]
+    if "delta" in changes:
+        runs[1] = RunFolder.open(runs[1].path)
+    found = compare_runs(runs)
+    assert any(words in note for note in found.notes())
+    assert found.record()["epsilon_comparable"] is False
+    assert compare_runs(runs[:1] * 1).record()["epsilon_comparable"] is True
+
+
+def test_runs_on_other_corpora_protect_and_measure_other_people(make_run: MakeRun) -> None:
+    runs = [measured(make_run("uedp", rounds=3, name=name), corpus=name) for name in ("a", "b")]
+    notes = " ".join(compare_runs(runs).notes())
+    assert "ε protect different people" in notes
+    assert "different corpora" in notes
+    assert compare_runs(runs).paired()[0]["reason"] == "not the same held-out text and tokens"
+
+
+def test_a_paired_interval_is_narrower_than_the_spread_of_users(two: list[RunFolder]) -> None:
+    pair = compare_runs(two).paired()[0]
+    assert (pair["run"], pair["baseline"], pair["users"], pair["better_for"]) == ("B", "A", USERS, 0.0)
+    nats = np.array(sums()["nats"]).sum() / np.array(sums()["predictions"]).sum()
+    assert pair["value"] == pytest.approx(math.exp(nats + 0.1) - math.exp(nats))
+    assert 0 < pair["low"] < pair["value"] < pair["high"]
+    assert pair["high"] - pair["low"] < 0.3 * math.exp(nats)
+    assert paired_difference(sums(), sums(), "perplexity")["high"] == 0
+
+
+def test_other_users_are_not_paired(two: list[RunFolder]) -> None:
+    two[1].write_held_out_users(sums(targets=49))
+    assert "value" not in compare_runs(two).paired()[0]
+
+
+def test_a_difference_of_errors_is_in_points() -> None:
+    better = sums() | {"wrong": [0.7 * 50] * USERS}
+    found = paired_difference(sums(), better, "error")
+    assert found["value"] == pytest.approx(-0.1)
+    assert found["better_for"] == 1.0
+
+
+def test_json_csv_and_dataframe_say_the_same(
+    two: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "runs.csv"
+    assert main(["compare", *(str(run.path) for run in two), "--json", "--csv", str(file)]) == 0
+    record = json.loads(capsys.readouterr().out)
+    table = pd.read_csv(file)
+    assert table["epsilon"].tolist() == [run["headline"]["epsilon"] for run in record["runs"]] == [15.02, 7.51]
+    assert table["difference"].tolist()[1] == record["paired"][0]["value"]
+    assert table["epsilon_unit"].tolist() == ["any user + any entity"] * 2
+    assert table["setting privacy.noise_multiplier"].tolist() == [1.0, 2.0]
+    assert file.stat().st_mode & 0o077 == 0
+    own = fl_sim.compare([run.path for run in two])
+    assert own.table()["bits_per_byte_low"].tolist() == table["bits_per_byte_low"].tolist() == [2.3, 2.3]
+    assert encode(own.record()) == record
+
+
+def test_a_run_whose_ledger_was_cut_has_no_epsilon_anywhere(
+    two: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = two[1].path / LEDGER_FILE
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    assert main(["compare", *(str(run.path) for run in two), "--html", str(page), "--csv", str(table)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert " 7.51" not in captured.out + page.read_text()
+    assert ",7.51," not in table.read_text()
+    assert "15.02" in captured.out
+    assert "15.02" in page.read_text()
+    assert page.read_text().count("is cut off") >= 2
+    assert math.isnan(pd.read_csv(table)["epsilon"][1])
+
+
+def test_runs_without_a_guarantee_and_unfinished_ones_are_shown(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [make_run("noiseless", rounds=3), make_run("uedp", rounds=3, finish=False)]
+    assert main(["compare", *(str(run.path) for run in runs)]) == 0
+    text = capsys.readouterr().out
+    assert "∞: no guarantee" in text
+    assert "3 of 3 rounds, not finished" in text
+    assert fl_sim.compare([run.path for run in runs]).table()["epsilon"][0] == math.inf
+
+
+def test_bad_input_is_one_line(two: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (str(run.path) for run in two)
+    for words, said in (
+        (["compare", first, first], "is given twice"),
+        (["compare", first, str(tmp_path / "none")], "there is no such folder"),
+        (["compare", first, "--html", str(tmp_path / "none" / "page.html")], "allowed: a file in a folder that exists"),
+        (["report", first, second], "2 runs are given; allowed: one, or several with --html"),
+    ):
+        assert main(words) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+        assert said in captured.err
+    with pytest.raises(ResultsError, match="0 runs are given"):
+        compare_runs([])
+
+
+def test_a_report_in_python_writes_the_page(two: list[RunFolder], tmp_path: Path) -> None:
+    run = fl_sim.open_run(two[0].path)
+    assert run.report(html=tmp_path / "page.html") == run.report()
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text()
