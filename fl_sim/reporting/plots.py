@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,33 +68,56 @@ _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GREY = "#666666"
-_RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BLACK)
+_RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _BLACK, _SKY, _ORANGE)  # the alike ones far from each other
+MARKERS = "os^vDPX*"
+"""A mark per curve besides its colour, for readers and printers without colours."""
+
+_LEADING, _WIDEST, _THINNEST = 3.6, 2.6, 1.2
+_MARKS = 8  # on a curve, at most, so that its dashes stay visible
 _UNIT_STYLES = {
-    "any": (_PURPLE, "-"),
-    "any_robust": (_PURPLE, "--"),
-    "stated": (_PURPLE, "-"),
-    "stated_robust": (_PURPLE, "--"),
-    "user": (_BLACK, "-"),
-    "user_unbounded": (_BLACK, ":"),
-    "user_entity_median": (_GREEN, "-"),
-    "user_entity_p95": (_BLUE, "-"),
-    "user_entity_max": (_VERMILION, "-"),
-    "user_entity_robust_median": (_GREEN, "--"),
-    "user_entity_robust_p95": (_BLUE, "--"),
-    "user_entity_robust_max": (_VERMILION, "--"),
+    "any": (_PURPLE, "-", "o"),
+    "any_robust": (_PURPLE, "--", "o"),
+    "stated": (_PURPLE, "-", "D"),
+    "stated_robust": (_PURPLE, "--", "D"),
+    "user": (_BLACK, "-", "s"),
+    "user_unbounded": (_BLACK, ":", "s"),
+    "user_entity_median": (_GREEN, "-", "^"),
+    "user_entity_p95": (_BLUE, "-", "v"),
+    "user_entity_max": (_VERMILION, "-", "P"),
+    "user_entity_robust_median": (_GREEN, "--", "^"),
+    "user_entity_robust_p95": (_BLUE, "--", "v"),
+    "user_entity_robust_max": (_VERMILION, "--", "P"),
 }
 _LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5, "held-out error": math.inf}
 """Curves whose ends span more than this ratio get a log axis: a linear axis would flatten the small ones."""
 
 
 @dataclass(frozen=True)
+class Look:
+    """The look of one of several curves: later ones are thinner and marked elsewhere, so that none hides another."""
+
+    colour: str
+    dash: str
+    marker: str
+    width: float
+    number: int
+
+    def line(self, points: int) -> dict[str, Any]:
+        """Return matplotlib's settings of a line of so many points."""
+        step = max(1, math.ceil(points / _MARKS))
+        return {
+            "color": self.colour, "linestyle": self.dash, "linewidth": self.width, "marker": self.marker,
+            "markersize": 3.5 + self.width, "fillstyle": "none", "markevery": (self.number % step, step),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Curve:
-    """A run with the label, style and metrics of its curve."""
+    """A run with the label, look and metrics of its curve."""
 
     label: str
     mechanism: Mechanism | None
-    colour: str
-    dash: str
+    look: Look
     delta: float | None
     reference: float | None
     utility: Utility
@@ -124,10 +148,12 @@ def epsilon_figure(run: RunFolder) -> Figure:
     figure, axes = _figure()
     units = _distinct_units(curve) if curve.private else {}
     lines = []
-    for unit in sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1]):  # the legend follows the lines
-        line = _draw_epsilon(axes, curve, unit, *_UNIT_STYLES[unit])
+    order = sorted(units, key=lambda unit: -curve.epsilon(unit).iloc[-1])  # the legend follows the lines
+    for number, (unit, width) in enumerate(zip(order, _widths(len(order)), strict=True)):
+        width = _LEADING if unit == HEADLINE else width
+        line = _draw_epsilon(axes, curve, unit, Look(*_UNIT_STYLES[unit], width, number))
         line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit).iloc[-1])}")
-        line.set_linewidth(2.6 if unit == HEADLINE else 1.8)
+        line.set_zorder(2 - line.get_linewidth() / 10)  # the wide ones below
         lines.append(line)
     if curve.private and AS_PUBLISHED in curve.metrics:
         lines.append(_draw_claim(axes, curve))
@@ -228,7 +254,7 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
         raise ResultsError("no run folder is given; allowed: at least one")
     labels = _labels(runs)
     curves = []
-    for run, label, (colour, dash) in zip(runs, labels, styles(), strict=False):
+    for run, label, look in zip(runs, labels, looks(len(runs)), strict=True):
         metrics = run.metrics()
         if metrics.empty:
             raise ResultsError(f"{run.metrics_file}: has no rounds yet; there is nothing to plot")
@@ -236,13 +262,23 @@ def _curves(runs: Sequence[RunFolder]) -> list[Curve]:
         reference = (run.result or {}).get(utility.reference)
         delta = run.setting("delta")
         mechanism = mechanism_of(run)
-        curves.append(Curve(label, mechanism, colour, dash, delta, reference, utility, metrics, run.diverged))
+        curves.append(Curve(label, mechanism, look, delta, reference, utility, metrics, run.diverged))
     return curves
 
 
 def styles() -> Iterator[tuple[str, str]]:
     """Yield pairs of colour and dash without end: all colours, then the same colours with other dashes."""
     return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in _RUN_COLOURS])
+
+
+def looks(curves: int) -> list[Look]:
+    """Return a look per curve, the widest first, with another mark and, while they last, another colour for each."""
+    shown = zip(styles(), cycle(MARKERS), _widths(curves), range(curves), strict=False)
+    return [Look(colour, dash, marker, width, number) for (colour, dash), marker, width, number in shown]
+
+
+def _widths(curves: int) -> list[float]:
+    return [1.8] if curves == 1 else [float(width) for width in np.linspace(_WIDEST, _THINNEST, curves)]
 
 
 def _labels(runs: Sequence[RunFolder]) -> list[str]:
@@ -294,7 +330,7 @@ def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dic
 def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
     if not curve.private:
         return Line2D([], [], linestyle="none", label=f"{curve.label}: {NO_GUARANTEE}")
-    line = _draw_epsilon(axes, curve, unit, curve.colour, curve.dash)
+    line = _draw_epsilon(axes, curve, unit, curve.look)
     line.set_label(curve.label)
     return line
 
@@ -316,10 +352,10 @@ def _distinct_units(curve: Curve) -> dict[str, str]:
     return units
 
 
-def _draw_epsilon(axes: Axes, curve: Curve, unit: str, colour: str, dash: str) -> Line2D:
+def _draw_epsilon(axes: Axes, curve: Curve, unit: str, look: Look) -> Line2D:
     epsilon = curve.epsilon(unit)
     drawn = np.isfinite(epsilon)
-    (line,) = axes.plot(curve.metrics["round"][drawn], epsilon[drawn], color=colour, linestyle=dash, linewidth=1.8)
+    (line,) = axes.plot(curve.metrics["round"][drawn], epsilon[drawn], **look.line(int(drawn.sum())))
     return line
 
 
@@ -345,13 +381,11 @@ def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
             return Line2D([], [], linestyle="none", label=label)
         final = utility.iloc[-1]
         label += f", final {_short(curve.utility, final)}"
-        return axes.axhline(final, color=curve.colour, linestyle="--", label=label)
+        return axes.axhline(final, color=curve.look.colour, linestyle="--", label=label)
     epsilon = curve.epsilon(unit)[measured]
     drawn = np.isfinite(epsilon)
-    (line,) = axes.plot(
-        epsilon[drawn], utility[drawn], color=curve.colour, linestyle=curve.dash, marker="o", markersize=3,
-        linewidth=1.6, label=curve.label,
-    )  # fmt: skip
+    measured_rounds = curve.look.line(int(drawn.sum())) | {"markevery": 1}
+    (line,) = axes.plot(epsilon[drawn], utility[drawn], label=curve.label, **measured_rounds)
     return line
 
 

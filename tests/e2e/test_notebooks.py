@@ -1,4 +1,4 @@
-"""The notebooks run from first cell to last, show what they announce, and are committed without outputs.
+"""The notebooks run from first cell to last, show what they announce, and keep the outputs of their cells.
 
 One of them runs in a Jupyter kernel. The others run in an IPython shell of this process, because a kernel's imports
 take longer than most notebooks; there, the corpus that ships is reduced to some of its users.
@@ -6,10 +6,14 @@ take longer than most notebooks; there, the corpus that ships is reduced to some
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -25,6 +29,7 @@ from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.reporting import plots
 from fl_sim.storage.run_folder import RunFolder
+from tests.script_modules import imported_script
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
 
@@ -41,6 +46,12 @@ def private_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FL_SIM_RUNS", raising=False)
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+
+
+@pytest.fixture(scope="module")
+def scripts() -> ModuleType:
+    """Return ``scripts/execute_notebooks.py``, imported."""
+    return imported_script("execute_notebooks")
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +156,7 @@ def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outp
 @pytest.mark.parametrize(
     ("name", "num_pictures", "text"),
     [
+        ("first_run", 1, "any user and any entity: ε ="),
         ("utility_against_epsilon", 1, "published, noise as its code draws it"),
         ("effect_of_q_s", 1, "0.05"),
         ("entity_categories", 1, "Person"),
@@ -163,8 +175,67 @@ def test_the_other_notebooks_run(
     assert text in texts(outputs)
 
 
+def outputs_of(path: Path) -> Outputs:
+    return [output for cell in code_cells(path) for output in cell.outputs]
+
+
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebooks_are_committed_without_outputs(path: Path) -> None:
-    for cell in code_cells(path):
-        assert cell.outputs == []
-        assert cell.execution_count is None
+def test_kept_outputs_are_of_these_cells_and_records(path: Path, scripts: ModuleType) -> None:
+    why = scripts.out_of_date(path)
+    assert why is None, f"{path.name}: {why}; run: {scripts.COMMAND} {path.stem}"
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_kept_outputs_are_small_and_say_nothing_of_a_machine(path: Path) -> None:
+    assert path.stat().st_size < 900_000
+    assert [cell.execution_count for cell in code_cells(path)] == list(range(1, 1 + len(code_cells(path))))
+    assert {key for cell in code_cells(path) for key in cell.metadata} == set()
+    outputs = outputs_of(path)
+    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
+    shown = json.dumps([[output.get("text"), dict(output.get("data", {}), **{"image/png": ""})] for output in outputs])
+    assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/|object at 0x|widget", shown)
+
+
+def test_the_notebooks_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in NOTEBOOKS.iterdir()) < 3_000_000
+
+
+def test_a_changed_cell_or_record_makes_outputs_stale(
+    tmp_path: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "ROOT", tmp_path)
+    record = tmp_path / "record.json"
+    record.write_text("1")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
+    path = tmp_path / "made_up.ipynb"
+    nbformat.write(notebook, path)
+    assert scripts.out_of_date(path) == "was never executed"
+    digest = hashlib.sha256(b"1").hexdigest()
+    notebook.metadata["fl_sim"] = {"cells": scripts.source_hash(notebook), "files": {"record.json": digest}}
+    nbformat.write(notebook, path)
+    assert scripts.out_of_date(path) is None
+    record.write_text("2")
+    assert scripts.out_of_date(path) == "it reads record.json, which changed"
+    notebook.cells[0].source = "1 + 2"
+    nbformat.write(notebook, path)
+    assert scripts.out_of_date(path) == "its cells changed"
+
+
+def test_executing_keeps_outputs_and_nothing_of_the_machine(
+    tmp_path: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "repository"
+    (folder / "results").mkdir(parents=True)
+    (folder / "results" / "record.json").write_text("{}")
+    monkeypatch.setattr(scripts, "ROOT", folder)
+    source = f"""import pathlib, sys, tempfile
+print(tempfile.mkdtemp(prefix="run-"), pathlib.Path.cwd(), open({str(folder / "results" / "record.json")!r}).read())
+print("a bar of progress", file=sys.stderr)
+print("Time        0.2 s")"""
+    path = folder / "made_up.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    scripts.execute(path)
+    (cell,) = code_cells(path)
+    assert [output.text for output in cell.outputs] == ["…/run … {}\n"]
+    assert scripts.out_of_date(path) is None
+    assert list(nbformat.read(path, as_version=4).metadata["fl_sim"]["files"]) == ["results/record.json"]

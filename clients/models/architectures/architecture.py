@@ -168,7 +168,8 @@ class Architecture(ABC):
         Args:
             folder: where it was saved.
             spec: of the model to load, with the sizes that were saved.
-            vocabulary, output_layer: as for :meth:`build`.
+            vocabulary: as for :meth:`build`.
+            output_layer: as for :meth:`build`.
 
         Raises:
             ModelError: the files are damaged, or are another task's.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from fl_sim.formats import format_epsilon
-from fl_sim.reporting.plots import GREY, styles
+from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.reporting.plots import GREY, MARKERS, styles
 from fl_sim.research.uedp_paper.figure_records import (
     CurveRecord,
     EpsilonPanelRecord,
@@ -38,8 +39,9 @@ METRIC_WORDS = {
 }
 _CLAIMED, _PROVEN = "claimed", "proven"
 _LOG_FROM = {"perplexity": 2.5, "perplexity_per_word": 2.5, "error": 4.0}
-_MARKERS = "os^vPXh"
 _WIDEST, _THINNEST = 3.4, 1.2
+_LEGEND_WIDTH = 8.4  # inches, which three columns of a legend take
+_PRINTED: dict[str, Any] = {"color": GREY, "marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 5}
 _WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
 
 
@@ -96,7 +98,7 @@ def _draw_training(record: TrainingRecord) -> Figure:
 
 def _styles(curves: int) -> list[_Style]:
     """Return a look per curve, the widest first."""
-    looks = zip(range(curves), styles(), itertools.cycle(_MARKERS), strict=False)
+    looks = zip(range(curves), styles(), itertools.cycle(MARKERS), strict=False)
     widths = np.linspace(_WIDEST, _THINNEST, max(curves, 2))
     return [_Style(colour, dash, marker, float(widths[number])) for number, (colour, dash), marker in looks]
 
@@ -160,8 +162,10 @@ def _draw_panel(
 
 def _handle(record: TrainingRecord, curve: CurveRecord, look: _Style) -> Line2D:
     label = f"{curve.label}: {_utility_range(record, curve)}; {_epsilon_words(curve)}"
-    line = Line2D([], [], color=look.colour, linewidth=look.width, marker=look.marker, fillstyle="none", label=label)
-    line.set(linestyle=look.dash)
+    level = record.x == "epsilon" and curve.points[0].epsilon.claimed is None  # a horizontal line without marks
+    marker, dash = ("", "--") if level else (look.marker, look.dash)
+    line = Line2D([], [], color=look.colour, linewidth=look.width, marker=marker, fillstyle="none", label=label)
+    line.set(linestyle=dash)
     return line
 
 
@@ -283,38 +287,59 @@ def _unframe(axes: Axes) -> None:
 def _draw_epsilon(record: EpsilonRecord) -> Figure:
     columns = min(3, len(record.panels))
     rows = math.ceil(len(record.panels) / columns)
-    figure = Figure(figsize=(4.2 * columns, 4.0 * rows + 1.2), layout="constrained")
+    figure = Figure(figsize=(max(4.2 * columns, _LEGEND_WIDTH), 4.0 * rows + 1.2), layout="constrained")
     grid: Any = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(record.panels) :]:
         axes.set_visible(False)
     names = list(dict.fromkeys(curve.name for panel in record.panels for curve in panel.curves))
-    looks = dict(zip(names, (colour for colour, _ in styles()), strict=False))
+    looks = dict(zip(names, _styles(len(names)), strict=True))
     labels = {curve.name: curve.label for panel in record.panels for curve in panel.curves}
     for panel, axes in zip(record.panels, grid.flat, strict=False):
         _draw_epsilon_panel(panel, axes, looks)
     for axes in grid[:, 0]:
-        axes.set_ylabel("ε")
-    handles = [Line2D([], [], color=looks[name], label=labels[name]) for name in names]
+        axes.set_ylabel(f"ε, δ = {format_delta(record.delta)}")
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, fillstyle="none", label=labels[name])
+        for name, look in looks.items()
+    ]
     handles += [
         Line2D([], [], color=GREY, linestyle=":", label="as published: a claim, no guarantee"),
         Line2D([], [], color=GREY, label=f"proven, user + entity in ≤ {record.entity_users} users"),
-        Line2D([], [], color=GREY, marker="D", fillstyle="none", linestyle="none", label="printed in the paper"),
     ]
+    if any(curve.printed for panel in record.panels for curve in panel.curves):
+        handles.append(Line2D([], [], **_PRINTED, label="printed in the paper"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return figure
 
 
-def _draw_epsilon_panel(panel: EpsilonPanelRecord, axes: Axes, looks: dict[str, str]) -> None:
-    for curve in panel.curves:
-        colour = looks[curve.name]
-        axes.plot(curve.rounds, curve.as_published, color=colour, linestyle=":", linewidth=1.6)
-        axes.plot(curve.rounds, curve.proven_user_entity, color=colour, linewidth=1.6)
-        axes.plot(
-            [int(number) for number in curve.printed], list(curve.printed.values()),
-            color=colour, marker="D", fillstyle="none", linestyle="none", markersize=5,
-        )  # fmt: skip
-    axes.set_title(panel.title, loc="left", fontsize="medium")
+def _draw_epsilon_panel(panel: EpsilonPanelRecord, axes: Axes, looks: dict[str, _Style]) -> None:
+    alike = Counter(tuple(curve.proven_user_entity) for curve in panel.curves)
+    for number, curve in enumerate(panel.curves):
+        look = looks[curve.name]
+        step = max(1, len(curve.rounds) // 5)
+        marked: dict[str, Any] = {"color": look.colour, "linewidth": 1.6, "marker": look.marker, "fillstyle": "none"}
+        marked["markevery"] = (number % step, step)  # elsewhere on each curve
+        axes.plot(curve.rounds, curve.as_published, linestyle=":", **marked)
+        if alike[tuple(curve.proven_user_entity)] == 1:
+            axes.plot(curve.rounds, curve.proven_user_entity, **marked)
+        printed = [int(number) for number in curve.printed]
+        axes.plot(printed, list(curve.printed.values()), **(_PRINTED | {"color": look.colour}))
+    for proven_line, curves in alike.items():
+        if curves > 1:
+            how_many = "all" if curves == len(panel.curves) else f"{curves} of {len(panel.curves)}"
+            _draw_alike(axes, panel.curves[0].rounds, proven_line, f"proven: {how_many} alike")
+    axes.set_title(f"Claimed and proven ε: {panel.title}", loc="left", fontsize="medium")
     axes.set_xlabel("training steps (rounds)")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     _unframe(axes)
+
+
+def _draw_alike(axes: Axes, rounds: Sequence[int], values: Sequence[float], words: str) -> None:
+    """Draw one line for several curves that coincide, and write ``words`` to it in the lower right corner."""
+    axes.plot(rounds, values, color="black", linewidth=2.2)
+    start = len(rounds) // 4
+    axes.annotate(
+        words, (rounds[start], values[start]), (0.98, 0.04), textcoords="axes fraction", ha="right", fontsize="small",
+        arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.8},
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_sim.reporting.plots import GREY, styles
+from fl_sim.reporting.plots import GREY, looks, styles
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, LeakageRecord
 from fl_sim.research.uedp_paper.leakage.attack_tables import Method, at_start, exposure, methods
 
@@ -81,7 +81,7 @@ def _draw_rows(
 def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method]) -> None:
     """Draw the mean exposure of a user's secrets by how often they were said, at the start, and what chance allows."""
     chance: dict[int, float] = {}
-    for method, (colour, dash) in zip(drawn, styles(), strict=False):
+    for method, look in zip(drawn, looks(len(drawn)), strict=True):
         attacks = method.attacks("canaries")
         known = {group["repetitions"] for one in attacks for group in one["groups"] if group["repetitions"]}
         points = []
@@ -91,7 +91,8 @@ def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method
                 points.append((number, interval[0]))
                 chance[number] = _most_by_chance(attacks[0], number)
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", color=colour, linestyle=dash, label=_label(method))
+            every_point = look.line(len(points)) | {"markevery": 1}
+            axes.plot(*zip(*points, strict=True), label=_label(method), **every_point)
     starts = {number: _interval(at_start(panel, "user", number)) for number in chance}
     before = [(number, start[0]) for number, start in sorted(starts.items()) if start]
     if before:

@@ -1,0 +1,119 @@
+"""The pages of the API: which public names stand on which, and the Markdown that mkdocstrings fills from docstrings.
+
+>>> print(api_page("leak"))
+# Attacks on runs
+<BLANKLINE>
+What trained models give away, beside what ε allows ([docs/leakage.md](../leakage.md)).
+<BLANKLINE>
+::: fl_sim.api.leakage
+    options:
+      members: [leak]
+<BLANKLINE>
+"""
+
+from __future__ import annotations
+
+Module = tuple[str, tuple[str, ...]]
+"""A module, and its names that are public."""
+
+_ACCOUNTING = "fl_sim.strategies.accounting"
+
+API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
+    "runs": (
+        "Runs",
+        "Start, resume, open and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
+        (("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),),
+    ),
+    "corpora": (
+        "Corpora",
+        "Prepare and open corpora ([docs/corpora.md](../corpora.md)).",
+        (
+            ("fl_sim.api.corpora", ("prepare", "open_corpus", "corpus_stats")),
+            ("fl_sim.data_prep.store.corpus", ("Corpus",)),
+        ),
+    ),
+    "accounts": (
+        "ε of a training",
+        "Compute ε without training ([docs/privacy.md](../privacy.md)).",
+        (
+            ("fl_sim.api.accounts", ("account", "calibrate", "account_runs", "account_published")),
+            ("fl_sim.strategies.accounting.paper_model", ("PublishedSettings",)),
+        ),
+    ),
+    "audits": (
+        "Audits",
+        "Attack a mechanism, and compare with its ε ([docs/audit.md](../audit.md)).",
+        (("fl_sim.api.audits", ("audit", "audit_published")),),
+    ),
+    "leak": (
+        "Attacks on runs",
+        "What trained models give away, beside what ε allows ([docs/leakage.md](../leakage.md)).",
+        (("fl_sim.api.leakage", ("leak",)),),
+    ),
+    "configuration": (
+        "Configurations",
+        "A run's configuration as an object; [docs/configuration.md](../configuration.md) lists its keys.",
+        (("fl_sim.config", ("RunConfig", "ConfigError")),),
+    ),
+    "observers": (
+        "Observers",
+        "What a run calls with every round's row ([Add an observer](../extending/add_an_observer.md)).",
+        (("fl_sim.experiments.observers", ("Observer", "RunObserver", "RunStart")),),
+    ),
+    "strategies": (
+        "Strategies",
+        "What a strategy states: rule, noise and guarantee ([Add a strategy](../extending/add_a_strategy.md)).",
+        (
+            ("fl_sim.strategies.mechanism", ("Mechanism", "Description", "Settings", "CorpusCounts", "PrivacyPlan")),
+            ("fl_sim.strategies.client_rules", ("ClientRule", "ClippedGradients", "LocalSteps", "WeightedGradients")),
+        ),
+    ),
+    "models": (
+        "Models",
+        "What a model of your own defines ([Add a model](../extending/add_a_model.md)).",
+        (("fl_sim.clients.models.architectures.architecture", ("Architecture",)),),
+    ),
+    "taggers": (
+        "Taggers",
+        "What finds entities in texts ([Add a tagger](../extending/add_a_tagger.md)).",
+        (
+            ("fl_sim.data_prep.taggers.tagger", ("Tagger",)),
+            ("fl_sim.data_prep.records", ("Mention", "Sentence", "CorpusError")),
+        ),
+    ),
+    "readers": (
+        "Readers",
+        "What turns raw text into sentences with users ([Add a reader](../extending/add_a_reader.md)).",
+        (
+            ("fl_sim.data_prep.readers.reader_registry", ("Reader",)),
+            ("fl_sim.data_prep.readers.raw_corpora", ("RawCorpus",)),
+            ("fl_sim.data_prep.readers.cleaning", ("Cleaning", "Reading")),
+        ),
+    ),
+    "accounting": (
+        "Accounting",
+        "What computes every printed ε ([docs/privacy.md](../privacy.md) has the proofs).",
+        (
+            (
+                f"{_ACCOUNTING}.accountant",
+                ("RoundEvent", "epsilon", "epsilon_curve", "composed_epsilon", "delta", "calibrate_noise_multiplier"),
+            ),
+            (f"{_ACCOUNTING}.adjacency", ("Adjacency", "ContributionBound")),
+            (f"{_ACCOUNTING}.guarantee", ("Guarantee", "ProtectedUnit")),
+            (f"{_ACCOUNTING}.attack_success", ("largest_true_positive_rate",)),
+        ),
+    ),
+}
+"""Title, first sentence and modules of a page by its name."""
+
+
+def api_page(name: str) -> str:
+    """Return the Markdown of a page."""
+    title, words, modules = API_PAGES[name]
+    blocks = [f"::: {module}\n    options:\n      members: [{', '.join(members)}]\n" for module, members in modules]
+    return "\n".join([f"# {title}\n", f"{words}\n", *blocks])
+
+
+def public_paths() -> list[str]:
+    """Return the full names of all public objects, in the order of the pages."""
+    return [f"{module}.{name}" for _, _, modules in API_PAGES.values() for module, names in modules for name in names]
