@@ -47,7 +47,7 @@ class WandbTracker(Tracker):
             group=start.path.parent.name,
             dir=str(place.folder),
             config=settings(start.config),
-            resume="allow",
+            resume=None if mode == "offline" else "allow",
             reinit="create_new",
             settings=_settings(wandb, mode, start.config.tracking.timeout),
         )

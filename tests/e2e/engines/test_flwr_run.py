@@ -111,7 +111,8 @@ def run_config(folder: Path, values: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def done(flower: Flower, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    toml = run_config(tmp_path_factory.mktemp("settings"), settings(corpus, Path("tonight"), **CHANGES))
+    tracked = {"observers": "csv", "tracking.timeout": 30.0}
+    toml = run_config(tmp_path_factory.mktemp("settings"), settings(corpus, Path("tonight"), **CHANGES) | tracked)
     trained, refused = flower.run(toml), flower.run('corpus.path="/nowhere/at/all"')
     return Done(trained, refused, flower.statuses())
 
@@ -127,6 +128,15 @@ def test_flwr_run_trains_the_model_of_the_inline_engine(
     assert done.statuses[1:] == ["finished:completed"]
     inline = simulation.run(configuration(corpus, tmp_path / "inline", engine__nodes=2, **CHANGES))
     assert apart(inline, RunFolder.open(folder), LEARNING_RATE) < SAME_MODEL
+
+
+def test_a_run_of_flower_has_its_tracker_and_its_card(done: Done, flower: Flower) -> None:
+    folder = flower.home / "fl-sim-runs" / "tonight"
+    rounds = [line.partition(",")[0] for line in (folder / "rounds.csv").read_text().splitlines()]
+    assert rounds == ["round", "0", "1", "2"]
+    recorded = json.loads((folder / "config.json").read_text())["run"]
+    assert (recorded["observers"], recorded["tracking"]["timeout"]) == (["csv"], 30.0)
+    assert "Rounds: 2 of 2." in (folder / "model" / "README.md").read_text()
 
 
 def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:

@@ -101,6 +101,7 @@ def mlflow_client(run: Path) -> tuple[Any, str]:
 
 
 def read_wandb(run: Path) -> Steps:
+    wait_for(lambda: any(record.WhichOneof("record_type") == "exit" for record in wandb_records(run)))
     read: Steps = {}
     for record in wandb_records(run):
         if record.WhichOneof("record_type") != "history":
@@ -113,7 +114,10 @@ def read_wandb(run: Path) -> Steps:
 
 
 def wandb_records(run: Path) -> Iterator[Any]:
-    """The records of the offline run's file: LevelDB's log format, of blocks whose records have a header."""
+    """The records of the offline run's file, which its service writes shortly after the end of the run.
+
+    It is LevelDB's log format, of blocks whose records have a header.
+    """
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason='needs pip install "fl-sim[wandb]"')
     (file,) = run.glob("wandb/offline-run-*/run-*.wandb")
     content, at, parts = file.read_bytes(), _HEADER, b""
@@ -144,7 +148,7 @@ def check_read(tracker: str, run: Path) -> None:
     read, wanted = READERS[tracker](run), expected(run)
     assert read.keys() == wanted.keys()
     for key, values in read.items():
-        assert values == pytest.approx(wanted[key], rel=1e-6 if tracker == "tensorboard" else 1e-12), key
+        assert values == pytest.approx(wanted[key], rel=1e-6 if tracker == "tensorboard" else 1e-12, nan_ok=True), key
 
 
 # Whole runs
