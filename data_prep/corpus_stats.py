@@ -102,7 +102,7 @@ def stats_table(stats: dict[str, Any]) -> Table:
     table = Table(title=f"corpus {table_cell(stats['name'])}", caption=caption, caption_justify="left")
     table.add_column("", no_wrap=True)
     for split in splits:
-        table.add_column(split, justify="right")
+        table.add_column(split, justify="right", overflow="fold")  # no figure is cut
     types = sorted({label for figures in splits.values() for label in figures["sentences_by_type"]})
 
     def row(title: str, *keys: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE
@@ -64,16 +65,17 @@ def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
 def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows of :func:`identity_effect` as a table."""
     caption = (
-        f"Three figures in a row are the median, the 95th percentile and the maximum.\n{CONTRIBUTIONS_ARE_PRIVATE}"
+        "Users and sentences per entity, and the most sentences in one user: median/95th percentile/maximum.\n"
+        f"{CONTRIBUTIONS_ARE_PRIVATE}"
     )
     title = f"corpus {table_cell(corpus)}, split {table_cell(split)}"
-    table = Table(title=title, caption=caption, caption_justify="left")
+    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("identity", no_wrap=True)
-    for name in ("entities", "users per entity", "sentences per entity", "most in one user"):
-        table.add_column(name, justify="right")
+    for name in ("entities", "users", "sentences", "in one user"):
+        table.add_column(name, justify="right", overflow="fold")  # no figure is cut
     for row in rows:
         contributions = (
-            " / ".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user")
+            "/".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user")
         )
         table.add_row(row["identity"], f"{row['entities']:,}", *contributions)
     return table

@@ -126,7 +126,7 @@ class TableTwo:
             rows = {"published": self.published, **rows}
         table.add_column("", no_wrap=True)
         for title in rows:
-            table.add_column(title, justify="right", no_wrap=True)
+            table.add_column(title, justify="right", overflow="fold")  # no figure is cut
         table.add_row("different words", *(f"{row.vocabulary:,}" for row in rows.values()))
         table.add_row("sentences", *(f"{row.sentences:,}" for row in rows.values()))
         table.add_row("users", *(f"{row.users:,}" for row in rows.values()))
