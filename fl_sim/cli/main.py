@@ -1,7 +1,7 @@
 """Run the ``fl-sim`` command: find the verb, run it, report bad input in one line with exit code 2.
 
 >>> args = build_parser().parse_args(["report", "runs/first", "--json"])
->>> args.verb, args.runs[0].name, args.json
+>>> args.verb, args.run.name, args.json
 ('report', 'first', True)
 >>> sorted(VERBS["privacy"])
 ['account', 'audit', 'entities', 'leak', 'plan']

@@ -235,6 +235,10 @@ def _notes_on_utility(runs: Sequence[ComparedRun]) -> Iterator[str]:
     texts = {run.key: (run.folder.config.get("corpus") or {}).get("fingerprint") for run in measured}
     if len(set(texts.values())) > 1:
         yield "Utilities are measured on different corpora."
+        return
+    by_user = [sums for run in measured if (sums := run.folder.held_out_users) is not None]
+    if any(not are_same_users(by_user[0], other) for other in by_user[1:]):
+        yield "Utilities are measured on different held-out sentences or tokens; another seed draws other sentences."
 
 
 def _tokenizer(run: RunFolder) -> Any:

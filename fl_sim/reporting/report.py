@@ -114,7 +114,10 @@ def report(run: RunFolder) -> dict[str, Any]:
     utility = _utility_facts(run)
     classifies = utility["metric"] == "error"
     mechanism = mechanism_of(run)
-    epsilon = {name: last[name] for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED}
+    # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
+    spent = result if run.finished else {}
+    names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
+    epsilon = {name: max(last[name], spent.get(name, last[name])) for name in names}
     recorded = {name: result.get(name) for name in _AS_RECORDED}
     if ledger.problem and has_guarantee(mechanism, epsilon):
         epsilon, recorded["attacker"] = {}, None

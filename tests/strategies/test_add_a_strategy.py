@@ -279,9 +279,15 @@ def test_a_run_whose_strategy_is_gone_is_still_reported(folder: Path, capsys: Ca
     registry.load_strategy.cache_clear()
     capsys.readouterr()
     assert main(["report", "run"]) == 0
-    assert "Protects    unknown" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "Protects    unknown" in text
+    assert "the ledger cannot be read here" in text
     assert main(["account", "--ledger", "run", "--delta", "1e-5"]) == 2
     assert "cannot be imported (No module named 'my_strategy')" in capsys.readouterr().err
+    ledger = Path("run/ledger.jsonl")
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(["report", "run"]) == 2
+    assert "is cut off" in capsys.readouterr().err
 
 
 SHIPPED = '{"class": "fl_sim.strategies.client_rules:ClippedGradients", "fields": %s}'

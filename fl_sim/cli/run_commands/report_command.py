@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim report``."""
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder; several with --html")
+    parser.add_argument("run", metavar="DIR", type=Path, help="a run folder")
+    parser.add_argument("others", metavar="RUN", nargs="*", type=Path, help="with --html: other run folders beside it")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures, one file, instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -30,10 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.cli.written_files import check_writable
     from fl_sim.config import ConfigError
 
-    if args.html is None and len(args.runs) > 1:
-        raise ConfigError(f"{len(args.runs)} runs are given; allowed: one, or several with --html (or fl-sim compare)")
+    paths = [args.run, *args.others]
+    if args.html is None and args.others:
+        raise ConfigError(f"{len(paths)} runs are given; allowed: one, or several with --html (or fl-sim compare)")
     check_writable("html", args.html)
-    opened = [open_run(path) for path in args.runs]
+    opened = [open_run(path) for path in paths]
     if args.html is None:
         _print(opened[0], args.json)
         return print_problems("report", opened[0].problems)

@@ -151,9 +151,10 @@ def coinciding(lines: Sequence[Line]) -> list[str]:
 
 
 def _is_same(first: Line, second: Line, width: float) -> bool:
-    """Return whether two lines have the same x, and y no further apart than ``width``."""
-    pairs = zip(first.points, second.points, strict=False)
-    return len(first.points) == len(second.points) and all(a[0] == b[0] and abs(a[1] - b[1]) <= width for a, b in pairs)
+    """Return whether two lines are no further apart than ``width`` wherever both have a point, at least twice."""
+    values = {point[0]: point[1] for point in first.points}
+    apart = [abs(values[x] - y) for x, y, _ in second.points if x in values]
+    return len(apart) > 1 and max(apart) <= width
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -26,19 +26,20 @@ _ROUND = Axis("round", whole=True, said="round")
 _QUANTILES = 100
 
 
-def round_charts(runs: Sequence[Record], drawn: Sequence[Record]) -> list[Markup]:
+def round_charts(runs: Sequence[Record], drawn: Sequence[Record], comparable: bool = True) -> list[Markup]:
     """Return the charts over rounds of those figures that any run has.
 
     Args:
         runs: of ``Comparison.record()``.
         drawn: of each run ``rounds``, the columns of its metrics.
+        comparable: whether the ε of all runs are one statement, so that utility may be drawn against them.
     """
     tables = [one["rounds"] for one in drawn]
     charts = [
-        _epsilon(runs, tables, "epsilon", "ε of any user + any entity, or as stated", _leading),
+        _epsilon(runs, tables, "epsilon", _leading_title(runs), _leading),
         _epsilon(runs, tables, "user", "ε of any user alone", lambda run: "epsilon_user"),
         _utility(runs, tables),
-        _tradeoff(runs, tables),
+        _tradeoff(runs, tables) if comparable else None,
         _chart(
             "loss", "Training loss", runs, _of_column(tables, "train_loss", "{:.3f}"), Axis("nats per target"),
             "Mean over the sentences of the round's cohort. Computed from private text; no ε covers it.",
@@ -87,6 +88,12 @@ def label_of(run: Record) -> str:
     return f"{run['key']} · {run['name']}" if run["key"] else str(run["name"])
 
 
+def _leading_title(runs: Sequence[Record]) -> str:
+    units = {run["headline"]["unit"] for run in runs}
+    words = {"any": "ε of any user + any entity", "stated": "ε of any user + an entity within the stated bound"}
+    return words[units.pop()] if len(units) == 1 else "ε of any user + any entity, or as stated"
+
+
 def _leading(run: Record) -> str:
     return f"epsilon_{run['headline']['unit']}"
 
@@ -120,15 +127,15 @@ def _form(metric: str) -> str:
 
 
 def _tradeoff(runs: Sequence[Record], tables: Sequence[Record]) -> Markup | None:
-    """Return utility against ε, of runs whose ε are finite and one statement."""
-    kinds = {(run["report"]["utility"]["metric"], *_statement(run)) for run in runs if _is_comparable(run)}
+    """Return utility against ε, of runs whose ε are finite."""
+    kinds = {run["report"]["utility"]["metric"] for run in runs if _is_finite_epsilon(run)}
     if len(kinds) != 1:
         return None
-    metric = str(kinds.pop()[0])
+    metric = kinds.pop()
 
     def points(number: int) -> Points:
         run, table = runs[number], tables[number]
-        if not _is_comparable(run) or _leading(run) not in table or metric not in table:
+        if not _is_finite_epsilon(run) or _leading(run) not in table or metric not in table:
             return
         for at, epsilon, value in zip(table["round"], table[_leading(run)], table[metric], strict=True):
             if _is_finite(epsilon) and _is_finite(value):
@@ -144,15 +151,9 @@ def _is_proven(run: Record) -> bool:
     return bool(run["headline"]["state"] == "proven")
 
 
-def _is_comparable(run: Record) -> bool:
+def _is_finite_epsilon(run: Record) -> bool:
     """Return whether the ε that leads is proven and finite."""
     return _is_proven(run) and _is_finite(run["headline"]["epsilon"])
-
-
-def _statement(run: Record) -> tuple[Any, ...]:
-    """Return what ε must have in common to be compared."""
-    head = run["headline"]
-    return head["unit"], head.get("delta"), head.get("mention_graph")
 
 
 def _signal(table: Record) -> Points:

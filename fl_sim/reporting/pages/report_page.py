@@ -74,7 +74,7 @@ def report_page(record: Record, drawn: Sequence[Record]) -> str:
         page.paragraph(note, "note")
     _basis(page, runs)
     _utility(page, record)
-    charts = round_charts(runs, drawn)
+    charts = round_charts(runs, drawn, record.get("epsilon_comparable", True))
     if charts:
         page.heading("Over the rounds").paragraph(_HOW_TO_READ, "soft").grid(charts, "charts")
     _users(page, runs, drawn)
@@ -123,13 +123,19 @@ def _basis(page: Page, runs: Sequence[Record]) -> None:
     names = dict.fromkeys(name for facts in rows.values() for name in facts)
     page.heading("What ε rests on", 3)
     page.table(["", *rows], [[name, *(facts.get(name, "–") for facts in rows.values())] for name in names], "facts")
-    spared: dict[tuple[str, ...], list[str]] = {}
-    for run in runs:
-        if run["headline"]["state"] == "proven":
-            spared.setdefault(tuple(run["report"]["not_covered"]), []).append(run["key"])
-    for notes, keys in spared.items():
-        whose = f" ({', '.join(keys)})" if len(spared) > 1 else ""
-        page.heading(f"What it says, and what it does not cover{whose}", 3).points(notes)
+    notes = _notes_on_runs(runs)
+    if notes:
+        page.heading("What ε says, and what it does not cover", 3).points(notes)
+
+
+def _notes_on_runs(runs: Sequence[Record]) -> list[str]:
+    """Return what is not covered by the proven ε, each note once; with its runs where it is not about all of them."""
+    proven = [run for run in runs if run["headline"]["state"] == "proven"]
+    notes: dict[str, list[str]] = {}
+    for run in proven:
+        for note in run["report"]["not_covered"]:
+            notes.setdefault(note, []).append(run["key"])
+    return [note if len(keys) == len(proven) else f"{', '.join(keys)}: {note}" for note, keys in notes.items()]
 
 
 def _basis_of(run: Record) -> Iterator[tuple[str, str]]:
@@ -147,7 +153,8 @@ def _basis_of(run: Record) -> Iterator[tuple[str, str]]:
     yield "Adjacency", f"mention graph {head['mention_graph'] or 'not recorded'}"
     bounds, *others = bounds_in_words(facts) or ["not recorded"]
     yield "Bounds", bounds
-    yield "What they leave", " ".join(others) or "everything"
+    whole = "everything" if facts["stopped"] else "recorded when the run ends"
+    yield "What they leave", " ".join(others) or whole
     yield "An attacker", " ".join(attacker_in_words(facts)) or "not recorded"
     yield "N, the number of users", format_number(facts["settings"]["population"])
 
@@ -224,13 +231,14 @@ def _of_run(words: str, run: Record) -> str:
 
 def _rows_figure(rows: Sequence[IntervalRow], name: str, caption: str, scale: Scale | None = None) -> Markup:
     """Return a picture of figures with their intervals, and the figures as a table behind it."""
+    title = name[0].upper() + name[1:] if name[0].isascii() else name  # ε has a capital that is no ε
     labels = min(_MOST_LABELS, 20 + 7 * max(len(row.label) for row in rows))
-    picture = interval_chart(rows, scale or _fitting(rows), _ROWS_WIDTH, labels)
+    picture = interval_chart(rows, scale or _fitting(rows, name), _ROWS_WIDTH, labels)
     body = "".join(f'<tr><th scope="row">{markup(row.label)}</th><td>{markup(row.words)}</td></tr>' for row in rows)
     head = f'<thead><tr><th></th><th scope="col">{markup(name)}</th></tr></thead>'
     table = f'<div class="wide high" tabindex="0"><table>{head}<tbody>{body}</tbody></table></div>'
     return Markup(
-        f'<figure class="rows"><h3>{markup(name[0].upper() + name[1:])}</h3>{picture}'
+        f'<figure class="rows"><h3>{markup(title)}</h3>{picture}'
         f"<figcaption>{markup(caption)}</figcaption><details><summary>Figures</summary>{table}</details></figure>"
     )
 
@@ -240,11 +248,12 @@ def _ends(figure: Record) -> tuple[float, float, float]:
     return (value, value, value) if low != low else (value, low, high)
 
 
-def _fitting(rows: Sequence[IntervalRow]) -> Scale:
+def _fitting(rows: Sequence[IntervalRow], name: str) -> Scale:
     """Return an axis on which all intervals fit."""
     low, high = min(row.low for row in rows), max(row.high for row in rows)
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
-    return Scale(low - margin, high + margin, ticks(low - margin, high + margin), "{:,.4g}")
+    form = "{:.0%}" if name.startswith("error") else "{:,.4g}"
+    return Scale(low - margin, high + margin, ticks(low - margin, high + margin), form)
 
 
 def _from_zero(rows: Sequence[IntervalRow]) -> Scale:

@@ -106,6 +106,7 @@ def test_a_paired_interval_is_narrower_than_the_spread_of_users(two: list[RunFol
 def test_other_users_are_not_paired(two: list[RunFolder]) -> None:
     two[1].write_held_out_users(sums(targets=49))
     assert "value" not in compare_runs(two).paired()[0]
+    assert any("different held-out sentences" in note for note in compare_runs(two).notes())
 
 
 def test_a_difference_of_errors_is_in_points() -> None:

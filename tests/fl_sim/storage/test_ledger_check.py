@@ -150,6 +150,16 @@ def test_a_result_with_another_epsilon_than_the_metrics(make_run: MakeRun) -> No
     assert "has epsilon_user 2.181 after round 4, result.json has 1" in (check_ledger(run).problem or "")
 
 
+def test_releases_that_were_lost_in_a_crash_count(make_run: MakeRun) -> None:
+    """Under a budget such a run ends early: its result has more releases, and a larger ε, than its last row."""
+    run = make_run("uedp", rounds=ROUNDS, finish=False)
+    add_releases(run, 2)
+    head = Ledger.read(run.path).head
+    run.finish({"rounds": ROUNDS, "ledger": head, "epsilon_any": 20.0, "plan": run.config["plan"]})
+    assert check_ledger(run).problem is None
+    assert open_run(run.path).epsilon["epsilon_any"] == 20.0
+
+
 def test_a_run_without_noise_has_no_epsilon_to_lose(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run("noiseless", rounds=ROUNDS)
     lose_last_line(run)

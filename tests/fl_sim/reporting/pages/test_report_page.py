@@ -252,6 +252,20 @@ def test_lines_that_coincide_are_named() -> None:
     assert "A and B coincide." in live_chart("x", "X", lines, Axis("round"), Axis("ε"), "")
 
 
+def test_a_line_that_begins_like_another_is_named() -> None:
+    points = tuple((float(number), float(number), str(number)) for number in range(4))
+    assert coinciding([Line("A", 0, points), Line("B", 1, points[:2])]) == ["A and B coincide"]
+    assert coinciding([Line("A", 0, points), Line("B", 1, points[:1])]) == []
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-6])
+def test_utility_is_drawn_against_epsilons_of_one_statement_alone(make_run: MakeRun, delta: float) -> None:
+    runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=delta)]
+    page = fl_sim.compare([run.path for run in runs]).page()
+    assert ('id="tradeoff"' in page) == (delta == 1e-5)
+    assert ("ε are not comparable" in page) == (delta != 1e-5)
+
+
 def test_long_runs_are_thinned_and_keep_their_last_round() -> None:
     points = tuple((float(number), float(number), str(number)) for number in range(5001))
     text = live_chart("x", "X", [Line("A", 0, points)], Axis("round"), Axis("ε"), "")
