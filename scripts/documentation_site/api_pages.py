@@ -24,6 +24,11 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Start, resume, open and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
         (("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),),
     ),
+    "comparisons": (
+        "Comparisons",
+        "Runs side by side ([docs/report.md](../report.md)).",
+        (("fl_sim.api.comparisons", ("compare", "Comparison")),),
+    ),
     "corpora": (
         "Corpora",
         "Prepare and open corpora ([docs/corpora.md](../corpora.md)).",

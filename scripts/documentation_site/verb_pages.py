@@ -108,9 +108,11 @@ def _table(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup, leve
     yield from (_heading(group.title or "options", level), "")
     if group.description:
         yield from (escaped(group.description), "")
-    yield from ("| flag | meaning | default |", "|---|---|---|")
+    defaults = any(map(_default, shown))  # most help texts name theirs, so that the column is often empty
+    yield from ("| flag | meaning | default |", "|---|---|---|") if defaults else ("| flag | meaning |", "|---|---|")
     for action in shown:
-        yield f"| {_flag(action)} | {_meaning(parser, action)} | {_default(action)} |"
+        last = f" {_default(action)} |" if defaults else ""
+        yield f"| {_flag(action)} | {_meaning(parser, action)} |{last}"
     yield ""
 
 

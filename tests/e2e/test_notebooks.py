@@ -82,7 +82,8 @@ def _outputs(shell: InteractiveShell, source: str) -> Outputs:
     with capture_output() as captured:
         done = shell.run_cell(source)
     done.raise_error()
-    return [{"text": captured.stdout}, *({"data": output.data} for output in captured.outputs)]
+    last = [] if done.result is None else [{"data": shell.display_formatter.format(done.result)[0]}]
+    return [{"text": captured.stdout}, *({"data": output.data} for output in captured.outputs), *last]
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
