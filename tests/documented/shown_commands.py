@@ -108,6 +108,8 @@ def _simple_commands(words: list[str]) -> Iterator[list[str]]:
             command = []
         elif set(word) <= set("<>&"):
             skip = True
+            if command and command[-1] in "012":  # the stream that is redirected
+                command.pop()
         elif word not in ("do", "done", "then", "fi", "for") or command:
             command.append(word)
     if command:

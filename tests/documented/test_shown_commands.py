@@ -53,7 +53,7 @@ def test_most_commands_are_run() -> None:
 def test_a_page_is_read_as_it_is_shown(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "    fl-sim stats here\n\n<!-- not run: needs two machines -->\n```bash\nfl-sim run \\\n  --rounds 2 > log\n"
+        "    fl-sim stats here\n\n<!-- not run: needs two machines -->\n```bash\nfl-sim run \\\n  --rounds 2 2> log\n"
         "for s in 1 2; do fl-sim run --seed $s; done  # two\n```\n\n```\nfl-sim run: out is full\n```\n",
         encoding="utf-8",
     )
