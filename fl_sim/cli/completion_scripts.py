@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from fl_sim.cli.main import VERBS
 
-_FILES, _FOLDERS = ("FILE", "CONFIG"), ("DIR", "CORPUS", "PUBLIC_CORPUS", "NAME_OR_DIR")
+_FILES, _FOLDERS = ("FILE", "CONFIG"), ("DIR", "RUN", "CORPUS", "PUBLIC_CORPUS", "NAME_OR_DIR")
 _FILE_FLAGS, _FOLDER_FLAGS = ("--source", "--config"), ("--out",)
 _LISTED = re.compile(r"([\w-]+(?:, [\w-]+)+)(?:, or an import path.*)?")
 _LONGEST_HELP = 70

@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.experiments import entity_report as entity
     from fl_sim.storage.run_folder import encode
 
-    say(f"reading the corpus of {args.run}" if args.run else f"reading {args.corpus}", args.quiet)
     corpus, split, training, bounds, population = _of_run(args) if args.run else _of_flags(args)
     if args.user is not None or args.entity is not None:
         return _run_pair(args, corpus, split, training, bounds)

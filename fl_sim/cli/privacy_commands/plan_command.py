@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     if args.perplexity is not None:
         IRC_LAW.ratio_for(args.perplexity, START)  # refuses an impossible one before the search
     privacy = _privacy(args)
-    say(f"reading {args.corpus}, and enforcing the bounds on users and entities", args.quiet)
     corpus = Corpus.open(args.corpus, verify=True)
+    say(f"enforcing the bounds on users and entities of {args.corpus}", args.quiet)
     bounds = EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0)
     protected = Protected.of(bounds, settings_from_corpus=True)
     units = protected.planned_units(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)

@@ -38,6 +38,6 @@ def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[st
     assert main(ENTITIES) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["entities"] > 0
-    assert "reading bundled\ncomputing ε of every entity from its mentions\n" in shown.err
+    assert "computing ε of every entity from its mentions\n" in shown.err
     assert main([*ENTITIES, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
