@@ -22,7 +22,10 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "runs": (
         "Runs",
         "Start, resume, open and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
-        (("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),),
+        (
+            ("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),
+            ("fl_sim.api.comparisons", ("compare", "Comparison")),
+        ),
     ),
     "comparisons": (
         "Comparisons",
