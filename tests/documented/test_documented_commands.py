@@ -24,7 +24,7 @@ from tests.e2e.processes import end_all_in
 
 pytestmark = [pytest.mark.documented, pytest.mark.slow]
 
-SECONDS = 1200
+SECONDS = 2400
 """A block that takes longer is a failure."""
 
 
