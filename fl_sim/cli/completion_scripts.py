@@ -6,7 +6,7 @@ again after an upgrade, it knows the new flags.
 >>> from fl_sim.cli.main import build_parser
 >>> commands = commands_of(build_parser())
 >>> [option.kind for option in commands["/report"].positionals], commands["/run"].option("--engine").words
-(['folder'], ('ray', 'inline'))
+(['folder', 'folder'], ('ray', 'inline'))
 >>> sorted(SCRIPTS)
 ['bash', 'fish', 'zsh']
 """

@@ -27,7 +27,6 @@ from rich.progress import (
 )
 
 from fl_sim.api.runs import Run
-from fl_sim.cli.counting import say
 from fl_sim.cli.main import EXIT_DIVERGED
 from fl_sim.experiments.cost.forecast import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
@@ -54,7 +53,6 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
         The exit code: 0, 3 if the run diverged, or 128 and the signal's number if it was interrupted (and can be
         resumed).
     """
-    say("preparing the run: corpus, ε, model, workers", quiet)
     with ProgressBar(quiet) as bar:
         run = start([] if quiet else [bar])
     result = run.result or {}

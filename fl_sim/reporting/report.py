@@ -311,19 +311,25 @@ def _privacy(facts: Mapping[str, Any]) -> list[str]:
     if not facts["guarantee"]:
         return [f"Privacy: {NO_GUARANTEE}. Do not release this model, or any of its rounds.", *_claim(facts)]
     rows = _headline(facts)
-    rows += _row("  + an entity, by contribution, read off this corpus (covers)", "ε", "ε robust")
+    rows += _by_contribution(facts)
+    rows += _claim(facts)
+    extra = [_coverage(facts["coverage"], facts["most_mentions"]), _unsought(facts["not_looked_for"])]
+    notes = [*facts["not_covered"], *filter(None, extra)]
+    return rows + [line for note in notes for line in _wrap_note(note)]
+
+
+def _by_contribution(facts: Mapping[str, Any]) -> list[str]:
+    """Return ε of a user with an entity at percentiles of the corpus; nothing where no entity is mentioned."""
+    rows = []
     for name, words in CONTRIBUTION_QUANTILES.items():
         entity_bound = (facts["reach"] or {}).get(name)
         if entity_bound and entity_bound.get("users") == 0:
             continue
         entity = format_contribution_bound(entity_bound).removeprefix("an entity in ")
-        plain, robust = (epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
-        figures = format_epsilon(plain), format_epsilon(robust)
-        rows += _row(f"  {words}{_share(facts, name)}: {entity}", *figures)
-    rows += _claim(facts)
-    extra = [_coverage(facts["coverage"], facts["most_mentions"]), _unsought(facts["not_looked_for"])]
-    notes = [*facts["not_covered"], *filter(None, extra)]
-    return rows + [line for note in notes for line in _wrap_note(note)]
+        plain, robust = (facts["epsilon"].get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
+        rows += _row(f"  {words}{_share(facts, name)}: {entity}", format_epsilon(plain), format_epsilon(robust))
+    head = _row("  + an entity, by contribution, read off this corpus (covers)", "ε", "ε robust")
+    return [*head, *rows] if rows else []
 
 
 def _bounds(run: RunFolder) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ def test_a_strategy_that_needs_entities_says_so(tmp_path: Path, capsys: pytest.C
 def test_surrogates_are_entities_like_others_but_for_a_warning(tmp_path: Path) -> None:
     corpus = deidentified(str(small_corpus(tmp_path / "small")), tmp_path / "made", "surrogate")
     text = run(corpus, tmp_path / "run", privacy__strategy="uedp")
-    assert "+ an entity in ≤ " in text
+    assert "+ an entity, by contribution" in text
     assert "which no ε of a training on it covers" in text
 
 

@@ -26,10 +26,15 @@ class MLflowTracker(Tracker):
     """Log figures by round, and the settings as parameters, through a client of its own."""
 
     name = "mlflow"
+    package = "mlflow.tracking"
+
+    def on_start(self, start: RunStart) -> None:
+        """Begin, without the reports on its use that MLflow sends to its makers."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when MLflow is imported
+        super().on_start(start)
 
     def begin(self, start: RunStart, place: Place, rows: Sequence[Row]) -> None:
         """Create the run, or go on with it: the store is asked which rounds it has."""
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would report its use to its makers
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # "Creating initial MLflow database…"

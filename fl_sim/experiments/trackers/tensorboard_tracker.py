@@ -17,6 +17,7 @@ class TensorBoardTracker(Tracker):
     """Write scalars by round, and the settings as text, into ``tensorboard/``."""
 
     name = "tensorboard"
+    package = "torch.utils.tensorboard"
 
     def begin(self, start: RunStart, place: Place, rows: Sequence[Row]) -> None:
         """Open the events; of a resumed run, add a file with the rounds that the others lack."""

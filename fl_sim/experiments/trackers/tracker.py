@@ -25,6 +25,7 @@ rounds
 
 from __future__ import annotations
 
+import importlib
 import queue
 import threading
 from abc import abstractmethod
@@ -53,6 +54,10 @@ class Tracker(Observer):
     name = ""
     """By which a configuration names the tracker."""
 
+    package = ""
+    """What the tracker imports, before its thread starts: of two threads that import parts of a package at once, one
+    may see a module that is not yet complete."""
+
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
         self._pending: list[Future[None]] = []
@@ -80,6 +85,8 @@ class Tracker(Observer):
 
     def on_start(self, start: RunStart) -> None:
         """Begin, in the thread."""
+        if self.package:
+            importlib.import_module(self.package)
         self._every, self._last = start.checkpoint_every, start.rounds
         self._timeout = start.config.tracking.timeout
         self._key = start.path, self.name

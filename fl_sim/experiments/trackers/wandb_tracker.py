@@ -24,6 +24,7 @@ class WandbTracker(Tracker):
     """Log figures by round, and the settings; nothing of the machine, the code or the terminal."""
 
     name = "wandb"
+    package = "wandb"
 
     def begin(self, start: RunStart, place: Place, rows: Sequence[Row]) -> None:
         """Open the run, or go on with the run of the same id.
