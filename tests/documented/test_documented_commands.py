@@ -1,6 +1,6 @@
 """Every command that README.md and docs/ show runs as pasted: page by page, each in a copy of the checkout.
 
-pytest -m documented --dist load                                     # all pages; half an hour on two cores
+pytest -m documented -n 2 --dist loadgroup                           # all pages; half an hour on two cores
 pytest -m documented -n 0 -k sweeps tests/documented                 # one of them
 DOCUMENTED_LOG=FILE pytest -m documented …                           # and a log of what each block took and printed
 """
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,13 @@ SECONDS = 2400
 """A block that takes longer is a failure."""
 
 
-def _pages_to_run() -> list[Path]:
-    return [page for page in pages() if any(not block.not_run for block in blocks_of(page))]
+def _pages_to_run() -> Iterator[Any]:
+    """Yield the pages with their names; those that start Flower's SuperLink, of which there is one, take turns."""
+    for page in pages():
+        run = [block for block in blocks_of(page) if not block.not_run]
+        flower = any("flwr run" in block.body for block in run)
+        if run:
+            yield pytest.param(page, id=name_of(page), marks=[pytest.mark.xdist_group("flower")] if flower else [])
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("page", _pages_to_run(), ids=name_of)
+@pytest.mark.parametrize("page", _pages_to_run())
 def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> None:
     left_out = []
     for name, content in files_of(page).items():
