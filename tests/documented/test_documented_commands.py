@@ -107,6 +107,7 @@ def _environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "XDG_STATE_HOME": str(home / "state-home"),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # Ray's workers would wait for everything else that a busy machine does
     }
 
 
