@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fl_sim.engines.placement import EngineError, machines_of_ray
 
-_RESERVE_SECONDS = 20.0
+_RESERVE_SECONDS = 40.0  # a busy machine takes long to start a process of Ray, which gives it little priority
 _REPORT_SECONDS = 2.0  # within which Ray reports a reservation as no longer free
 _LOOK_SECONDS = 0.05
 
