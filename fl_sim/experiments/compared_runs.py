@@ -22,6 +22,7 @@ from typing import Any
 
 from fl_sim.experiments.held_out_users.paired_users import are_same_users, paired_difference
 from fl_sim.formats import format_delta
+from fl_sim.reporting.comparison_words import by_value
 from fl_sim.reporting.report import report
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
@@ -201,7 +202,7 @@ def _notes_on_epsilon(runs: Sequence[ComparedRun]) -> Iterator[str]:
     }
     for subject, values in subjects.items():
         if len(set(values.values())) > 1:
-            yield f"ε are not comparable: {subject} is {_by_value(values)}."
+            yield f"ε are not comparable: {subject} is {by_value(values, ' and ')}."
     corpora = {run.key: run.folder.config.get("corpus", {}).get("fingerprint") for run in proven}
     if len(set(corpora.values())) > 1:
         yield "ε protect different people: the runs have different corpora."
@@ -215,19 +216,12 @@ def _unit(run: ComparedRun) -> str:
     return f"{headline['unit_words']} of {(run.facts['bounds'] or {}).get('entity_bound')} sentences"
 
 
-def _by_value(values: Mapping[str, str]) -> str:
-    """Return values with the runs that have them: "1e-5 in A, B and 1e-6 in C"."""
-    kinds = dict.fromkeys(values.values())
-    runs = {kind: ", ".join(key for key, value in values.items() if value == kind) for kind in kinds}
-    return " and ".join(f"{kind} in {keys}" for kind, keys in runs.items())
-
-
 def _notes_on_utility(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield in which respect the utilities of runs are not measured alike."""
     measured = [run for run in runs if run.facts["utility"]["final"] is not None]
     tasks = {run.key: run.facts["task"] for run in measured}
     if len(set(tasks.values())) > 1:
-        yield f"Utilities are not comparable: the task is {_by_value(tasks)}."
+        yield f"Utilities are not comparable: the task is {by_value(tasks, ' and ')}."
         return
     models = {run.key: str(_tokenizer(run.folder)) for run in measured}
     if len(set(models.values())) > 1 and "next-word" in tasks.values():

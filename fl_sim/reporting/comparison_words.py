@@ -65,11 +65,11 @@ def setting_words(value: Any) -> str:
     return printable(value)
 
 
-def by_value(values: Mapping[str, str]) -> str:
+def by_value(values: Mapping[str, str], between: str = "; ") -> str:
     """Return values with the runs that have them."""
     kinds = dict.fromkeys(values.values())
     runs = {kind: ", ".join(key for key, value in values.items() if value == kind) for kind in kinds}
-    return "; ".join(f"{kind} in {keys}" for kind, keys in runs.items())
+    return between.join(f"{kind} in {keys}" for kind, keys in runs.items())
 
 
 def signed(figure: Mapping[str, float], metric: str) -> str:
