@@ -23,5 +23,5 @@ def test_ci_runs_pytest_as_anyone_does() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith("pytest")] == [
         "pytest --durations=40",
-        "pytest -m documented -n 2 --dist loadgroup --durations=0",
+        "pytest -m documented -n 2 --dist worksteal --durations=0",
     ]

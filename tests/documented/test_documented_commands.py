@@ -1,17 +1,20 @@
 """Every command that README.md and docs/ show runs as pasted: page by page, each in a copy of the checkout.
 
-pytest -m documented -n 2 --dist loadgroup                           # all pages; half an hour on two cores
+pytest -m documented -n 2 --dist worksteal                           # all pages; half an hour on two cores
 pytest -m documented -n 0 -k sweeps tests/documented                 # one of them
 DOCUMENTED_LOG=FILE pytest -m documented …                           # and a log of what each block took and printed
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +33,10 @@ SECONDS = 2400
 
 
 def _pages_to_run() -> Iterator[Any]:
-    """Yield the pages with their names; those that start Flower's SuperLink, of which there is one, take turns."""
+    """Yield the pages with commands that are run, each with its name."""
     for page in pages():
-        run = [block for block in blocks_of(page) if not block.not_run]
-        flower = any("flwr run" in block.body for block in run)
-        if run:
-            yield pytest.param(page, id=name_of(page), marks=[pytest.mark.xdist_group("flower")] if flower else [])
+        if any(not block.not_run for block in blocks_of(page)):
+            yield pytest.param(page, id=name_of(page))
 
 
 @pytest.fixture
@@ -48,8 +49,19 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
     yield folder
-    end_all_in(folder)
     shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _only_one_with_a_superlink(page: Path, checkout: Path) -> Iterator[None]:
+    """Let pages with ``flwr run`` take turns: a SuperLink that it starts stays, on one port, with its page's home."""
+    with (Path(tempfile.gettempdir()) / "fl-sim-documented-superlink.lock").open("a") as lock:
+        if any("flwr run" in block.body for block in blocks_of(page) if not block.not_run):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            end_all_in(checkout)
 
 
 @pytest.mark.parametrize("page", _pages_to_run())
@@ -57,11 +69,12 @@ def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> N
     left_out = []
     for name, content in files_of(page).items():
         (checkout / name).write_text(content, encoding="utf-8")
-    for block in blocks_of(page):
-        if lacking := _lacking(block):
-            left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
-        else:
-            _run(block, checkout, tmp_path, name_of(page))
+    with _only_one_with_a_superlink(page, checkout):
+        for block in blocks_of(page):
+            if lacking := _lacking(block):
+                left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
+            else:
+                _run(block, checkout, tmp_path, name_of(page))
     if left_out and len(left_out) == len(blocks_of(page)):
         pytest.skip("; ".join(left_out))
 

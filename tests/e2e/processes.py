@@ -16,12 +16,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="nee
 
 
 def processes_in(folder: Path, named: str = "") -> dict[int, str]:
-    """Return id and command line of the processes in ``folder`` whose command line contains ``named``."""
+    """Return id and command line of the processes in or below ``folder`` whose command line contains ``named``."""
     commands = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                if (process / "cwd").readlink() == folder:
+                if (process / "cwd").readlink().is_relative_to(folder):
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
                     commands[int(process.name)] = command.decode(errors="replace").strip()
             except OSError:  # it ended meanwhile or belongs to another user
