@@ -123,12 +123,20 @@ class RoundTally:
         }
 
 
-class _Asked(NamedTuple):
-    """Hold the users of a request to one node, their sentences, and the request's `TrainRequest.identity`."""
+class Asked(NamedTuple):
+    """Describe the request to one node.
+
+    Attributes:
+        users: the number of its sampled users.
+        sentences: the most sentences that they can have.
+        identity: a hash of the request, which its reply repeats (:attr:`TrainRequest.identity`).
+        turn: the place of the node in the sum, different for every node; the same in every run of one seed.
+    """
 
     users: int
     sentences: int
     identity: str
+    turn: int
 
 
 @dataclass
@@ -137,7 +145,7 @@ class _OpenRound:
 
     vector: npt.NDArray[np.float32]
     tally: RoundTally
-    asked: dict[int, _Asked] = field(default_factory=dict)
+    asked: Mapping[int, Asked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,18 +283,28 @@ class BoundedSumStrategy(Strategy):
         """
         federation = self.federation
         cohort = self.mechanism.cohort(federation.seed, server_round, federation.num_users)
-        self._open = _OpenRound(arrays_to_vector(arrays), RoundTally(cohort_users=len(cohort)))
+        vector = arrays_to_vector(arrays)
         nodes = sorted(grid.get_node_ids())
         shards = partition_users(federation.sentences_per_user, len(nodes))
-        requests = []
+        requests, asked = [], {}
         for node, (first, stop) in zip(nodes, shards, strict=False):
             users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
             if len(users):
-                request = self._request(server_round, users)
+                request = self._request(server_round, users, vector)
                 sentences = int(federation.sentences_per_user[users].sum())
-                self._open.asked[node] = _Asked(len(users), sentences, request.identity)
+                asked[node] = Asked(len(users), sentences, request.identity, turn=node)
                 requests.append(Message(request.to_record(arrays), node, TRAIN_MESSAGE))
+        self.open_round(vector, asked)
         return requests
+
+    def open_round(self, vector: npt.NDArray[np.float32], asked: Mapping[int, Asked]) -> None:
+        """Begin a round: :meth:`aggregate_train` accepts replies to these requests alone.
+
+        Args:
+            vector: the model θ, float32 (d,).
+            asked: the request to each node that has sampled users, by the node's id.
+        """
+        self._open = _OpenRound(vector, RoundTally(cohort_users=sum(each.users for each in asked.values())), asked)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Return the next model θ + step((Σ_u v_u + N(0, σ²I)) / (q_u·N)), and the round's metrics.
@@ -322,23 +340,25 @@ class BoundedSumStrategy(Strategy):
         """Log the plan."""
         log.info("%s: %s", type(self).__name__, self.plan)
 
-    def _request(self, server_round: int, users: npt.NDArray[np.int64]) -> TrainRequest:
+    def _request(
+        self, server_round: int, users: npt.NDArray[np.int64], vector: npt.NDArray[np.float32]
+    ) -> TrainRequest:
         return TrainRequest(
             server_round=server_round,
             round_seed=sampling.round_seed(self.federation.seed, server_round),
             users=runs_of(users),
             rule=self.client_rule,
             workspace=self.federation.workspace,
-            vector=self._open.vector,
+            vector=vector,
         )
 
     def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
         """Return the sums of vectors, float64 (d,), and of votes over all accepted replies.
 
-        Replies are added in the order of node ids, so the order of arrival does not matter.
+        Replies are added in the order of their nodes' turns, so the order of arrival does not matter.
         """
         waiting, counts = dict(self._open.asked), dict[int, TrainReply]()
-        total = OrderedSum(waiting, len(self._open.vector))
+        total = OrderedSum((each.turn for each in waiting.values()), len(self._open.vector))
         for message in replies:
             node = message.metadata.src_node_id
             asked = waiting.pop(node, None)
@@ -348,12 +368,13 @@ class BoundedSumStrategy(Strategy):
                 log.warning("round's reply discarded: %s", error)
                 self.tally.rejected[error.kind] += 1
                 if asked is not None:
-                    total.settle(node, None)
+                    total.settle(asked.turn, None)
                 continue
-            total.settle(node, reply.vector)
-            counts[node] = replace(reply, vector=reply.vector[:0].copy())  # the vector itself is not kept
+            assert asked is not None  # or the reply was refused
+            total.settle(asked.turn, reply.vector)
+            counts[asked.turn] = replace(reply, vector=reply.vector[:0].copy())  # the vector itself is not kept
         self.tally.rejected.update(["silent"] * len(waiting))
-        accepted = [counts[node] for node in sorted(counts)]
+        accepted = [counts[turn] for turn in sorted(counts)]
         for reply in accepted:
             self.tally.add(reply)
         return total.finish(), sum((reply.votes for reply in accepted), 0.0)
@@ -390,7 +411,7 @@ class BoundedSumStrategy(Strategy):
         share = float(count[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
         self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 
-    def _checked(self, message: Message, asked: _Asked | None) -> TrainReply:
+    def _checked(self, message: Message, asked: Asked | None) -> TrainReply:
         """Return the reply of a node that answers its request with a norm within the bound of its users.
 
         Raises:
