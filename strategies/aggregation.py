@@ -42,7 +42,7 @@ from fl_sim.strategies.messages import (
 )
 from fl_sim.strategies.ordered_sum import OrderedSum
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping, sampling
 from fl_sim.strategies.primitives.noise import Floats, add_gaussian_noise, add_secure_noise, sum_hash
 
@@ -155,7 +155,8 @@ class RoundParts:
     Attributes:
         plan: the mechanism (rates, clips, noise, denominator) and the number of rounds.
         federation: the users and their nodes.
-        optimizer: the server's step, post-processing of the noisy average.
+        optimizer: the server's step, post-processing of the noisy average; not used by
+            :meth:`BoundedSumStrategy.noisy_average`.
         average: the average of the models so far, which is evaluated and saved.
         should_stop: called after every round; true ends the run.
         before_release: called before the noise of a round is drawn, to record the release in the ledger, with the
@@ -169,7 +170,7 @@ class RoundParts:
 
     plan: PrivacyPlan
     federation: Federation
-    optimizer: ServerOptimizer
+    optimizer: ServerOptimizer = field(default_factory=lambda: build_optimizer(ServerOptimizerConfig(), size=0))
     average: IterateAverage = field(default_factory=IterateAverage)
     should_stop: Callable[[], bool] = lambda: False
     before_release: Callable[[int, str], str] = lambda server_round, total: ""
@@ -307,10 +308,21 @@ class BoundedSumStrategy(Strategy):
         self._open = _OpenRound(vector, RoundTally(cohort_users=sum(each.users for each in asked.values())), asked)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """Return the next model θ + step((Σ_u v_u + N(0, σ²I)) / (q_u·N)), and the round's metrics.
+        """Return the next model θ + step((Σ_u v_u + N(0, σ²I)) / (q_u·N)), and the round's metrics."""
+        average = self.noisy_average(server_round, replies)
+        stepped = self._parts.optimizer.stepped(self._open.vector, average)
+        self._parts.average.add(server_round, stepped)
+        return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
+
+    def noisy_average(self, server_round: int, replies: Iterable[Message]) -> Floats:
+        """Return (Σ_u v_u + N(0, σ²I)) / (q_u·N), float64 (d,), the release of a round that :meth:`open_round` began.
 
         A failed node counts as zero. Noise is added in every round, also when no user was sampled. ``before_release``
         runs before noise is drawn, so the ledger has recorded every release.
+
+        Args:
+            server_round: the round, from 1.
+            replies: of the nodes, in any order.
         """
         mechanism, self.tally = self.mechanism, self._open.tally
         total, votes = self._sum(replies)
@@ -322,9 +334,7 @@ class BoundedSumStrategy(Strategy):
             self.tally.clip_norm = self.clip_norm
             self._adapt(mechanism.adaptive, server_round, votes)
         total /= mechanism.denominator
-        stepped = self._parts.optimizer.stepped(self._open.vector, total)
-        self._parts.average.add(server_round, stepped)
-        return vector_to_arrays(stepped), MetricRecord(dict(self.tally.metrics()))
+        return total
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -363,16 +373,15 @@ class BoundedSumStrategy(Strategy):
             node = message.metadata.src_node_id
             asked = waiting.pop(node, None)
             try:
-                reply = self._checked(message, asked)
+                turn, reply = self._checked(message, asked)
             except MessageError as error:
                 log.warning("round's reply discarded: %s", error)
                 self.tally.rejected[error.kind] += 1
                 if asked is not None:
                     total.settle(asked.turn, None)
                 continue
-            assert asked is not None  # or the reply was refused
-            total.settle(asked.turn, reply.vector)
-            counts[asked.turn] = replace(reply, vector=reply.vector[:0].copy())  # the vector itself is not kept
+            total.settle(turn, reply.vector)
+            counts[turn] = replace(reply, vector=reply.vector[:0].copy())  # the vector itself is not kept
         self.tally.rejected.update(["silent"] * len(waiting))
         accepted = [counts[turn] for turn in sorted(counts)]
         for reply in accepted:
@@ -411,8 +420,8 @@ class BoundedSumStrategy(Strategy):
         share = float(count[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
         self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 
-    def _checked(self, message: Message, asked: Asked | None) -> TrainReply:
-        """Return the reply of a node that answers its request with a norm within the bound of its users.
+    def _checked(self, message: Message, asked: Asked | None) -> tuple[int, TrainReply]:
+        """Return the turn of a node and its reply, which answers its request with a norm within its users' bound.
 
         Raises:
             MessageError: the node failed, was not asked, answers another request, or exceeds the bound.
@@ -442,7 +451,7 @@ class BoundedSumStrategy(Strategy):
         if not math.isfinite(length) or length > bound * (1 + _NORM_TOLERANCE):
             kind = "too_large" if math.isfinite(length) else "not_finite"
             raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}", kind)
-        return reply
+        return asked.turn, reply
 
 
 def _kind_of(code: int) -> str:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -174,6 +174,14 @@ class TrainRequest:
         )
 
 
+class Request(Protocol):
+    """A request that a :class:`TrainReply` can answer."""
+
+    @property
+    def identity(self) -> str:
+        """Return a hash of the request, which its reply repeats."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainReply:
     """Return one node's sum of bounded client updates, with counts for the owner of the simulation.
@@ -199,7 +207,7 @@ class TrainReply:
     votes: float = 0.0
     answers: str = ""
 
-    def to_record(self, request: TrainRequest) -> RecordDict:
+    def to_record(self, request: Request) -> RecordDict:
         """Return the content of a Flower message that answers ``request``."""
         from flwr.app import ConfigRecord, MetricRecord, RecordDict
 

@@ -57,7 +57,12 @@ class Anchor:
             return cls(None)
         if config.anchor is not None:
             return cls(Path(config.anchor), required=True)
-        folder = state_folder() if config.privacy.secure_noise else None
+        return cls.by_default(run, secure_noise=config.privacy.secure_noise)
+
+    @classmethod
+    def by_default(cls, run: str, *, secure_noise: bool) -> Anchor:
+        """Return the anchor of a run that names none: in the user's state folder, for secure noise alone."""
+        folder = state_folder() if secure_noise else None
         return cls(None if folder is None else folder / _FOLDER / f"{run}.json")
 
     def check_new(self) -> None:

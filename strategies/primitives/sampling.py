@@ -45,6 +45,21 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
     return np.flatnonzero(uniforms < _threshold(q_u))
 
 
+def sampled_numbers(seed: int, server_round: int, numbers: IntArray, q_u: float) -> BoolArray:
+    """Return which users, known by numbers of any size, are included in a round, bool (K,): as :func:`sample_users`.
+
+    Args:
+        seed: the run's root seed.
+        server_round: the round, from 1.
+        numbers: of the users, int64 (K,) of at least 0, each another one.
+        q_u: the user sampling rate, in [1e-15, 1].
+
+    >>> sampled_numbers(0, 1, np.array([2, 4, 12]), q_u=0.2)
+    array([ True, False,  True])
+    """
+    return _active(streams.derived_seed(seed, "users", server_round), "user", numbers, q_u)
+
+
 def allocated_users(seed: int, server_round: int, num_users: int, epoch_rounds: int) -> IntArray:
     """Return the cohort of a round under random allocation: in every epoch each user is in one round, chosen uniformly.
 

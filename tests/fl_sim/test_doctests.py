@@ -18,6 +18,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.clients.libraries": "imports torch and transformers, nothing else",
     "fl_sim.clients.workspace": "opens what a run has prepared",
     "fl_sim.diagnosis.short_runs": "starts Ray",
+    "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
     "fl_sim.engines.ray_workers": "needs Ray's workers",
     "fl_sim.auditing.audited_rounds": "runs thousands of rounds",

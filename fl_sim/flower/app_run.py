@@ -1,0 +1,229 @@
+"""Keep the run folder of a Flower app: ledger, metrics, checkpoint and result, for ``fl-sim report`` and ``account``.
+
+A run continues exactly where its last round ended: the checkpoint holds the model and the server's state, and the
+ledger says what was released.
+
+>>> import tempfile
+>>> settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, noise_multiplier=2.0, seed=0)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     run = AppRun.begin(Path(folder) / "run", settings, settings.plan(rounds=3), {"settings": {}})
+...     _ = run.before_release(1, "5a17")
+...     run.add_row(1, {"accuracy": 0.5})
+...     round(run.epsilon(), 2)
+1.35
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fl_sim.flower.private_settings import USER, PrivateSettings
+from fl_sim.private_files import owner_only
+from fl_sim.storage import environment
+from fl_sim.storage.anchor import Anchor
+from fl_sim.storage.checkpoint import Checkpoint
+from fl_sim.storage.computation import Computation
+from fl_sim.storage.run_claim import RunClaim
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, has_repeated_sums
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.messages import REJECTIONS
+
+Floats = npt.NDArray[np.floating]
+
+APP = "flower"
+"""The value of ``app`` in config.json and result.json of these runs."""
+
+_MOST_COUNTS = 2000
+"""Numbers of rounds for which ε is computed beforehand; between two of them the later, larger ε holds."""
+
+
+class AppRun:
+    """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`."""
+
+    def __init__(
+        self, folder: RunFolder, claim: RunClaim, ledger: Ledger, settings: PrivateSettings, plan: PrivacyPlan
+    ) -> None:
+        self.folder = folder
+        self.plan = plan
+        self._claim = claim
+        self._ledger = ledger
+        self._settings = settings
+        self._anchor = Anchor.by_default(ledger.run, secure_noise=settings.secure_noise)
+        self._anchor.check(ledger)
+        self._release = ReleaseRecord.of(plan.mechanism, settings.seed)
+        self._counts = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, _MOST_COUNTS)).round().astype(int))
+        self._curve = plan.epsilon_curve(USER, self._counts.tolist())
+        self.last_row: dict[str, Any] = {}
+
+    @classmethod
+    @owner_only()
+    def begin(
+        cls, path: Path, settings: PrivateSettings, plan: PrivacyPlan, computed_from: Mapping[str, Any]
+    ) -> AppRun:
+        """Claim the folder ``path``, new or empty, and start the run's record.
+
+        Args:
+            path: of the folder.
+            settings: of the run.
+            plan: of the run.
+            computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound.
+
+        Raises:
+            ResultsError: the folder is not empty, or cannot be written.
+        """
+        claim = RunClaim.claim(path)
+        try:
+            run = {"strategy": plan.mechanism.strategy, "rounds": plan.rounds, **settings.record()}
+            config = {"app": APP, "run": run, "plan": plan.record()}
+            folder = RunFolder.create(path, config=config, environment=environment.describe())
+            ledger = Ledger.create(path)
+            computation = Computation(computed_from)
+            computation.write(path)
+            ledger.bind(computation.digest)
+            return cls(folder, claim, ledger, settings, plan)
+        except BaseException:
+            claim.discard()
+            raise
+
+    @classmethod
+    @owner_only()
+    def resume(
+        cls, path: Path, settings: PrivateSettings, plan: PrivacyPlan, computed_from: Mapping[str, Any]
+    ) -> tuple[AppRun, Checkpoint | None]:
+        """Open a stopped run; return it with its last checkpoint, None if it finished no round.
+
+        Args:
+            path: of the folder.
+            settings: of the run, as when it began.
+            plan: of the run, as when it began.
+            computed_from: what its releases would be computed from now.
+
+        Raises:
+            ResultsError: it is not such a run, is finished, is at work in another process, or would compute other
+                releases; the message names the first setting that differs.
+            LedgerError: its ledger cannot be trusted, or another copy of the folder went on.
+        """
+        folder = RunFolder.open(path)
+        if folder.config.get("app") != APP:
+            raise ResultsError(f"{path}: is no run of a Flower app; allowed: such a run, or a new folder")
+        if folder.finished:
+            raise ResultsError(f"{path}: the run is finished ({folder.last_round} rounds); allowed: a new folder")
+        claim = RunClaim.hold(path)
+        try:
+            Computation.read(path).check(computed_from, path)
+            ledger = Ledger.open(path)
+            run = cls(folder, claim, ledger, settings, plan)
+            checkpoint = run._checked(Checkpoint.read(path / "checkpoint"))
+            folder.truncate_metrics(after_round=-1 if checkpoint is None else checkpoint.server_round)
+            return run, checkpoint
+        except BaseException:
+            claim.release()
+            raise
+
+    def before_release(self, server_round: int, total: str) -> str:
+        """Record a release before its noise is drawn; return the name of the noise's stream.
+
+        Args:
+            server_round: the round, from 1.
+            total: a keyed hash of the sum; empty for secure noise.
+
+        Raises:
+            LedgerError: the release must not be recorded.
+            ResultsError: the run has a budget, and the round was released with another sum before a crash.
+        """
+        repeated = not self._settings.secure_noise and self._ledger.is_repeated(server_round, total)
+        if repeated and self._settings.epsilon_budget is not None:
+            raise ResultsError(
+                f"{self.folder.path}: round {server_round} has another sum than the one released before the run "
+                "stopped (a node failed); allowed under epsilon_budget: the same sum"
+            )
+        self._anchor.check(self._ledger)
+        stream = self._ledger.record_release(self._release, server_round, total)
+        self._anchor.write(self._ledger)
+        return stream
+
+    def epsilon(self) -> float:
+        """Return ε of any user after all releases of the ledger."""
+        return self._epsilon_after(len(self._ledger.entries))
+
+    def exceeds_budget(self) -> bool:
+        """Return whether one more release would exceed the budget."""
+        budget = self._settings.epsilon_budget
+        return budget is not None and self._epsilon_after(len(self._ledger.entries) + 1) > budget
+
+    @owner_only()
+    def add_row(self, server_round: int, figures: Mapping[str, Any]) -> None:
+        """Append a round to the metrics, with the releases so far and their ε.
+
+        Args:
+            server_round: the round; 0 is the initial model.
+            figures: what the round counted, and what the app measured, by name.
+        """
+        spent = {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
+        self.last_row = {"round": server_round, **spent, **figures}
+        self.folder.append_metrics(self.last_row)
+
+    @owner_only()
+    def checkpoint(self, server_round: int, vector: Floats, state: Mapping[str, Floats]) -> None:
+        """Replace the checkpoint by the state after ``server_round``.
+
+        Args:
+            server_round: the round that ended.
+            vector: the model, float32 or float64 (d,).
+            state: the server's arrays, by name.
+        """
+        heads = {"ledger": self._ledger.head, "folder": self.folder.head()}
+        Checkpoint(server_round, vector, state, **heads).write(self.folder.path / "checkpoint")
+
+    @owner_only()
+    def finish(self, stopped: str, measured: list[str], warnings: list[str]) -> None:
+        """Write the result.
+
+        Args:
+            stopped: why the training ended, ``rounds`` or ``epsilon_budget``.
+            measured: the names of the app's own figures in the metrics.
+            warnings: what its owner should know, one sentence each.
+        """
+        last = {name: value for name, value in self.last_row.items() if name != "round"}
+        failed = {kind: int(sum(self.folder.measured(f"failed_{kind}"))) for kind in REJECTIONS}
+        result = {
+            "app": APP,
+            "stopped": stopped,
+            "rounds": self.last_row.get("round", 0),
+            "plan": self.plan.record(),
+            "ledger": self._ledger.head,
+            "measured": measured,
+            **last,
+            "failed_nodes": {kind: count for kind, count in failed.items() if count},
+            "warnings": warnings,
+        }
+        self.folder.finish(result)
+        self.close()
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._claim.release()
+
+    def _epsilon_after(self, releases: int) -> float:
+        """Return ε after that many releases, those of the ledger among them."""
+        entries = self._ledger.entries
+        if has_repeated_sums(entries):
+            return epsilon_of(entries, USER, self.plan.delta) if releases == len(entries) else math.inf
+        if releases > self.plan.rounds:  # rounds were lost in a crash, and released again
+            return float(self.plan.epsilon_curve(USER, [releases])[0])
+        return float(self._curve[np.searchsorted(self._counts, releases)]) if releases else 0.0
+
+    def _checked(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """Return the checkpoint if ledger and metrics still have what it knows of."""
+        if checkpoint is None:
+            return None
+        self._ledger.check_head(checkpoint.ledger)
+        self.folder.check_head(checkpoint.folder)
+        return checkpoint

@@ -1,0 +1,94 @@
+"""View the arrays of a Flower model as one vector, over which norms, sums and noise are computed.
+
+>>> layout = ArrayLayout.of(ArrayRecord({"weight": Array(np.ones((2, 3), np.float32)), "bias": Array(np.zeros(3))}))
+>>> layout.size, layout.names
+(9, ('weight', 'bias'))
+>>> [array.numpy().dtype.name for array in layout.arrays(np.arange(9.0)).values()]
+['float32', 'float64']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+
+from fl_sim.formats import printable
+from fl_sim.strategies.primitives.limits import PrivacyError
+
+_TYPES = ("float32", "float64")
+_BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """Hold names, shapes and types of a model's arrays, in order.
+
+    Attributes:
+        names: of the arrays.
+        shapes: of each.
+        dtypes: of each, ``float32`` or ``float64``.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> ArrayLayout:
+        """Return the layout of a model.
+
+        Raises:
+            PrivacyError: an array cannot be averaged with noise: it is not of floats, or holds statistics of batches.
+        """
+        for name, array in arrays.items():
+            if name.rpartition(".")[2] in _BATCH_STATISTICS:
+                raise PrivacyError(
+                    f"the model's array '{printable(name)}' holds statistics of batches; allowed: layers that keep "
+                    "none of the data they see, such as GroupNorm or LayerNorm"
+                )
+            if array.dtype not in _TYPES:
+                raise PrivacyError(
+                    f"the model's array '{printable(name)}' is of {printable(array.dtype)}; allowed: "
+                    f"{', '.join(_TYPES)}"
+                )
+        if not sum(math.prod(array.shape) for array in arrays.values()):
+            raise PrivacyError("the model has no parameters; allowed: at least one array with a number")
+        values = list(arrays.values())
+        return cls(tuple(arrays), tuple(tuple(a.shape) for a in values), tuple(a.dtype for a in values))
+
+    @property
+    def size(self) -> int:
+        """Return d, the number of parameters."""
+        return sum(map(math.prod, self.shapes))
+
+    def vector(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.float64]:
+        """Return the parameters as one vector, float64 (d,).
+
+        Raises:
+            ValueError: names or shapes differ from those of the layout.
+        """
+        if tuple(arrays) != self.names:
+            raise ValueError(f"arrays {_shown(tuple(arrays))} in place of {_shown(self.names)}")
+        values = [array.numpy() for array in arrays.values()]
+        for name, shape, value in zip(self.names, self.shapes, values, strict=True):
+            if value.shape != shape or value.dtype.kind != "f":
+                raise ValueError(f"array '{printable(name)}' of {value.dtype} {value.shape} in place of {shape}")
+        return np.concatenate([value.astype(np.float64).ravel() for value in values])
+
+    def arrays(self, vector: npt.NDArray[np.floating]) -> ArrayRecord:
+        """Return the arrays, of their own types, whose parameters are ``vector``, floats (d,)."""
+        record, start = dict[str, Array](), 0
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            stop = start + math.prod(shape)
+            record[name] = Array(np.asarray(vector[start:stop].reshape(shape), dtype=dtype))
+            start = stop
+        return ArrayRecord(record)
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return printable(", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "none")

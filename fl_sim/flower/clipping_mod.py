@@ -1,0 +1,189 @@
+"""Bound what a user can change, on the node: the client's side of :class:`UserLevelDifferentialPrivacy`.
+
+    from flwr.clientapp import ClientApp
+    from fl_sim.flower import userlevelclipping_mod
+
+    app = ClientApp(mods=[userlevelclipping_mod])
+
+The app's train function stays as it is: it gets the model in the message and returns the model that it trained. The mod
+sends the difference of the two, as one vector whose L2 norm over all parameters is at most the clip norm, and none of
+the app's metrics. A request of another strategy is refused, so no unprotected update leaves a node by mistake.
+
+>>> update, was_longer = bounded(np.array([3.0, 4.0]), clip_norm=1.0)
+>>> update.round(6), was_longer
+(array([0.6, 0.8]), True)
+>>> bounded(np.array([np.nan, 1.0]), clip_norm=1.0)
+(None, True)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from fl_sim.flower import private_messages
+from fl_sim.flower.array_layout import ArrayLayout
+from fl_sim.flower.private_messages import PrivateRound
+from fl_sim.formats import printable
+from fl_sim.strategies.messages import TrainReply
+from fl_sim.strategies.primitives.limits import PrivacyError
+
+log = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float64]
+Train = Callable[[Message, Context], Message]
+Users = Callable[[Context], Sequence[str]]
+
+USER_KEYS = ("user-id", "partition-id")
+"""Keys of a node's configuration that name its only user, the first one that is set."""
+
+_CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
+_ROUNDED = 1 - 2**-23  # the share of C to which float64 vectors are clipped, so that their float32 stay within C
+
+
+def only_user(context: Context) -> list[str]:
+    """Return the identity of a node's only user: ``user-id`` of its configuration, or else ``partition-id``.
+
+    Raises:
+        ProtocolError: the node's configuration has neither.
+    """
+    for key in USER_KEYS:
+        if key in context.node_config:
+            return [f"{context.node_config[key]}"]
+    raise private_messages.ProtocolError(
+        f"the node has neither {' nor '.join(USER_KEYS)}; allowed: --node-config \"user-id='NAME'\", another one for "
+        "every user"
+    )
+
+
+class UserLevelClipping:
+    """Clip the update of every sampled user of a node and send their sum.
+
+    Guarantee: adding or removing a user changes what the node sends by a vector of norm at most C. Assumption: the
+    app's train function reads the data of the user that it is called for, and no other user's.
+
+    Args:
+        users: returns the identities of the users of a node, given its context; None for a node with one user
+            (:func:`only_user`). With several users the train function is called once for each one that was sampled, and
+            finds the identity as ``user-id`` in the message's configuration record.
+    """
+
+    def __init__(self, users: Users | None = None) -> None:
+        self._users = users
+
+    def __call__(self, message: Message, context: Context, call_next: Train) -> Message:
+        """Answer a request of :class:`UserLevelDifferentialPrivacy`; any failure becomes one line for the server."""
+        try:
+            return self._answer(message, context, call_next)
+        except Exception as error:  # the server must learn of any failure, to count the node as zero
+            log.warning("node %d failed", context.node_id, exc_info=True)
+            own = isinstance(error, private_messages.ProtocolError | PrivacyError)
+            reason = str(error) if own else f"{type(error).__name__}: {error}"
+            return Message(Error(_CLIENT_APP_RAISED, printable(" ".join(reason.split()))), reply_to=message)
+
+    def _answer(self, message: Message, context: Context, call_next: Train) -> Message:
+        record = private_messages.private_part(message)
+        if record is None:
+            raise private_messages.ProtocolError(
+                "userlevelclipping_mod got a request without a private round; wrap the ServerApp's strategy in "
+                "UserLevelDifferentialPrivacy"
+            )
+        identities = self._identities(context)
+        if private_messages.is_enrolment(record):
+            return Message(private_messages.enrolment_reply(list(identities)), reply_to=message)
+        del message.content[private_messages.RECORD]  # the app sees its own records alone
+        if private_messages.is_evaluation(record):
+            return call_next(message, context)
+        return self._train(PrivateRound.read(record), identities, message, context, call_next)
+
+    def _identities(self, context: Context) -> dict[int, str]:
+        """Return the identities of the node's users by their numbers."""
+        names = only_user(context) if self._users is None else [str(name) for name in self._users(context)]
+        return {private_messages.user_number(name): name for name in names}
+
+    def _train(
+        self, asked: PrivateRound, identities: dict[int, str], message: Message, context: Context, call_next: Train
+    ) -> Message:
+        """Return the sum of the bounded updates of the sampled users."""
+        content = message.content
+        layout = ArrayLayout.of(_only(content.array_records, "request"))
+        start = layout.vector(_only(content.array_records, "request"))
+        total, clipped, nonfinite, metrics = np.zeros(layout.size), 0, 0, list[MetricRecord]()
+        for number in asked.users:
+            if number not in identities:
+                raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
+            reply = call_next(self._for_user(message, content, identities[number]), context)
+            if reply.has_error():
+                raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
+            update, cut = bounded(_update(layout, reply, start), asked.clip_norm)
+            clipped, nonfinite = clipped + cut, nonfinite + (update is None)
+            total += 0.0 if update is None else update
+            metrics += reply.content.metric_records.values()
+        sent = TrainReply(total.astype(np.float32), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
+        answer = sent.to_record(asked)
+        if asked.forward_metrics:
+            answer[private_messages.APP_METRICS] = _summed(metrics)
+        return Message(answer, reply_to=message)
+
+    def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
+        """Return the app's message for one user, with records of its own: the app may change them."""
+        records: dict[str, Any] = {
+            name: ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
+            for name, record in content.items()
+        }
+        if self._users is not None:
+            _only({k: r for k, r in records.items() if isinstance(r, ConfigRecord)}, "request")["user-id"] = identity
+        message.content = RecordDict(records)
+        return message
+
+
+userlevelclipping_mod = UserLevelClipping()
+"""The mod for nodes of one user each, named by ``user-id`` or ``partition-id`` of the node's configuration."""
+
+
+def bounded(update: Floats, clip_norm: float) -> tuple[Floats | None, bool]:
+    """Return an update, float64 (d,), scaled to a norm of at most ``clip_norm``, and whether it was longer.
+
+    One whose norm is not finite is None: no factor could bound it.
+    """
+    with np.errstate(over="ignore"):
+        length = math.sqrt(float(np.dot(update, update)))
+    if not math.isfinite(length):
+        return None, True
+    if length <= clip_norm * _ROUNDED:
+        return update, False
+    return update * (clip_norm * _ROUNDED / length), True
+
+
+def _update(layout: ArrayLayout, reply: Message, start: Floats) -> Floats:
+    """Return the difference of the trained model and the one that was sent, float64 (d,)."""
+    trained = _only(reply.content.array_records, "reply")
+    try:
+        return layout.vector(trained) - start
+    except ValueError as error:
+        raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
+
+
+def _only(records: Any, where: str) -> Any:
+    """Return the only record of a message; ProtocolError if it has another number of them."""
+    values = list(records.values())
+    if len(values) != 1:
+        kind = type(values[0]).__name__ if values else ArrayRecord.__name__
+        raise private_messages.ProtocolError(f"the {where} has {len(values)} records of type {kind}; allowed: one")
+    return values[0]
+
+
+def _summed(metrics: Sequence[MetricRecord]) -> MetricRecord:
+    """Return the sums over users of the app's metrics; lists are left out."""
+    sums: dict[str, float] = {}
+    for record in metrics:
+        for name, value in record.items():
+            if isinstance(value, int | float):
+                sums[name] = sums.get(name, 0.0) + float(value)
+    return MetricRecord(dict(sums))

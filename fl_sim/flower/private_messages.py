@@ -1,0 +1,148 @@
+"""Write and read the messages between :class:`UserLevelDifferentialPrivacy` and :class:`UserLevelClipping`.
+
+They ride on an app's own train messages, in a record beside the app's: an *enrolment*, by which a node tells which
+users it holds, and a *private round*, by which the server asks for the bounded sum of those that were sampled.
+
+>>> user_number("partition-id 3") == user_number("partition-id 3") != user_number("partition-id 4")
+True
+>>> asked = PrivateRound(server_round=1, users=(7, 9), clip_norm=1.0, forward_metrics=False)
+>>> PrivateRound.read(asked.record()) == asked
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+RECORD = "fl_sim.private"
+"""The name of the record in a message, of requests and of replies."""
+
+APP_METRICS = "fl_sim.unprotected"
+"""The name of the record with the app's own metrics, which no noise protects, in a reply."""
+
+VERSION = 1
+"""Of these messages; server and nodes must agree."""
+
+_ENROL, _ROUND, _EVALUATION = "enrol", "round", "evaluation"
+_MOST_USERS = 10_000_000
+
+
+class ProtocolError(ValueError):
+    """A message that does not belong to this protocol; one line."""
+
+
+def user_number(identity: str) -> int:
+    """Return the number by which server and nodes know a user, in [0, 2^63): a hash of the user's identity.
+
+    It is a function of the identity alone, so the same user is sampled in the same rounds of one seed in a simulation,
+    where nodes have random ids, and in a deployment.
+    """
+    digest = hashlib.blake2b(identity.encode(), digest_size=8, person=b"fl_sim user").digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateRound:
+    """Ask a node for the bounded sum of the updates of its sampled users.
+
+    Attributes:
+        server_round: the round, from 1.
+        users: the numbers of the node's sampled users.
+        clip_norm: C, the bound on one user's update.
+        forward_metrics: whether the app's own metrics shall leave the node, unprotected.
+    """
+
+    server_round: int
+    users: tuple[int, ...]
+    clip_norm: float
+    forward_metrics: bool
+
+    @property
+    def identity(self) -> str:
+        """Return a hash of the request, by which a reply to another request is recognised."""
+        content = json.dumps([self.server_round, sorted(self.users), self.clip_norm])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def record(self) -> ConfigRecord:
+        """Return the record of a request."""
+        return ConfigRecord(
+            {
+                "version": VERSION,
+                "purpose": _ROUND,
+                "server-round": self.server_round,
+                "users": list(self.users),
+                "clip-norm": self.clip_norm,
+                "forward-metrics": self.forward_metrics,
+            }
+        )
+
+    @classmethod
+    def read(cls, record: ConfigRecord) -> PrivateRound:
+        """Return the request of a :meth:`record`; ProtocolError if it is none."""
+        values: dict[str, Any] = dict(record)
+        try:
+            users = tuple(int(number) for number in values["users"])
+            return cls(values["server-round"], users, float(values["clip-norm"]), bool(values["forward-metrics"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError("the request of the private round is malformed") from error
+
+
+def enrolment_request() -> RecordDict:
+    """Return the content of the message that asks a node for its users."""
+    return RecordDict({RECORD: ConfigRecord({"version": VERSION, "purpose": _ENROL})})
+
+
+def private_part(message: Message) -> ConfigRecord | None:
+    """Return the record of these messages in a request; None if it has none."""
+    return message.content.config_records.get(RECORD)
+
+
+def is_enrolment(record: ConfigRecord) -> bool:
+    """Return whether a request asks for the node's users.
+
+    Raises:
+        ProtocolError: server and node speak other versions of these messages.
+    """
+    if record.get("version") != VERSION:
+        raise ProtocolError(f"the server speaks version {record.get('version')!r} of the private round, not {VERSION}")
+    return record.get("purpose") == _ENROL
+
+
+def evaluation_part() -> ConfigRecord:
+    """Return the record of a request for the app's own evaluation, whose metrics leave the node unprotected."""
+    return ConfigRecord({"version": VERSION, "purpose": _EVALUATION})
+
+
+def is_evaluation(record: ConfigRecord) -> bool:
+    """Return whether a request asks for the app's own evaluation."""
+    return record.get("purpose") == _EVALUATION
+
+
+def enrolment_reply(users: list[int]) -> RecordDict:
+    """Return the content of the reply that names a node's users by their numbers."""
+    numbers = np.array(users, dtype="<u8").tobytes()
+    return RecordDict({RECORD: ConfigRecord({"version": VERSION, "users": numbers}), "metrics": MetricRecord()})
+
+
+def enrolled_users(reply: Message) -> tuple[int, ...]:
+    """Return the numbers of the users that a node named.
+
+    Raises:
+        ProtocolError: the reply is of another kind, or its numbers are impossible.
+    """
+    record = reply.content.config_records.get(RECORD)
+    content = None if record is None else record.get("users")
+    if record is None or not isinstance(content, bytes) or record.get("version") != VERSION:
+        raise ProtocolError("its ClientApp runs without userlevelclipping_mod (mods=[userlevelclipping_mod])")
+    if len(content) % 8 or len(content) > 8 * _MOST_USERS:
+        raise ProtocolError("the list of its users is malformed")
+    users = tuple(np.frombuffer(content, dtype="<u8").tolist())
+    if any(number >= 1 << 63 for number in users) or len(set(users)) != len(users):
+        raise ProtocolError("the list of its users is malformed, or names a user twice")
+    return users

@@ -1,0 +1,392 @@
+"""Train any Flower app with differential privacy for its users: the server's side.
+
+    from flwr.serverapp.strategy import FedAvg
+    from fl_sim.flower import UserLevelDifferentialPrivacy
+
+    strategy = UserLevelDifferentialPrivacy(
+        FedAvg(), population=1000, sampling_rate=0.05, clip_norm=1.0, target_epsilon=4.0, folder="first"
+    )
+    result = strategy.start(grid, initial_arrays, num_rounds=50)
+
+A round: every enrolled user is sampled with probability q, the nodes send the sums of their sampled users' updates,
+each of norm at most C (:mod:`fl_sim.flower.clipping_mod`), noise of standard deviation z·C is added to the sum once,
+and the sum is divided by q·N. This is DP-FedAvg (McMahan et al. 2018) with Poisson sampling; DP-FedSGD if a node takes
+one step.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore.utils import get_flwr_home
+
+from fl_sim.engines.grids import AttendedGrid
+from fl_sim.flower import private_messages
+from fl_sim.flower.app_run import AppRun
+from fl_sim.flower.array_layout import ArrayLayout
+from fl_sim.flower.enrolled_nodes import EnrolledNodes
+from fl_sim.flower.private_messages import PrivateRound
+from fl_sim.flower.private_settings import PrivateSettings
+from fl_sim.flower.server_step import step_of
+from fl_sim.formats import format_delta, format_epsilon, printable
+from fl_sim.storage import environment
+from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, noise_key
+from fl_sim.storage.run_folder import default_run_path
+from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
+
+log = logging.getLogger("flwr")  # shown by `flwr run --stream`
+
+UNPROTECTED = "unprotected-"
+"""What the names of metrics begin with that left their nodes without noise."""
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class _Training(NamedTuple):
+    """Hold a training under way: its run, the layout of its model, and what samples, sums and adds noise."""
+
+    run: AppRun
+    layout: ArrayLayout
+    round: BoundedSumStrategy
+
+
+class UserLevelDifferentialPrivacy(Strategy):
+    """Train with user-level differential privacy: Poisson sampling, bounded updates, noise once, ε from a ledger.
+
+    Guarantee: against an adversary who observes the models of all rounds, the training is (ε, δ)-differentially private
+    for any one user (add or remove all of the user's data), with the ε of :meth:`epsilon` (docs/privacy.md, section 7).
+    It holds for the models of all rounds, the returned one among them, and for nothing else: not for metrics of the app
+    that ``forward_metrics`` lets out, nor for what ``evaluate_fn`` measures on private data.
+
+    Assumptions: the nodes run :class:`~fl_sim.flower.clipping_mod.UserLevelClipping` (an update that is too long is
+    discarded), the server is trusted and keeps cohorts and updates to itself, the initial model is public, and
+    ``seed`` is None wherever the data are real.
+
+    Args:
+        strategy: a Flower strategy that takes the server's step, such as ``FedAvg()`` or ``FedAdam(…)``; it sees the
+            noisy average alone. None for ``server_optimizer``.
+        population: N, a public estimate of the number of users; updates are divided by q·N.
+        sampling_rate: q, the probability that a user takes part in a round.
+        clip_norm: C, the bound on the L2 norm of a user's update, over all parameters.
+        noise_multiplier: z; or ``target_epsilon``, for which the smallest z is computed.
+        target_epsilon: ε of any user after all rounds.
+        delta: δ, at which ε is stated.
+        epsilon_budget: training ends before ε exceeds it.
+        folder: of the run, for ledger, metrics and checkpoint; a relative path is in ``fl-sim-runs`` in Flower's home
+            (``~/.flwr``), because a SuperLink has a working directory of its own. None for a new folder there.
+        resume: whether to go on with the interrupted run in ``folder``.
+        seed: for simulations that can be repeated; None takes samples and noise from the operating system.
+        forward_metrics: whether metrics of the app's train and evaluate functions leave the nodes; their names begin
+            with ``unprotected-`` then.
+        server_optimizer: the server's step without ``strategy``: SGD, momentum or Adam on the noisy average.
+
+    Raises:
+        PrivacyError: a setting is impossible, or ``strategy`` is one that looks at single replies.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy | None = None,
+        *,
+        population: int,
+        sampling_rate: float,
+        clip_norm: float,
+        noise_multiplier: float | None = None,
+        target_epsilon: float | None = None,
+        delta: float = 1e-5,
+        epsilon_budget: float | None = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
+        seed: int | None = None,
+        forward_metrics: bool = False,
+        server_optimizer: ServerOptimizerConfig | None = None,
+    ) -> None:
+        self.settings = PrivateSettings(
+            population=population,
+            sampling_rate=sampling_rate,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+            delta=delta,
+            epsilon_budget=epsilon_budget,
+            seed=seed,
+            forward_metrics=forward_metrics,
+        )
+        self._wrapped = strategy
+        self._step = step_of(strategy, server_optimizer)
+        self._resume = resume
+        self.folder = _run_path(folder, seed)
+        self.nodes = EnrolledNodes()
+        self._sampling_seed = secrets.randbits(128) if seed is None else seed
+        self._timeout = 3600.0
+        self._metrics: dict[str, float] = {}
+        self._content = RecordDict()
+        self._training: _Training | None = None
+
+    def epsilon(self) -> float:
+        """Return ε of any user after all releases so far; 0 before the first."""
+        return 0.0 if self._training is None else self._training.run.epsilon()
+
+    @property
+    def _open(self) -> _Training:
+        """Return the training under way; RuntimeError before :meth:`start`."""
+        if self._training is None:
+            raise RuntimeError("there is no training under way: start() begins one")
+        return self._training
+
+    def summary(self) -> None:
+        """Log the settings."""
+        log.info("\t├──> %s: %s", type(self).__name__, self.settings)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Train for ``num_rounds`` rounds, or until the budget is spent, as :meth:`Strategy.start` does.
+
+        The returned ``train_metrics_clientapp`` have the round's ``epsilon`` and ``delta``.
+
+        Args:
+            grid: the nodes.
+            initial_arrays: the model, which must be public.
+            num_rounds: T.
+            timeout: seconds to wait for the replies of a round.
+            train_config: of the app, sent with every request.
+            evaluate_config: of the app, read with ``forward_metrics`` alone.
+            evaluate_fn: measures the model on the server, before the first round and after each.
+
+        Raises:
+            PrivacyError: the model cannot be trained with noise, or no noise meets the target.
+            ResultsError: the folder is not free, or cannot be resumed with these settings.
+            GridError: every node failed in a round; nothing of it was released.
+        """
+        try:
+            return self._train(
+                AttendedGrid(grid), initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            )
+        except Exception as error:
+            log.error("fl-sim FAILED: %s", printable(" ".join(f"{error}".split()) or type(error).__name__))
+            raise
+        finally:
+            if self._training is not None:
+                self._training.run.close()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Enrol new nodes, sample the round's users, and return a request per node that holds any of them."""
+        settings, content = self.settings, self._step.content(server_round, arrays, config)
+        self.nodes.enrol(grid, self._timeout)
+        cohort = self.nodes.sampled(self._sampling_seed, server_round, settings.sampling_rate)
+        requests, asked = [], {}
+        for node, users in cohort.items():
+            request = PrivateRound(server_round, users, settings.clip_norm, settings.forward_metrics)
+            asked[node] = Asked(len(users), len(users), request.identity, turn=users[0])
+            records = RecordDict({**content, private_messages.RECORD: request.record()})
+            requests.append(Message(records, node, MessageType.TRAIN))
+        self._content = content
+        self._open.round.open_round(np.empty(self._open.layout.size, np.float32), asked)
+        return requests
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """Return the next model and the round's ε; a failed node counts as zero."""
+        self._metrics = {}
+        average = self._open.round.noisy_average(server_round, self._forwarding(replies))
+        stepped = self._step.stepped(self._content, self._open.layout, average)
+        return stepped, MetricRecord({"epsilon": self.epsilon(), "delta": self.settings.delta})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the wrapped strategy's requests if its metrics may leave the nodes, else none."""
+        if self._wrapped is None or not self.settings.forward_metrics:
+            return []
+        messages = list(self._wrapped.configure_evaluate(server_round, arrays, config, grid))
+        for message in messages:
+            message.content[private_messages.RECORD] = private_messages.evaluation_part()
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the wrapped strategy's metrics, marked as unprotected; None if none may leave the nodes."""
+        if self._wrapped is None or not self.settings.forward_metrics:
+            return None
+        metrics = self._wrapped.aggregate_evaluate(server_round, replies)
+        return None if metrics is None else MetricRecord({f"{UNPROTECTED}{k}": v for k, v in metrics.items()})
+
+    def _train(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
+        """Run the rounds of :meth:`start`."""
+        config = ConfigRecord(dict(train_config or {}))
+        first, arrays = self._begin(initial_arrays, num_rounds, config)
+        run, self._timeout, result = self._open.run, timeout, Result()
+        result.arrays = arrays
+        if first == 1:
+            run.add_row(0, _measured(evaluate_fn, 0, arrays, result))
+        stopped = "rounds"
+        for server_round in range(first, num_rounds + 1):
+            if run.exceeds_budget():
+                stopped = "epsilon_budget"
+                break
+            began = time.monotonic()
+            replies = grid.send_and_receive(self.configure_train(server_round, arrays, config, grid), timeout=timeout)
+            arrays, metrics = self.aggregate_train(server_round, replies)
+            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+            seconds = time.monotonic() - began
+            figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
+            figures |= _measured(evaluate_fn, server_round, arrays, result)
+            run.add_row(server_round, self._counted(seconds) | figures)
+            run.checkpoint(server_round, self._vector(arrays), self._step.state())
+            log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
+        run.finish(stopped, _names(run), self._warnings())
+        log.info("fl-sim DONE: results are in %s", run.folder.path)
+        return result
+
+    def _begin(self, initial: ArrayRecord, rounds: int, config: ConfigRecord) -> tuple[int, ArrayRecord]:
+        """Begin or resume the training; return its next round and the model before it."""
+        plan, layout = self.settings.plan(rounds), ArrayLayout.of(initial)
+        parts, checkpoint = self._computed_from(digest_of([layout.vector(initial)]), plan, config), None
+        if self._resume:
+            run, checkpoint = AppRun.resume(self.folder, self.settings, plan, parts)
+        else:
+            run = AppRun.begin(self.folder, self.settings, plan, parts)
+        self._training = _Training(run, layout, self._round_of(plan, noise_key(parts), run))
+        for warning in self._warnings():
+            log.warning("fl-sim: %s", warning)
+        log.info("fl-sim: results go to %s", self.folder)
+        self._step.prepare(layout.size, rounds)
+        if checkpoint is None:
+            return 1, initial
+        self._step.restore(checkpoint.optimizer)
+        return checkpoint.server_round + 1, layout.arrays(checkpoint.vector)
+
+    def _round_of(self, plan: PrivacyPlan, key: str, run: AppRun) -> BoundedSumStrategy:
+        return BoundedSumStrategy(
+            RoundParts(
+                plan=plan,
+                federation=Federation("", np.empty(0, np.int64), self._sampling_seed),
+                before_release=run.before_release,
+                secure_noise=self.settings.secure_noise,
+                noise_key=key,
+            )
+        )
+
+    def _computed_from(self, initial_model: str, plan: PrivacyPlan, config: ConfigRecord) -> dict[str, Any]:
+        """Return what the releases of the run are computed from, as far as the server knows it."""
+        app = {f"train_config.{name}": value for name, value in config.items()}
+        return {
+            "settings": self.settings.record() | self._step.settings() | app | {"rounds": plan.rounds},
+            "plan": plan.record(),
+            "initial_model": initial_model,
+            "code": {
+                "fl_sim": environment.version("fl-sim"),
+                "releases": RELEASE_FORMAT,
+                "noise": noise_digest(),
+            },
+        }
+
+    def _vector(self, arrays: ArrayRecord) -> npt.NDArray[np.floating]:
+        """Return a model as it is kept in a checkpoint: without a loss of digits."""
+        vector = self._open.layout.vector(arrays)
+        return vector if "float64" in self._open.layout.dtypes else vector.astype(np.float32)
+
+    def _forwarding(self, replies: Iterable[Message]) -> Iterator[Message]:
+        """Yield the replies, and add up the metrics that left their nodes unprotected."""
+        for reply in replies:
+            record = None if reply.has_error() else reply.content.metric_records.get(private_messages.APP_METRICS)
+            for name, value in record.items() if record is not None and self.settings.forward_metrics else ():
+                if isinstance(value, int | float):
+                    self._metrics[name] = self._metrics.get(name, 0.0) + value
+            yield reply
+
+    def _evaluated(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord | None, grid: Grid, result: Result
+    ) -> dict[str, Any]:
+        """Return the unprotected metrics of the round: of training, the mean over users, and of evaluation."""
+        users = max(1, self._open.round.tally.cohort_sentences)
+        figures: dict[str, Any] = {f"{UNPROTECTED}{name}": value / users for name, value in self._metrics.items()}
+        requests = list(self.configure_evaluate(server_round, arrays, config or ConfigRecord(), grid))
+        if requests:
+            replies = grid.send_and_receive(requests, timeout=self._timeout)
+            metrics = self.aggregate_evaluate(server_round, replies)
+            if metrics is not None:
+                result.evaluate_metrics_clientapp[server_round] = metrics
+                figures |= dict(metrics)
+        return figures
+
+    def _counted(self, seconds: float) -> dict[str, Any]:
+        """Return what the round counted, for the owner of the run; no ε covers it."""
+        counted = self._open.round.tally.metrics()
+        for name in ("train_loss", "cohort_sentences"):  # of text alone
+            del counted[name]
+        return counted | {"seconds": seconds}
+
+    def _in_words(self, server_round: int, rounds: int, figures: dict[str, Any]) -> str:
+        delta, epsilon = format_delta(self.settings.delta), format_epsilon(self.epsilon())
+        tally = self._open.round.tally
+        words = [f"round {server_round} of {rounds}", f"ε {epsilon} for any user (δ {delta})"]
+        words += [f"{tally.cohort_users} of {self.nodes.num_users} users"]
+        words += [f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float)]
+        if tally.failed_nodes:
+            words.append(f"{tally.failed_nodes} nodes count as zero")
+        return ", ".join(words)
+
+    def _warnings(self) -> list[str]:
+        warnings = self.settings.warnings()
+        if self.nodes.num_users > self.settings.population:
+            warnings.append(
+                f"{self.nodes.num_users} users have enrolled, and population is {self.settings.population}: rounds sum "
+                "more updates than they are divided by. ε does not depend on it."
+            )
+        return warnings
+
+
+def _run_path(folder: str | Path | None, seed: int | None) -> Path:
+    """Return the folder of a run; a relative path, and the default, is in Flower's home."""
+    base = (get_flwr_home() / "fl-sim-runs").absolute()
+    if folder is None:
+        return default_run_path(base, strategy="user_level", seed=seed or 0)
+    return base / Path(folder).expanduser()
+
+
+def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:
+    """Return what ``evaluate_fn`` measured, by name."""
+    metrics = None if measure is None else measure(server_round, arrays)
+    if metrics is None:
+        return {}
+    result.evaluate_metrics_serverapp[server_round] = metrics
+    return dict(metrics)
+
+
+_OWN = {"round", "releases", "epsilon_user", "cohort_users", "clipped_fraction", "update_norm", "noise_norm"}
+_OWN |= {"failed_nodes", "nonfinite", "seconds"}
+
+
+def _names(run: AppRun) -> list[str]:
+    """Return the names of the app's own figures in the last row of the metrics."""
+    return [name for name in run.last_row if name not in _OWN and not name.startswith("failed_")]
