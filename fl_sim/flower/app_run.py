@@ -199,13 +199,18 @@ class AppRun:
             "rounds": self.last_row.get("round", 0),
             "plan": self.plan.record(),
             "ledger": self._ledger.head,
-            "measured": measured,
+            "measured": {name: self._first_and_last(name) for name in measured},
             **last,
             "failed_nodes": {kind: count for kind, count in failed.items() if count},
             "warnings": warnings,
         }
         self.folder.finish(result)
         self.close()
+
+    def _first_and_last(self, name: str) -> list[float]:
+        """Return a figure of the app at its first and its last measurement."""
+        values = self.folder.measured(name)
+        return [values[0], values[-1]]
 
     def close(self) -> None:
         """Unlock the folder."""

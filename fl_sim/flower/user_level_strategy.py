@@ -388,5 +388,6 @@ _OWN |= {"failed_nodes", "nonfinite", "seconds"}
 
 
 def _names(run: AppRun) -> list[str]:
-    """Return the names of the app's own figures in the last row of the metrics."""
-    return [name for name in run.last_row if name not in _OWN and not name.startswith("failed_")]
+    """Return the names of the app's own figures, numbers in the last row of the metrics."""
+    own = (name for name in run.last_row if name not in _OWN and not name.startswith("failed_"))
+    return [name for name in own if isinstance(run.last_row[name], int | float)]

@@ -106,19 +106,22 @@ class WrappedStrategy:
         return stepped
 
     def state(self) -> State:
-        """Return the arrays that the strategy keeps from round to round, by name, for a checkpoint."""
+        """Return the arrays that the strategy keeps from round to round, by name, for a checkpoint.
+
+        They are its attributes that are arrays, records, or lists or mappings of arrays.
+        """
         kept: State = {}
         for name, value in vars(self.strategy).items():
             kind, arrays = _arrays_of(value)
-            kept |= {f"{name}/{kind}/{key}": array for key, array in arrays.items()}
+            kept |= {f"{name}/{kind}/{place}/{key}": array for place, (key, array) in enumerate(arrays.items())}
         return kept
 
     def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         """Continue from the arrays of :meth:`state`."""
-        parts: dict[tuple[str, str], dict[str, npt.NDArray[np.floating]]] = {}
-        for path, array in state.items():
-            name, kind, key = path.split("/", 2)
-            parts.setdefault((name, kind), {})[key] = array
+        parts: dict[tuple[str, str], State] = {}
+        for path in sorted(state, key=lambda path: int(path.split("/", 3)[2])):  # a file may have another order
+            name, kind, _, key = path.split("/", 3)
+            parts.setdefault((name, kind), {})[key] = state[path]
         for (name, kind), arrays in parts.items():
             setattr(self.strategy, name, _RESTORED[kind](arrays))
 
@@ -149,15 +152,23 @@ def _arrays_of(value: Any) -> tuple[str, State]:
     """Return the kind of container that a strategy keeps arrays in, and the arrays; none for any other value."""
     if isinstance(value, ArrayRecord):
         return "record", {name: array.numpy() for name, array in value.items()}
-    if isinstance(value, dict) and value and all(isinstance(one, np.ndarray) for one in value.values()):
-        return "mapping", dict(value)
-    if isinstance(value, list) and value and all(isinstance(one, np.ndarray) for one in value):
-        return "list", {str(number): one for number, one in enumerate(value)}
+    if isinstance(value, np.ndarray):
+        return "array", {"": value}
+    if isinstance(value, dict) and _are_arrays(value.values()):
+        return "mapping", {str(name): np.asarray(one) for name, one in value.items()}
+    if isinstance(value, list) and _are_arrays(value):
+        return "list", {str(number): np.asarray(one) for number, one in enumerate(value)}
     return "", {}
+
+
+def _are_arrays(values: Iterable[Any]) -> bool:
+    """Return whether all values are arrays or numbers of numpy, which arithmetic on arrays of no dimension returns."""
+    return all(isinstance(one, np.ndarray | np.generic) for one in values)
 
 
 _RESTORED: dict[str, Callable[[State], Any]] = {
     "record": lambda arrays: ArrayRecord({name: Array(array) for name, array in arrays.items()}),
+    "array": lambda arrays: arrays[""],
     "mapping": dict,
-    "list": lambda arrays: [arrays[str(number)] for number in range(len(arrays))],
+    "list": lambda arrays: list(arrays.values()),
 }

@@ -70,6 +70,18 @@ NOT_COVERED = (
 )
 """What a reader of an ε has to know about it; ``weights`` names the initial ones where they must be public, too."""
 
+NOT_COVERED_OF_APPS = (
+    "The guarantee covers the models of all rounds, against an adversary who observes all of them.",
+    "Not covered by ε: realised cohort sizes, clipped fractions and norms, what the app measured on private data, and "
+    "a decision to stop by hand.",
+    "The guarantee assumes that the initial model, N and all rates are not derived from private data, and that every "
+    "node runs the clipping mod.",
+)
+"""The same for a run of any Flower app (fl_sim.flower)."""
+
+APP_USERS = "one user: all of the user's data"
+"""Whom a run of any Flower app protects."""
+
 CLASSES_ARE_PUBLIC = "The classes, their names and their number are public inputs, too."
 """What a reader of a classifier's ε has to know besides."""
 
@@ -92,7 +104,7 @@ _LABEL = 12
 _AS_RECORDED = (
     "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus", "forecast",
     "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
-    "failed_nodes",
+    "failed_nodes", "measured",
 )  # fmt: skip
 """What a report shows as the run recorded it."""
 
@@ -112,7 +124,7 @@ def report(run: RunFolder) -> dict[str, Any]:
     metrics, ledger = run.metrics(), check_ledger(run)
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     utility = _utility_facts(run)
-    classifies = utility["metric"] == "error"
+    classifies, app = utility["metric"] == "error", run.config.get("app")
     mechanism = mechanism_of(run)
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
     spent = result if run.finished else {}
@@ -123,8 +135,9 @@ def report(run: RunFolder) -> dict[str, Any]:
         epsilon, recorded["attacker"] = {}, None
     return {
         "run": run.path.name,
+        "app": app,
         "strategy": strategy_of(run),
-        "protects": mechanism and mechanism.protects,
+        "protects": APP_USERS if app else mechanism and mechanism.protects,
         "guarantee": has_guarantee(mechanism, epsilon),
         "delta": run.setting("delta"),
         "epsilon": epsilon,
@@ -143,7 +156,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "utility": utility,
         "personal": run.personal,
         "perplexity": None if classifies else _perplexity(utility),
-        "not_covered": [*_basis(_bounds(run)), *_not_covered(result), *([CLASSES_ARE_PUBLIC] if classifies else [])],
+        "not_covered": list(NOT_COVERED_OF_APPS) if app else _not_covered_of_text(run, classifies=classifies),
         "warnings": [
             *result.get("warnings", []),
             *filter(None, [_rejected(result), run.truncated_tail, ledger.problem]),
@@ -259,18 +272,23 @@ def how_it_ended(stopped: str | None) -> str:
 
 
 def _head(facts: Mapping[str, Any], mechanism: Mechanism | None) -> list[str]:
-    corpus = facts["corpus"] or {}
     done, planned = format_number(facts["rounds_done"]), format_number(facts["rounds"])
     ended = how_it_ended(facts["stopped"])
-    owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
     return [
         *_field("Run", f"{printable(facts['run'])}: {done} of {planned} rounds, {ended}"),
         *_field("Protects", facts["protects"] or "unknown"),
         *_field("Strategy", f"{facts['strategy']}: {_settings(facts, mechanism)}"),
         *(_field("Settings", printable(facts["origin"])) if facts["origin"] else []),
-        *_field("Corpus", f"{printable(corpus.get('name', 'unnamed'))}: {owners}" if corpus else "not recorded"),
+        *([] if facts["app"] else _field("Corpus", _corpus(facts["corpus"]))),
         *_gradients(facts["gradients"]),
     ]
+
+
+def _corpus(corpus: Mapping[str, Any] | None) -> str:
+    if not corpus:
+        return "not recorded"
+    owners = f"{_count(corpus.get('users'), 'user')}, {_count(corpus.get('sentences'), 'sentence')}"
+    return f"{printable(corpus.get('name', 'unnamed'))}: {owners}"
 
 
 def _gradients(gradients: Mapping[str, Any] | None) -> list[str]:
@@ -328,6 +346,8 @@ def _by_contribution(facts: Mapping[str, Any]) -> list[str]:
         entity = format_contribution_bound(entity_bound).removeprefix("an entity in ")
         plain, robust = (facts["epsilon"].get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
         rows += _row(f"  {words}{_share(facts, name)}: {entity}", format_epsilon(plain), format_epsilon(robust))
+    if facts["app"]:
+        return []
     head = _row("  + an entity, by contribution, read off this corpus (covers)", "ε", "ε robust")
     return [*head, *rows] if rows else []
 
@@ -346,15 +366,22 @@ def _basis(bounds: Mapping[str, Any] | None) -> list[str]:
     return [*notes, DETECTED if missed is None else MISSED.format(missed=missed)]
 
 
-def _not_covered(result: Mapping[str, Any]) -> list[str]:
-    """Return what ε does not cover, and its assumptions; initial weights of earlier private runs need not be public."""
-    trained = (result.get("initial_model") or {}).get("composed")
-    return [note.format(weights="" if trained else "initial weights, ") for note in NOT_COVERED]
+def _not_covered_of_text(run: RunFolder, *, classifies: bool) -> list[str]:
+    """Return what ε rests on, what it does not cover, and its assumptions, of a run on a corpus.
+
+    Initial weights of earlier private runs need not be public.
+    """
+    trained = ((run.result or {}).get("initial_model") or {}).get("composed")
+    notes = [note.format(weights="" if trained else "initial weights, ") for note in NOT_COVERED]
+    return [*_basis(_bounds(run)), *notes, *([CLASSES_ARE_PUBLIC] if classifies else [])]
 
 
 def _headline(facts: Mapping[str, Any]) -> list[str]:
     """Return the rows of the ε that leads: of any user with any entity, or of the bound that is stated."""
     epsilon, bounds = facts["epsilon"], facts["bounds"] or {}
+    if facts["app"]:
+        head = _row(f"Privacy at δ = {format_delta(facts['delta'])}", "ε", "")
+        return [*head, *_row("  any user", format_epsilon(epsilon.get("epsilon_user")), "")]
     stated = "epsilon_stated" in epsilon
     name = "epsilon_stated" if stated else "epsilon_any"
     figures = format_epsilon(epsilon.get(name)), format_epsilon(epsilon.get(f"{name}_robust"))
@@ -493,6 +520,8 @@ def _wrap_note(note: str) -> list[str]:
 
 
 def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
+    if facts["app"]:
+        return _measured(facts["measured"])
     values = {name: value for name, value in facts["utility"].items() if value is not None}
     if "final" not in values:
         return [f"Utility: no {utility.column} is recorded."]
@@ -502,6 +531,12 @@ def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
     if "reference" in values:
         parts.append(f"{utility.show(values['reference'])} by {utility.reference_words}")
     return textwrap.wrap(f"Utility: {utility.words} {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
+
+
+def _measured(measured: Mapping[str, Sequence[float]] | None) -> list[str]:
+    """Return what the app of a run measured, at the start and at the end."""
+    parts = [f"{printable(name)} {first:.4g} → {last:.4g}" for name, (first, last) in (measured or {}).items()]
+    return textwrap.wrap(f"Measured by the app: {'; '.join(parts) or 'nothing'}", _WIDTH, subsequent_indent="  ")
 
 
 def _by_user(facts: Mapping[str, Any]) -> list[str]:

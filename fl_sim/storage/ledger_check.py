@@ -23,7 +23,8 @@ from typing import Any
 from fl_sim.formats import format_epsilon
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of_any
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of, epsilon_of_any
 
 _TOLERANCE = 1e-9
 _OF_ACCOUNTANTS = 0.01  # two discretisations of one ε differ by far less, a lost release of few rounds by more
@@ -101,18 +102,20 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> I
 
 
 def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that the metrics' ε of any user with any entity is below that of the ledger's releases, if it is.
+    """Yield that the metrics' ε is below that of the ledger's releases, if it is.
 
-    The ledger's own releases are a part of those that ε covers: a model may have been trained before.
+    The ledger's own releases are a part of those that ε covers: a model may have been trained before. ε of a user alone
+    is checked where the metrics have no other: a bound on the user's sentences may make it smaller than the ledger's.
     """
-    written, delta = row.get("epsilon_any"), run.setting("delta")
+    name = "epsilon_any" if "epsilon_any" in row else "epsilon_user"
+    written, delta = row.get(name), run.setting("delta")
     if written is None or not math.isfinite(written) or delta is None:
         return
     entries = [entry for entry in ledger.entries if entry.round <= row["round"]]
-    proven = epsilon_of_any(entries, delta)
+    proven = epsilon_of_any(entries, delta) if name == "epsilon_any" else epsilon_of(entries, Adjacency(), delta)
     if written < proven * (1 - _OF_ACCOUNTANTS):
         found = format_epsilon(proven)
-        yield f"{run.metrics_file}: has epsilon_any {written:g}, but the releases in its ledger have ε {found}"
+        yield f"{run.metrics_file}: has {name} {written:g}, but the releases in its ledger have ε {found}"
 
 
 def _contradictions_of_result(

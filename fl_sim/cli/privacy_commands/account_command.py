@@ -175,11 +175,11 @@ def _delta(args: argparse.Namespace) -> float:
 
 
 def _delta_of(folder: str) -> float | None:
-    """Return δ of a run's configuration; None where there is a ledger alone, or one of another version."""
-    from fl_sim.api.runs import open_run
+    """Return δ of a run's configuration; None where there is a ledger alone."""
+    from fl_sim.storage.run_folder import RunFolder
 
     try:
-        return open_run(folder).config.privacy.delta
+        return RunFolder.open(folder).setting("delta")
     except (ValueError, OSError):  # whatever is wrong with the folder, the ledger decides
         return None
 

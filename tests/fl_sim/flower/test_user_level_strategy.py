@@ -1,0 +1,435 @@
+"""What a Flower app releases: cohorts, sums, noise, ε; interrupted runs; nodes that fail, lie or come late."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import pld_privacy_accountant
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+    Strategy,
+)
+from scipy import stats
+
+from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping
+from fl_sim.flower.enrolled_nodes import EnrolledNodes
+from fl_sim.flower.private_messages import ProtocolError, user_number
+from fl_sim.reporting.report import report, summary
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.messages import TrainReply
+from fl_sim.strategies.primitives.limits import PrivacyError
+from tests.fl_sim.flower.apps import NodesHere, as_task, client, model, moved, nodes_of, train, weights
+
+
+def _still(message: Message, context: Context) -> Message:
+    return moved(message, np.zeros(message.content["arrays"]["weight"].shape))
+
+
+def test_noise_has_the_stated_scale_and_no_other(tmp_path: Path) -> None:
+    size, std = 20_000, 2.0 * 3.0 / (0.5 * 10)
+    result, _ = train(
+        tmp_path / "r", nodes_of(10, client(_still)), rounds=1, initial=model(size), clip_norm=3.0, noise_multiplier=2.0
+    )
+    noise = weights(result)[:size]
+    assert stats.kstest(noise / std, "norm").pvalue > 0.001
+    assert _pvalue_of_scale(noise, std) > 0.001
+    for wrong in (0.97, 1.03):
+        assert _pvalue_of_scale(noise, std * wrong) < 0.001
+
+
+def _pvalue_of_scale(noise: np.ndarray, std: float) -> float:
+    below = stats.chi2.cdf((noise**2).sum() / std**2, len(noise))
+    return 2 * min(below, 1 - below)
+
+
+def test_a_round_without_users_still_releases_noise(tmp_path: Path) -> None:
+    result, _ = train(tmp_path / "r", nodes_of(3), rounds=2, sampling_rate=1e-12)
+    assert np.all(weights(result) != 0)
+    assert [row["cohort_users"] for row in _rows(tmp_path / "r")[1:]] == [0, 0]
+
+
+def test_epsilon_is_that_of_poisson_subsampled_gaussians(tmp_path: Path) -> None:
+    _, strategy = train(tmp_path / "r", nodes_of(10), rounds=4)
+    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-4)
+    gaussian = dp_event.GaussianDpEvent(1.0)
+    accountant.compose(dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.5, gaussian), 4))
+    assert strategy.epsilon() == pytest.approx(accountant.get_epsilon(1e-5), rel=5e-3)
+    rows = _rows(tmp_path / "r")
+    assert rows[-1]["epsilon_user"] == strategy.epsilon()
+    assert len(Ledger.read(tmp_path / "r").entries) == 4
+
+
+def test_each_user_is_sampled_with_its_rate_independently() -> None:
+    nodes = EnrolledNodes()
+    for node in range(200):
+        nodes.add(node, (user_number(str(node)),))
+    rate, rounds = 0.3, 400
+    taken = np.zeros((rounds, 200), dtype=bool)
+    for k in range(rounds):
+        taken[k, list(nodes.sampled(0, k + 1, rate))] = True
+    counts = taken.sum(axis=0)
+    variance = rate * (1 - rate)
+    assert stats.chi2.sf(((counts - rounds * rate) ** 2 / (rounds * variance)).sum(), 200) > 0.001
+    total = int(counts.sum())
+    assert stats.binomtest(total, 200 * rounds, rate).pvalue > 0.001
+    assert stats.binomtest(total, 200 * rounds, 0.31).pvalue < 0.001
+    sizes = taken.sum(axis=1)  # Poisson sampling: the size of a cohort is binomial, not fixed
+    assert 0.8 < sizes.var() / (200 * variance) < 1.25
+
+
+def test_the_same_seed_samples_the_same_users_whatever_the_ids_of_their_nodes(tmp_path: Path) -> None:
+    one, _ = train(tmp_path / "one", nodes_of(10))
+    nodes = nodes_of(10, first=5_000)
+    other, _ = train(tmp_path / "other", dict(reversed(list(nodes.items()))))
+    assert (weights(one) == weights(other)).all()
+
+
+def test_an_update_is_bounded_over_all_parameters_together(tmp_path: Path) -> None:
+    def far(message: Message, context: Context) -> Message:
+        return moved(message, np.full(5, 1e6))
+
+    nodes = nodes_of(1, client(far))
+    changes = {"population": 1, "sampling_rate": 1.0, "noise_multiplier": 0.001, "clip_norm": 2.0}
+    result, _ = train(tmp_path / "r", nodes, rounds=1, **changes)
+    assert np.linalg.norm(weights(result)) == pytest.approx(2.0, rel=0.01)
+    assert _rows(tmp_path / "r")[-1]["clipped_fraction"] == 1
+
+
+def test_examples_do_not_weigh(tmp_path: Path) -> None:
+    def heavy(message: Message, context: Context) -> Message:
+        reply = moved(message, np.eye(5)[0] * 0.5)
+        reply.content["metrics"]["num-examples"] = 10**9 if context.node_config["partition-id"] == 0 else 1
+        return reply
+
+    def light(message: Message, context: Context) -> Message:
+        return moved(message, np.eye(5)[0] * 0.5)
+
+    heavy_one, _ = train(tmp_path / "heavy", nodes_of(10, client(heavy)))
+    as_others, _ = train(tmp_path / "light", nodes_of(10, client(light)))
+    assert (weights(heavy_one) == weights(as_others)).all()
+
+
+def test_failed_and_infinite_updates_count_as_zero(tmp_path: Path) -> None:
+    def faulty(message: Message, context: Context) -> Message:
+        kind = context.node_config["partition-id"] % 3
+        if kind == 0:
+            raise RuntimeError("no memory")
+        return moved(message, np.full(5, np.nan if kind == 1 else 0.0))
+
+    result, _ = train(tmp_path / "r", nodes_of(9, client(faulty)), rounds=1, sampling_rate=1.0, noise_multiplier=1e-3)
+    assert np.isfinite(weights(result)).all()
+    assert np.abs(weights(result)).max() < 0.01
+    last = _rows(tmp_path / "r")[-1]
+    assert (last["failed_error"], last["nonfinite"]) == (3, 3)
+    assert "3 replies of nodes discarded" in summary(RunFolder.open(tmp_path / "r"))
+
+
+class _Lying(UserLevelClipping):
+    """A mod that sends ten times the bound."""
+
+    def _answer(self, message, context, call_next):  # type: ignore[no-untyped-def]
+        reply = super()._answer(message, context, call_next)
+        if len(reply.content.array_records):
+            sent = TrainReply.from_message(reply)
+            answers = str(reply.content.config_records["config"]["answers"])
+            content = TrainReply(sent.vector * 0 + 10, *([sent.users] * 2), 0, 0, 0.0).to_record(_Answers(answers))
+            return Message(content, reply_to=message)
+        return reply
+
+
+class _Answers:
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+
+def test_a_lie_about_the_norm_counts_as_zero(tmp_path: Path) -> None:
+    nodes = nodes_of(4) | {999: (client(mod=_Lying()), {"partition-id": 4})}
+    result, _ = train(tmp_path / "r", nodes, rounds=1, sampling_rate=1.0, noise_multiplier=1e-3, population=5)
+    assert np.abs(weights(result)).max() < 0.2
+    assert _rows(tmp_path / "r")[-1]["failed_too_large"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [FedAvg, lambda: FedAdam(eta=0.1), lambda: FedAvgM(server_momentum=0.9), lambda: FedProx(proximal_mu=0.1), None],
+    ids=["FedAvg", "FedAdam", "FedAvgM", "FedProx", "ours"],
+)
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, wrapped) -> None:  # type: ignore[no-untyped-def]
+    adam = ServerOptimizerConfig(optimizer="adam", learning_rate=0.1)
+    changes = {"server_optimizer": adam} if wrapped is None else {}
+    made = (lambda: None) if wrapped is None else wrapped
+    whole, reference = train(tmp_path / "whole", nodes_of(10), rounds=4, wrapped=made(), **changes)
+
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(10), rounds=4, wrapped=made(), evaluate_fn=killed, **changes)
+    again = {**changes, "resume": True}
+    resumed, strategy = train(tmp_path / "r", nodes_of(10, first=9_000), rounds=4, wrapped=made(), **again)
+    assert (weights(whole) == weights(resumed)).all()
+    assert strategy.epsilon() == reference.epsilon()
+    assert len(Ledger.read(tmp_path / "r").entries) == 4  # the lost round was the same release
+    assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2, 3, 4]
+
+
+def test_a_round_lost_under_secure_noise_counts_again(tmp_path: Path) -> None:
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(10), evaluate_fn=killed, seed=None)
+    _, strategy = train(tmp_path / "r", nodes_of(10), seed=None, resume=True)
+    assert len(Ledger.read(tmp_path / "r").entries) == 4  # of three rounds
+    _, four = train(tmp_path / "four", nodes_of(10), rounds=4)
+    assert strategy.epsilon() == pytest.approx(four.epsilon(), rel=1e-3)
+
+
+def test_secure_noise_is_never_the_same(tmp_path: Path) -> None:
+    one, _ = train(tmp_path / "one", nodes_of(10), seed=None)
+    two, _ = train(tmp_path / "two", nodes_of(10), seed=None)
+    assert (weights(one) != weights(two)).all()
+
+
+def test_a_budget_ends_the_training_before_it_is_exceeded(tmp_path: Path) -> None:
+    _, strategy = train(tmp_path / "r", nodes_of(10), rounds=10, epsilon_budget=5.0)
+    facts = report(RunFolder.open(tmp_path / "r"))
+    assert facts["stopped"] == "epsilon_budget"
+    assert facts["rounds_done"] == 2
+    assert strategy.epsilon() <= 5.0
+
+
+def test_the_noise_meets_a_target_and_no_more(tmp_path: Path) -> None:
+    _, strategy = train(tmp_path / "r", nodes_of(10), rounds=5, noise_multiplier=None, target_epsilon=3.0)
+    assert 2.98 < strategy.epsilon() <= 3.0
+
+
+def test_several_users_in_a_node_are_as_good_as_nodes_of_their_own(tmp_path: Path) -> None:
+    def of_user(message: Message, context: Context) -> Message:
+        by = np.zeros(5)
+        by[int(message.content["config"]["user-id"]) % 5] = 0.5
+        return moved(message, by)
+
+    mod = UserLevelClipping(
+        users=lambda context: [str(k) for k in range(context.node_config["first"], context.node_config["stop"])]
+    )
+    grouped = {
+        11: (client(of_user, mod), {"first": 0, "stop": 4}),
+        12: (client(of_user, mod), {"first": 4, "stop": 10}),
+    }
+    together, _ = train(tmp_path / "together", grouped)
+    apart, _ = train(tmp_path / "apart", nodes_of(10))
+    assert weights(together) == pytest.approx(weights(apart), abs=1e-6)
+
+
+def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
+    grid = NodesHere(nodes_of(2))
+
+    def join(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            grid.nodes |= {500: (client(), {"partition-id": 7})}
+
+    train(tmp_path / "r", grid, rounds=4, sampling_rate=1.0, evaluate_fn=join)
+    assert [row["cohort_users"] for row in _rows(tmp_path / "r")[1:]] == [2, 2, 3, 3]
+
+
+def test_a_user_is_one_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="flwr")
+    nodes = nodes_of(2) | {999: (client(), {"partition-id": 1})}
+    train(tmp_path / "r", nodes, rounds=1, sampling_rate=1.0)
+    assert _rows(tmp_path / "r")[-1]["cohort_users"] == 2
+    assert "node 999 names a user of node 107; it takes no part" in caplog.text
+
+
+def test_metrics_of_nodes_stay_there_unless_they_are_asked_for(tmp_path: Path) -> None:
+    def measuring(message: Message, context: Context) -> Message:
+        return moved(message, np.zeros(5), loss=0.25)
+
+    grid = NodesHere(nodes_of(4, client(measuring)))
+    result, _ = train(tmp_path / "closed", grid)
+    assert not any("evaluate" in message.metadata.message_type for message in grid.sent)
+    assert set(_rows(tmp_path / "closed")[-1]).isdisjoint({"loss", "unprotected-loss"})
+    assert not result.evaluate_metrics_clientapp
+    result, _ = train(tmp_path / "open", nodes_of(4, client(measuring)), forward_metrics=True, sampling_rate=1.0)
+    last = _rows(tmp_path / "open")[-1]
+    assert (last["unprotected-loss"], last["unprotected-accuracy"]) == (0.25, 0.75)
+    assert "unprotected" in summary(RunFolder.open(tmp_path / "open"))
+
+
+def test_the_mod_answers_no_other_strategy() -> None:
+    grid = NodesHere(nodes_of(1))
+    for kind in ("train", "evaluate"):
+        with as_task():
+            message = Message(RecordDict({"arrays": model(), "config": ConfigRecord()}), 100, kind)
+            (reply,) = grid.send_and_receive([message])
+        assert reply.error.reason == (
+            "userlevelclipping_mod got a request without a private round; wrap the ServerApp's strategy in "
+            "UserLevelDifferentialPrivacy"
+        )
+
+
+def test_nodes_without_the_mod_are_refused_before_anything_is_sent_to_them(tmp_path: Path) -> None:
+    def echo(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    with pytest.raises(
+        ProtocolError, match=r"no node takes part: node 100: its ClientApp runs without userlevelclipping_mod"
+    ):
+        train(tmp_path / "r", nodes_of(2, client(echo, bare=True)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling_rate": 0}, "sampling_rate is 0; allowed: in "),
+        ({"sampling_rate": "0.1"}, "sampling_rate is '0.1'; allowed: a number"),
+        ({"clip_norm": math.inf}, "clip_norm is inf; allowed: a number above 0"),
+        ({"noise_multiplier": 0}, "noise_multiplier is 0; allowed: at least 0.001"),
+        ({"noise_multiplier": None}, "noise_multiplier is missing; allowed: one of"),
+        ({"target_epsilon": 2}, "noise_multiplier is given with target_epsilon; allowed: one of"),
+        ({"population": 0.5}, "population is 0.5; allowed: an integer"),
+        ({"delta": 1}, "delta is 1; allowed: in "),
+        ({"seed": -1}, "seed is -1; allowed: an integer of at least 0, or None"),
+        ({"server_optimizer": ServerOptimizerConfig(), "wrapped": FedAvg()}, "strategy is given with server_optimizer"),
+        ({"wrapped": FedAvg(fraction_train=0.5)}, "fraction_train is 0.5; allowed: 1.0, its default"),
+        ({"wrapped": FedAvg(min_train_nodes=5)}, "min_train_nodes is 5; allowed: 2, its default"),
+        ({"wrapped": FedAvg(weighted_by_key="tokens")}, "weighted_by_key is tokens; allowed: num-examples"),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(PrivacyError) as refused:
+        train(tmp_path / "r", nodes_of(1), **changes)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        Krum(), MultiKrum(), Bulyan(), FedMedian(), FedTrimmedAvg(), QFedAvg(0.1),
+        DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)  # fmt: skip
+def test_strategies_that_look_at_single_replies_are_refused(tmp_path: Path, wrapped: Strategy) -> None:
+    with pytest.raises(PrivacyError, match="which may look at single replies; allowed: FedAvg, "):
+        train(tmp_path / "r", nodes_of(1), wrapped=wrapped)
+
+
+def test_a_strategy_of_ones_own_says_that_one_reply_is_enough(tmp_path: Path) -> None:
+    class Halved(FedAvg):
+        aggregates_one_reply = True
+
+        def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({name: Array(np.asarray(array.numpy() * 0.5)) for name, array in arrays.items()}), metrics
+
+    half, _ = train(tmp_path / "half", nodes_of(10), rounds=1, wrapped=Halved())
+    whole, _ = train(tmp_path / "whole", nodes_of(10), rounds=1)
+    assert half.arrays is not None
+    assert weights(half).shape == weights(whole).shape
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("bn.running_mean", np.zeros(2, np.float32), "'bn.running_mean' holds statistics of batches"),
+        ("bn.num_batches_tracked", np.zeros((), np.int64), "holds statistics of batches"),
+        ("steps", np.zeros(1, np.int64), "'steps' is of int64; allowed: float32, float64"),
+        ("weight", np.zeros(0, np.float32), "the model has no parameters"),
+    ],
+)
+def test_models_that_cannot_be_protected_are_refused(
+    tmp_path: Path, name: str, value: np.ndarray, message: str
+) -> None:
+    from flwr.app import Array
+
+    with pytest.raises(PrivacyError, match=message):
+        train(tmp_path / "r", nodes_of(1), initial=ArrayRecord({name: Array(value)}))
+
+
+def test_a_model_that_changes_its_shape_counts_as_zero(tmp_path: Path) -> None:
+    def other(message: Message, context: Context) -> Message:
+        reply = moved(message, np.zeros(5))
+        if context.node_config["partition-id"] == 0:
+            reply.content["arrays"] = model(6)
+        return reply
+
+    train(tmp_path / "r", nodes_of(3, client(other)), rounds=1, sampling_rate=1.0)
+    assert _rows(tmp_path / "r")[-1]["failed_error"] == 1
+
+
+def test_a_round_in_which_every_node_fails_releases_nothing(tmp_path: Path) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise FileNotFoundError("data/mine.csv")
+
+    with pytest.raises(ValueError, match=r"all 3 nodes failed in this round: FileNotFoundError: data/mine.csv"):
+        train(tmp_path / "r", nodes_of(3, client(broken)), sampling_rate=1.0)
+    assert Ledger.read(tmp_path / "r").entries == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clip_norm": 2.0}, "clip_norm is 2.0; allowed: 1.0, as when the run began, or a new run"),
+        ({"noise_multiplier": 2.0}, "plan is not that of the run's beginning"),
+        ({"seed": 1}, "seed is 1; allowed: 0, as when the run began"),
+        ({"wrapped": FedAdam()}, "strategy"),
+        ({"initial": ArrayRecord(dict(model(6)))}, "initial model is not that of the run's beginning"),
+    ],
+)  # fmt: skip
+def test_a_run_resumes_with_its_own_settings_alone(tmp_path: Path, changes: dict, message: str) -> None:
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(10), evaluate_fn=killed)
+    before = (tmp_path / "r" / "ledger.jsonl").read_bytes()
+    with pytest.raises(ResultsError) as refused:
+        train(tmp_path / "r", nodes_of(10), resume=True, **changes)
+    assert message in str(refused.value) or "plan is not" in str(refused.value)
+    assert (tmp_path / "r" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    train(tmp_path / "r", nodes_of(3))
+    with pytest.raises(ResultsError, match="exists and is not empty"):
+        train(tmp_path / "r", nodes_of(3))
+    with pytest.raises(ResultsError, match="the run is finished"):
+        train(tmp_path / "r", nodes_of(3), resume=True)
+
+
+def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:
+    train(tmp_path / "r", nodes_of(10))
+    file = tmp_path / "r" / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[-1]["epsilon_user"] = 1.0
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = report(RunFolder.open(tmp_path / "r"))
+    assert "epsilon_user 1" in facts["ledger"]["problem"]
+    assert facts["epsilon"] == {}
+
+
+def _rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
