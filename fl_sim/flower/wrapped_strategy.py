@@ -103,7 +103,7 @@ class WrappedStrategy:
             stepped, _ = self.strategy.aggregate_train(self._round, [Message(moved, reply_to=request)])
         if stepped is None:
             raise PrivacyError(f"{self.name} returned no model; allowed: a strategy that returns one from one reply")
-        return stepped
+        return layout.arrays(layout.vector(stepped))  # FedAdam makes doubles of all numbers
 
     def state(self) -> State:
         """Return the arrays that the strategy keeps from round to round, by name, for a checkpoint.

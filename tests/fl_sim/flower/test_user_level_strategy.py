@@ -342,7 +342,8 @@ def test_a_strategy_of_ones_own_says_that_one_reply_is_enough(tmp_path: Path) ->
 
         def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
             arrays, metrics = super().aggregate_train(server_round, replies)
-            return ArrayRecord({name: Array(np.asarray(array.numpy() * 0.5)) for name, array in arrays.items()}), metrics
+            halves = {name: Array(np.asarray(array.numpy() * 0.5)) for name, array in arrays.items()}
+            return ArrayRecord(halves), metrics
 
     half, _ = train(tmp_path / "half", nodes_of(10), rounds=1, wrapped=Halved())
     whole, _ = train(tmp_path / "whole", nodes_of(10), rounds=1)
