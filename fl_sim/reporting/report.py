@@ -74,8 +74,8 @@ NOT_COVERED_OF_APPS = (
     "The guarantee covers the models of all rounds, against an adversary who observes all of them.",
     "Not covered by ε: realised cohort sizes, clipped fractions and norms, what the app measured on private data, and "
     "a decision to stop by hand.",
-    "The guarantee assumes that the initial model, N and all rates are not derived from private data, and that every "
-    "node runs the clipping mod.",
+    "The guarantee assumes that the initial model, N and all rates are not derived from private data, that every node "
+    "runs the clipping mod, and that nobody who sees the models sees which users took part in a round.",
 )
 """The same for a run of any Flower app (fl_sim.flower)."""
 

@@ -53,6 +53,14 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Attack a mechanism, and compare with its ε ([docs/audit.md](../audit.md)).",
         (("fl_sim.api.audits", ("audit", "audit_published")),),
     ),
+    "flower": (
+        "Flower apps",
+        "Train any Flower app with user-level differential privacy ([docs/flower_apps.md](../flower_apps.md)).",
+        (
+            ("fl_sim.flower.user_level_strategy", ("UserLevelDifferentialPrivacy",)),
+            ("fl_sim.flower.clipping_mod", ("UserLevelClipping",)),
+        ),
+    ),
     "leak": (
         "Attacks on runs",
         "What trained models give away, beside what ε allows ([docs/leakage.md](../leakage.md)).",
