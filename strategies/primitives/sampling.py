@@ -41,7 +41,7 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)
-    uniforms = streams.uniforms(streams.derived_seed(seed, "users", server_round), "user", 0, num_users)
+    uniforms = streams.uniforms(_seed_of_users(seed, server_round), "user", 0, num_users)
     return np.flatnonzero(uniforms < _threshold(q_u))
 
 
@@ -57,7 +57,7 @@ def sampled_numbers(seed: int, server_round: int, numbers: IntArray, q_u: float)
     >>> sampled_numbers(0, 1, np.array([2, 4, 12]), q_u=0.2)
     array([ True, False,  True])
     """
-    return _active(streams.derived_seed(seed, "users", server_round), "user", numbers, q_u)
+    return _active(_seed_of_users(seed, server_round), "user", numbers, q_u)
 
 
 def allocated_users(seed: int, server_round: int, num_users: int, epoch_rounds: int) -> IntArray:
@@ -145,6 +145,10 @@ def thinned_sentences(
     thresholds = (weights[partial] * 2.0**64).astype(np.uint64)
     kept[partial] = streams.uniforms_of(seed_of_round, "thinning", sentences[partial]) < thresholds
     return kept
+
+
+def _seed_of_users(seed: int, server_round: int) -> int:
+    return streams.derived_seed(seed, "users", server_round)
 
 
 def _active(seed: int, purpose: str, items: npt.NDArray[np.integer], rate: float) -> BoolArray:

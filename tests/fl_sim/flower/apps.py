@@ -73,6 +73,7 @@ class NodesHere(Grid):
     def __init__(self, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]]) -> None:
         self.nodes = dict(nodes)
         self.sent: list[Message] = []
+        self.replies: list[Message] = []
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: Run) -> None:
@@ -98,7 +99,9 @@ class NodesHere(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._reply(self._waiting.pop(one)) for one in list(message_ids) if one in self._waiting]
+        replies = [self._reply(self._waiting.pop(one)) for one in list(message_ids) if one in self._waiting]
+        self.replies += replies
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))

@@ -35,6 +35,7 @@ from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.primitives.noise import grid_width
 from tests.fl_sim.flower.apps import NodesHere, as_task, client, model, moved, nodes_of, train, weights
 
 
@@ -92,6 +93,13 @@ def test_each_user_is_sampled_with_its_rate_independently() -> None:
     assert stats.binomtest(total, 200 * rounds, 0.31).pvalue < 0.001
     sizes = taken.sum(axis=1)  # Poisson sampling: the size of a cohort is binomial, not fixed
     assert 0.8 < sizes.var() / (200 * variance) < 1.25
+
+
+def test_a_round_takes_the_users_that_its_rate_draws(tmp_path: Path) -> None:
+    train(tmp_path / "r", nodes_of(40), rounds=25, population=40, sampling_rate=0.25)
+    taken = sum(row["cohort_users"] for row in _rows(tmp_path / "r")[1:])
+    assert stats.binomtest(taken, 40 * 25, 0.25).pvalue > 0.001
+    assert Ledger.read(tmp_path / "r").entries[0].terms.mechanism.q_u == 0.25
 
 
 def test_the_same_seed_samples_the_same_users_whatever_the_ids_of_their_nodes(tmp_path: Path) -> None:
@@ -205,9 +213,11 @@ def test_a_round_lost_under_secure_noise_counts_again(tmp_path: Path) -> None:
 
 
 def test_secure_noise_is_never_the_same(tmp_path: Path) -> None:
-    one, _ = train(tmp_path / "one", nodes_of(10), seed=None)
-    two, _ = train(tmp_path / "two", nodes_of(10), seed=None)
+    one, _ = train(tmp_path / "one", nodes_of(10), seed=None, rounds=1)
+    two, _ = train(tmp_path / "two", nodes_of(10), seed=None, rounds=1)
     assert (weights(one) != weights(two)).all()
+    total = float(one.arrays["scale"].numpy()) * 0.5 * 10  # every user sends zero there
+    assert total % grid_width(1.0) == 0
 
 
 def test_a_budget_ends_the_training_before_it_is_exceeded(tmp_path: Path) -> None:
@@ -266,7 +276,9 @@ def test_metrics_of_nodes_stay_there_unless_they_are_asked_for(tmp_path: Path) -
 
     grid = NodesHere(nodes_of(4, client(measuring)))
     result, _ = train(tmp_path / "closed", grid)
-    assert not any("evaluate" in message.metadata.message_type for message in grid.sent)
+    assert not any(message.metadata.message_type.startswith("evaluate") for message in grid.sent)
+    sent = {name for reply in grid.replies for record in reply.content.metric_records.values() for name in record}
+    assert sent.isdisjoint({"loss", "accuracy"})
     assert set(_rows(tmp_path / "closed")[-1]).isdisjoint({"loss", "unprotected-loss"})
     assert not result.evaluate_metrics_clientapp
     result, _ = train(tmp_path / "open", nodes_of(4, client(measuring)), forward_metrics=True, sampling_rate=1.0)
