@@ -26,7 +26,5 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"accuracy": accuracy(arrays, config["data"])})
 
     result = strategy.start(grid, initial_model(), num_rounds=config["num-server-rounds"], evaluate_fn=evaluate)
-    reached = accuracy(result.arrays, config["data"])
-    print(
-        f"accuracy on adult.test: {reached:.3f} at ε {strategy.epsilon():.2f}, δ {strategy.settings.delta:g}, any person"
-    )
+    reached, delta = accuracy(result.arrays, config["data"]), strategy.settings.delta
+    print(f"accuracy on adult.test: {reached:.3f} at ε {strategy.epsilon():.2f}, δ {delta:g}, any person")

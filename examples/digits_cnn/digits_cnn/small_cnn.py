@@ -13,7 +13,7 @@ HELD_OUT = 360
 
 @cache
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the 1,797 images, float32 (n, 1, 8, 8) in [0, 1], and their digits, int64 (n,), in a fixed random order."""
+    """Return the 1,797 images, float32 (n, 1, 8, 8) in [0, 1], and their digits, int64 (n,), in a fixed order."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     return torch.tensor(images[order] / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels[order])
