@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +67,12 @@ class ArrayLayout:
         """Return d, the number of parameters."""
         return sum(map(math.prod, self.shapes))
 
-    def vector(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.float64]:
-        """Return the parameters as one vector, float64 (d,).
+    def vector(self, arrays: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """Return the parameters as one vector, (d,) of a type of floats.
+
+        Args:
+            arrays: the model.
+            dtype: of the vector, by default float64.
 
         Raises:
             ValueError: names or shapes differ from those of the layout.
@@ -78,7 +83,11 @@ class ArrayLayout:
         for name, shape, value in zip(self.names, self.shapes, values, strict=True):
             if value.shape != shape or value.dtype.kind != "f":
                 raise ValueError(f"array '{printable(name)}' of {value.dtype} {value.shape} in place of {shape}")
-        return np.concatenate([value.astype(np.float64).ravel() for value in values])
+        vector, start = np.empty(self.size, dtype), 0
+        for value in values:  # each is converted where it shall be, so that no second copy is made
+            vector[start : start + value.size] = value.ravel()
+            start += value.size
+        return vector
 
     def arrays(self, vector: npt.NDArray[np.floating]) -> ArrayRecord:
         """Return the arrays, of their own types, whose parameters are ``vector``, floats (d,)."""

@@ -114,7 +114,7 @@ class UserLevelClipping:
         content = message.content
         layout = ArrayLayout.of(_only(content.array_records, "request"))
         start = layout.vector(_only(content.array_records, "request"))
-        total, clipped, nonfinite, metrics = np.zeros(layout.size), 0, 0, list[MetricRecord]()
+        total, clipped, nonfinite, metrics = _Total(), 0, 0, list[MetricRecord]()
         for number in asked.users:
             if number not in identities:
                 raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
@@ -123,9 +123,9 @@ class UserLevelClipping:
                 raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
             update, cut = bounded(_update(layout, reply, start), asked.clip_norm)
             clipped, nonfinite = clipped + cut, nonfinite + (update is None)
-            total += 0.0 if update is None else update
+            total.add(update)
             metrics += reply.content.metric_records.values()
-        sent = TrainReply(total.astype(np.float32), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
+        sent = TrainReply(total.float32(layout.size), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
         answer = sent.to_record(asked)
         if asked.forward_metrics:
             answer[private_messages.APP_METRICS] = _summed(metrics)
@@ -161,11 +161,31 @@ def bounded(update: Floats, clip_norm: float) -> tuple[Floats | None, bool]:
     return update * (clip_norm * _ROUNDED / length), True
 
 
+class _Total:
+    """Hold the sum of the updates of a node's users, without a copy of a single one."""
+
+    def __init__(self) -> None:
+        self._sum: Floats | None = None
+
+    def add(self, update: Floats | None) -> None:
+        """Add an update, float64 (d,), which becomes part of the sum; None counts as zero."""
+        if self._sum is None:
+            self._sum = update
+        elif update is not None:
+            self._sum += update
+
+    def float32(self, size: int) -> npt.NDArray[np.float32]:
+        """Return the sum, float32 (size,)."""
+        return np.zeros(size, np.float32) if self._sum is None else self._sum.astype(np.float32)
+
+
 def _update(layout: ArrayLayout, reply: Message, start: Floats) -> Floats:
     """Return the difference of the trained model and the one that was sent, float64 (d,)."""
     trained = _only(reply.content.array_records, "reply")
     try:
-        return layout.vector(trained) - start
+        update = layout.vector(trained)
+        update -= start
+        return update
     except ValueError as error:
         raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
 
