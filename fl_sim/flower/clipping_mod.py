@@ -112,8 +112,8 @@ class UserLevelClipping:
     ) -> Message:
         """Return the sum of the bounded updates of the sampled users."""
         content = message.content
-        layout = ArrayLayout.of(_only(content.array_records, "request"))
-        start = layout.vector(_only(content.array_records, "request"))
+        start = _only(content.array_records, "request")
+        layout = ArrayLayout.of(start)
         total, clipped, nonfinite, metrics = _Total(), 0, 0, list[MetricRecord]()
         for number in asked.users:
             if number not in identities:
@@ -133,10 +133,7 @@ class UserLevelClipping:
 
     def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
         """Return the app's message for one user, with records of its own: the app may change them."""
-        records: dict[str, Any] = {
-            name: ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
-            for name, record in content.items()
-        }
+        records: dict[str, Any] = {name: _copied(record) for name, record in content.items()}
         if self._users is not None:
             _only({k: r for k, r in records.items() if isinstance(r, ConfigRecord)}, "request")["user-id"] = identity
         message.content = RecordDict(records)
@@ -179,15 +176,20 @@ class _Total:
         return np.zeros(size, np.float32) if self._sum is None else self._sum.astype(np.float32)
 
 
-def _update(layout: ArrayLayout, reply: Message, start: Floats) -> Floats:
+def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
     """Return the difference of the trained model and the one that was sent, float64 (d,)."""
     trained = _only(reply.content.array_records, "reply")
     try:
-        update = layout.vector(trained)
-        update -= start
-        return update
+        return layout.difference(trained, start)
     except ValueError as error:
         raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
+
+
+def _copied(record: Any) -> Any:
+    """Return a record with the same values, of which another user's train function sees no change."""
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord(dict(record))
+    return ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
 
 
 def _only(records: Any, where: str) -> Any:
