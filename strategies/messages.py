@@ -291,10 +291,11 @@ def array_view(array: Array) -> npt.NDArray[Any]:
     content = BytesIO(array.data)  # shares the bytes
     if np.lib.format.read_magic(content) != (1, 0):
         raise ValueError("the array is in another version of numpy's format")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(content)
     if dtype.hasobject:
         raise ValueError(f"the array is of {dtype}")
-    return np.frombuffer(array.data, dtype, count=math.prod(shape), offset=content.tell()).reshape(shape)
+    values = np.frombuffer(array.data, dtype, count=math.prod(shape), offset=content.tell())
+    return values.reshape(shape, order="F" if by_columns else "C")
 
 
 def runs_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -10,14 +10,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
 from fl_sim.formats import printable
+from fl_sim.strategies.messages import array_view
 from fl_sim.strategies.primitives.limits import PrivacyError
 
 _TYPES = ("float32", "float64")
@@ -66,19 +68,43 @@ class ArrayLayout:
         """Return d, the number of parameters."""
         return sum(map(math.prod, self.shapes))
 
-    def vector(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.float64]:
-        """Return the parameters as one vector, float64 (d,).
+    def vector(self, arrays: Mapping[str, Array], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """Return the parameters as one vector, (d,) of a type of floats.
+
+        Args:
+            arrays: the model.
+            dtype: of the vector, by default float64.
 
         Raises:
             ValueError: names or shapes differ from those of the layout.
         """
+        vector = np.empty(self.size, dtype)
+        for place, value in self._placed(arrays):  # converted where it shall be: no second copy
+            vector[place] = value
+        return vector
+
+    def difference(self, arrays: Mapping[str, Array], others: Mapping[str, Array]) -> npt.NDArray[np.float64]:
+        """Return the parameters of one model minus those of another, float64 (d,).
+
+        Raises:
+            ValueError: names or shapes of either differ from those of the layout.
+        """
+        vector = np.empty(self.size)
+        for (place, value), (_, other) in zip(self._placed(arrays), self._placed(others), strict=True):
+            np.subtract(value, other, out=vector[place], dtype=np.float64)
+        return vector
+
+    def _placed(self, arrays: Mapping[str, Array]) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+        """Yield the place of each array in the vector, and the array, flat; ValueError if one is of another layout."""
         if tuple(arrays) != self.names:
             raise ValueError(f"arrays {_shown(tuple(arrays))} in place of {_shown(self.names)}")
-        values = [array.numpy() for array in arrays.values()]
-        for name, shape, value in zip(self.names, self.shapes, values, strict=True):
+        start = 0
+        for name, shape, array in zip(self.names, self.shapes, arrays.values(), strict=True):
+            value = array_view(array)
             if value.shape != shape or value.dtype.kind != "f":
                 raise ValueError(f"array '{printable(name)}' of {value.dtype} {value.shape} in place of {shape}")
-        return np.concatenate([value.astype(np.float64).ravel() for value in values])
+            yield slice(start, start + value.size), value.ravel()
+            start += value.size
 
     def arrays(self, vector: npt.NDArray[np.floating]) -> ArrayRecord:
         """Return the arrays, of their own types, whose parameters are ``vector``, floats (d,)."""

@@ -112,9 +112,9 @@ class UserLevelClipping:
     ) -> Message:
         """Return the sum of the bounded updates of the sampled users."""
         content = message.content
-        layout = ArrayLayout.of(_only(content.array_records, "request"))
-        start = layout.vector(_only(content.array_records, "request"))
-        total, clipped, nonfinite, metrics = np.zeros(layout.size), 0, 0, list[MetricRecord]()
+        start = _only(content.array_records, "request")
+        layout = ArrayLayout.of(start)
+        total, clipped, nonfinite, metrics = _Total(), 0, 0, list[MetricRecord]()
         for number in asked.users:
             if number not in identities:
                 raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
@@ -123,9 +123,9 @@ class UserLevelClipping:
                 raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
             update, cut = bounded(_update(layout, reply, start), asked.clip_norm)
             clipped, nonfinite = clipped + cut, nonfinite + (update is None)
-            total += 0.0 if update is None else update
+            total.add(update)
             metrics += reply.content.metric_records.values()
-        sent = TrainReply(total.astype(np.float32), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
+        sent = TrainReply(total.float32(layout.size), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
         answer = sent.to_record(asked)
         if asked.forward_metrics:
             answer[private_messages.APP_METRICS] = _summed(metrics)
@@ -133,10 +133,7 @@ class UserLevelClipping:
 
     def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
         """Return the app's message for one user, with records of its own: the app may change them."""
-        records: dict[str, Any] = {
-            name: ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
-            for name, record in content.items()
-        }
+        records: dict[str, Any] = {name: _copied(record) for name, record in content.items()}
         if self._users is not None:
             _only({k: r for k, r in records.items() if isinstance(r, ConfigRecord)}, "request")["user-id"] = identity
         message.content = RecordDict(records)
@@ -161,13 +158,38 @@ def bounded(update: Floats, clip_norm: float) -> tuple[Floats | None, bool]:
     return update * (clip_norm * _ROUNDED / length), True
 
 
-def _update(layout: ArrayLayout, reply: Message, start: Floats) -> Floats:
+class _Total:
+    """Hold the sum of the updates of a node's users, without a copy of a single one."""
+
+    def __init__(self) -> None:
+        self._sum: Floats | None = None
+
+    def add(self, update: Floats | None) -> None:
+        """Add an update, float64 (d,), which becomes part of the sum; None counts as zero."""
+        if self._sum is None:
+            self._sum = update
+        elif update is not None:
+            self._sum += update
+
+    def float32(self, size: int) -> npt.NDArray[np.float32]:
+        """Return the sum, float32 (size,)."""
+        return np.zeros(size, np.float32) if self._sum is None else self._sum.astype(np.float32)
+
+
+def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
     """Return the difference of the trained model and the one that was sent, float64 (d,)."""
     trained = _only(reply.content.array_records, "reply")
     try:
-        return layout.vector(trained) - start
+        return layout.difference(trained, start)
     except ValueError as error:
         raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
+
+
+def _copied(record: Any) -> Any:
+    """Return a record with the same values, of which another user's train function sees no change."""
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord(dict(record))
+    return ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
 
 
 def _only(records: Any, where: str) -> Any:

@@ -63,7 +63,7 @@ class OptimizerStep:
         return RecordDict({"arrays": arrays, "config": config})
 
     def stepped(self, content: RecordDict, layout: ArrayLayout, average: npt.NDArray[np.float64]) -> ArrayRecord:
-        model = layout.vector(content.array_records["arrays"]).astype(np.float32)
+        model = layout.vector(content.array_records["arrays"], np.float32)
         return layout.arrays(self._optimizer.stepped(model, average))
 
     def state(self) -> State:

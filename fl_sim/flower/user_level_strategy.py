@@ -312,8 +312,8 @@ class UserLevelDifferentialPrivacy(Strategy):
 
     def _vector(self, arrays: ArrayRecord) -> npt.NDArray[np.floating]:
         """Return a model as it is kept in a checkpoint: without a loss of digits."""
-        vector = self._open.layout.vector(arrays)
-        return vector if "float64" in self._open.layout.dtypes else vector.astype(np.float32)
+        layout = self._open.layout
+        return layout.vector(arrays, "float64" if "float64" in layout.dtypes else "float32")
 
     def _forwarding(self, replies: Iterable[Message]) -> Iterator[Message]:
         """Yield the replies, and add up the metrics that left their nodes unprotected."""

@@ -97,12 +97,16 @@ class WrappedStrategy:
         """
         key, arrays = next(iter(content.array_records.items()))
         weight = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
-        moved = RecordDict({key: layout.arrays(layout.vector(arrays) + average), "metrics": MetricRecord({weight: 1})})
+        target = layout.vector(arrays)
+        target += average
+        moved = RecordDict({key: layout.arrays(target), "metrics": MetricRecord({weight: 1})})
         request = Message(content, 0, "train")
         with _quiet():
             stepped, _ = self.strategy.aggregate_train(self._round, [Message(moved, reply_to=request)])
         if stepped is None:
             raise PrivacyError(f"{self.name} returned no model; allowed: a strategy that returns one from one reply")
+        if ArrayLayout.of(stepped) == layout:
+            return stepped
         return layout.arrays(layout.vector(stepped))  # FedAdam makes doubles of all numbers
 
     def state(self) -> State:

@@ -251,6 +251,20 @@ def test_several_users_in_a_node_are_as_good_as_nodes_of_their_own(tmp_path: Pat
     assert weights(together) == pytest.approx(weights(apart), abs=1e-6)
 
 
+def test_an_app_that_writes_into_the_model_it_was_sent_changes_no_other_users_start(tmp_path: Path) -> None:
+    def in_place(message: Message, context: Context) -> Message:
+        arrays = message.content["arrays"]
+        arrays["weight"] = Array(arrays["weight"].numpy() + np.float32(0.1))
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    mod = UserLevelClipping(users=lambda context: [str(k) for k in range(4)])
+    result, _ = train(
+        tmp_path / "run", {11: (client(in_place, mod), {})}, rounds=1, sampling_rate=1.0, population=4,
+        noise_multiplier=1e-3,
+    )  # fmt: skip
+    assert weights(result)[:5] == pytest.approx(np.full(5, 0.1), abs=0.01)  # not 0.25, as if each went on from the last
+
+
 def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
     grid = NodesHere(nodes_of(2))
 

@@ -1,0 +1,1 @@
+"""Logistic regression on Adult, trained with user-level differential privacy."""

@@ -1,0 +1,1 @@
+"""A CNN on digits, trained with user-level differential privacy."""

@@ -1,0 +1,1 @@
+"""A plain Flower app: softmax regression on digits."""

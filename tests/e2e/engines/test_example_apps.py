@@ -1,0 +1,118 @@
+"""``flwr run`` starts each app of ``examples/``, and what it prints is what its ledger says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.ledger import Ledger, epsilon_of
+from tests.conftest import REPOSITORY
+from tests.e2e.engines.test_flwr_run import Flower
+from tests.e2e.processes import end_all_in, needs_proc
+
+pytestmark = [pytest.mark.slow, needs_proc]
+pytest.importorskip("sklearn", reason="the digits are those of scikit-learn")
+
+EXAMPLES = REPOSITORY / "examples"
+NOT_APPS = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+
+
+class Done(NamedTuple):
+    """What an app printed, the accuracy and, of a private app, the stated ε, and the folder of its run."""
+
+    printed: str
+    accuracy: float
+    epsilon: float | None
+    run: RunFolder | None
+
+
+class Apps:
+    """Run apps one after the other on one SuperLink."""
+
+    def __init__(self, place: Path) -> None:
+        self.flower = Flower(place)
+        self.runs = self.flower.home / "fl-sim-runs"
+
+    def run(self, app: Path, nodes: int, *words: str) -> Done:
+        federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=2"
+        before = set(self.runs.glob("*"))
+        done = self.flower("run", str(app), "--stream", "--federation-config", federation, *words)
+        printed = done.stdout + done.stderr
+        match = re.search(r"^accuracy on [^:]*: ([\d.]+)(?: at ε ([\d.]+), δ)?", printed, re.MULTILINE)
+        assert match is not None, printed[-3000:]
+        new = set(self.runs.glob("*")) - before
+        run = RunFolder.open(new.pop()) if new else None
+        return Done(printed, float(match[1]), float(match[2]) if match[2] else None, run)
+
+
+@pytest.fixture(scope="module")
+def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apps]:
+    place = tmp_path_factory.mktemp("apps") / "place"
+    place.mkdir()
+    yield Apps(place)
+    end_all_in(place)
+
+
+def quickstart(folder: Path, *, private: bool) -> Path:
+    """Return a copy of the plain app in ``folder``, with the lines of the patch if it shall be private."""
+    shutil.copytree(EXAMPLES / "quickstart", folder / "quickstart", ignore=NOT_APPS)
+    if private:
+        patch = EXAMPLES / "quickstart_private.patch"
+        subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True, timeout=60)
+    return folder / "quickstart"
+
+
+def stated_by_the_ledger(run: RunFolder | None) -> float:
+    """Return the ε of any user after all rounds, as computed from the ledger alone."""
+    assert run is not None
+    assert run.finished
+    return epsilon_of(Ledger.read(run.path).entries, Adjacency(), run.config["plan"]["delta"])
+
+
+def test_the_cnn_learns_digits_at_the_stated_epsilon(apps: Apps) -> None:
+    done = apps.run(EXAMPLES / "digits_cnn", 300, "--run-config", "seed=0 num-server-rounds=20")
+    assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
+    assert 7.9 < done.epsilon <= 8
+    assert done.accuracy > 0.8
+
+
+def test_persons_inside_a_node_are_its_users(apps: Apps) -> None:
+    done = apps.run(EXAMPLES / "adult_logistic", 4, "--run-config", "seed=0 num-server-rounds=30")
+    assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
+    assert 1.9 < done.epsilon <= 2
+    assert done.accuracy > 0.7  # 60 % have the more frequent income
+    assert done.run is not None
+    sampled = done.run.metrics()["cohort_users"].iloc[1:]
+    assert 120 < sampled.mean() < 180  # 0.05 of 3,000 persons, from 4 nodes
+    assert "of 3000 users" in done.printed
+
+
+def test_the_patch_makes_the_quickstart_private(apps: Apps, tmp_path: Path) -> None:
+    for name in ("plain", "private"):
+        (tmp_path / name).mkdir()
+    plain = apps.run(quickstart(tmp_path / "plain", private=False), 40, "--run-config", "num-server-rounds=8")
+    private = apps.run(quickstart(tmp_path / "private", private=True), 200)
+    assert plain.run is None
+    assert plain.accuracy > 0.9
+    assert private.accuracy > 0.7
+    assert 7.9 < stated_by_the_ledger(private.run) <= 8
+
+
+def test_the_patch_adds_three_lines_to_each_side() -> None:
+    lines = (EXAMPLES / "quickstart_private.patch").read_text(encoding="utf-8").splitlines()
+    changed: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("+++ "):
+            file = Path(line.split()[1]).name
+        elif line.startswith("+"):
+            changed.setdefault(file, []).append(line)
+    counts = {file: len(added) for file, added in changed.items()}
+    assert counts == {"pyproject.toml": 1, "quickstart_client.py": 2, "quickstart_server.py": 3}
