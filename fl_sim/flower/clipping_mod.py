@@ -65,8 +65,9 @@ def only_user(context: Context) -> list[str]:
 class UserLevelClipping:
     """Clip the update of every sampled user of a node and send their sum.
 
-    Guarantee: adding or removing a user changes what the node sends by a vector of norm at most C. Assumption: the
-    app's train function reads the data of the user that it is called for, and no other user's.
+    Guarantee: adding or removing a user changes what the node sends by a vector of norm at most C. A user whose
+    training fails counts as zero, and no other user does for that. Assumption: the app's train function reads the data
+    of the user that it is called for, and no other user's; with several users it finds ``context.state`` empty.
 
     Args:
         users: returns the identities of the users of a node, given its context; None for a node with one user
@@ -83,9 +84,7 @@ class UserLevelClipping:
             return self._answer(message, context, call_next)
         except Exception as error:  # the server must learn of any failure, to count the node as zero
             log.warning("node %d failed", context.node_id, exc_info=True)
-            own = isinstance(error, private_messages.ProtocolError | PrivacyError)
-            reason = str(error) if own else f"{type(error).__name__}: {error}"
-            return Message(Error(_CLIENT_APP_RAISED, printable(" ".join(reason.split()))), reply_to=message)
+            return Message(Error(_CLIENT_APP_RAISED, _reason(error)), reply_to=message)
 
     def _answer(self, message: Message, context: Context, call_next: Train) -> Message:
         record = private_messages.private_part(message)
@@ -110,25 +109,29 @@ class UserLevelClipping:
     def _train(
         self, asked: PrivateRound, identities: dict[int, str], message: Message, context: Context, call_next: Train
     ) -> Message:
-        """Return the sum of the bounded updates of the sampled users."""
+        """Return the sum of the bounded updates of the sampled users.
+
+        Raises:
+            ProtocolError: no user's training succeeded; the message has the first one's reason.
+        """
         content = message.content
         start = _only(content.array_records, "request")
-        layout = ArrayLayout.of(start)
-        total, clipped, nonfinite, metrics = _Total(), 0, 0, list[MetricRecord]()
+        total = _UserSum(ArrayLayout.of(start), asked.clip_norm)
         for number in asked.users:
-            if number not in identities:
-                raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
-            reply = call_next(self._for_user(message, content, identities[number]), context)
-            if reply.has_error():
-                raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
-            update, cut = bounded(_update(layout, reply, start), asked.clip_norm)
-            clipped, nonfinite = clipped + cut, nonfinite + (update is None)
-            total.add(update)
-            metrics += reply.content.metric_records.values()
-        sent = TrainReply(total.float32(layout.size), len(asked.users), len(asked.users), clipped, nonfinite, 0.0)
-        answer = sent.to_record(asked)
+            try:
+                if number not in identities:
+                    raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
+                if self._users is not None:
+                    context.state = RecordDict()
+                total.add(call_next(self._for_user(message, content, identities[number]), context), start)
+            except Exception as error:  # one user's data must not decide whether others are counted
+                log.warning("training of a user failed", exc_info=True)
+                total.failures.append(_reason(error))
+        if len(total.failures) == len(asked.users):
+            raise private_messages.ProtocolError(total.failures[0])
+        answer = total.reply(len(asked.users)).to_record(asked)
         if asked.forward_metrics:
-            answer[private_messages.APP_METRICS] = _summed(metrics)
+            answer[private_messages.APP_METRICS] = _summed(total.metrics)
         return Message(answer, reply_to=message)
 
     def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
@@ -158,22 +161,40 @@ def bounded(update: Floats, clip_norm: float) -> tuple[Floats | None, bool]:
     return update * (clip_norm * _ROUNDED / length), True
 
 
-class _Total:
-    """Hold the sum of the updates of a node's users, without a copy of a single one."""
+class _UserSum:
+    """Add up the bounded updates of a node's users, without a copy of a single one."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: ArrayLayout, clip_norm: float) -> None:
+        self._layout = layout
+        self._clip_norm = clip_norm
         self._sum: Floats | None = None
+        self._clipped = self._nonfinite = 0
+        self.failures: list[str] = []
+        self.metrics: list[MetricRecord] = []
 
-    def add(self, update: Floats | None) -> None:
-        """Add an update, float64 (d,), which becomes part of the sum; None counts as zero."""
-        if self._sum is None:
+    def add(self, reply: Message, start: ArrayRecord) -> None:
+        """Add the update of a user, from the reply of the app and the model that was sent.
+
+        Raises:
+            ProtocolError: the app failed, or returned a model of another shape.
+        """
+        if reply.has_error():
+            raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
+        update, longer = bounded(_update(self._layout, reply, start), self._clip_norm)
+        self.metrics += reply.content.metric_records.values()
+        self._clipped += longer
+        if update is None:
+            self._nonfinite += 1
+        elif self._sum is None:
             self._sum = update
-        elif update is not None:
+        else:
             self._sum += update
 
-    def float32(self, size: int) -> npt.NDArray[np.float32]:
-        """Return the sum, float32 (size,)."""
-        return np.zeros(size, np.float32) if self._sum is None else self._sum.astype(np.float32)
+    def reply(self, users: int) -> TrainReply:
+        """Return the sum over ``users`` users, of whom those who failed count as zero."""
+        empty = np.zeros(self._layout.size, np.float32)
+        vector = empty if self._sum is None else self._sum.astype(np.float32)
+        return TrainReply(vector, users, users, self._clipped, self._nonfinite + len(self.failures), 0.0)
 
 
 def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
@@ -183,6 +204,13 @@ def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
         return layout.difference(trained, start)
     except ValueError as error:
         raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in one line."""
+    own = isinstance(error, private_messages.ProtocolError | PrivacyError)
+    text = str(error) if own else f"{type(error).__name__}: {error}"
+    return printable(" ".join(text.split()))
 
 
 def _copied(record: Any) -> Any:

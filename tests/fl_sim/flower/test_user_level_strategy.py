@@ -265,6 +265,22 @@ def test_an_app_that_writes_into_the_model_it_was_sent_changes_no_other_users_st
     assert weights(result)[:5] == pytest.approx(np.full(5, 0.1), abs=0.01)  # not 0.25, as if each went on from the last
 
 
+def test_one_users_failure_does_not_decide_whether_others_are_counted(tmp_path: Path) -> None:
+    def of_user(message: Message, context: Context) -> Message:
+        if message.content["config"]["user-id"] == "3":
+            raise ValueError("a row that cannot be read")
+        assert "seen" not in context.state, "what another user's training left"
+        context.state["seen"] = ConfigRecord()
+        return moved(message, np.eye(5)[0] * 0.5)
+
+    app = client(of_user, UserLevelClipping(users=lambda context: ["0", "1", "2", "3"]))
+    changes = {"population": 4, "sampling_rate": 1.0, "noise_multiplier": 1e-3}
+    result, _ = train(tmp_path / "r", {11: (app, {})}, rounds=1, **changes)
+    assert weights(result)[0] == pytest.approx(3 * 0.5 / 4, abs=0.01)
+    last = _rows(tmp_path / "r")[-1]
+    assert (last["failed_nodes"], last["nonfinite"]) == (0, 1)
+
+
 def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
     grid = NodesHere(nodes_of(2))
 
