@@ -34,6 +34,7 @@ MOST_RUNS = len(string.ascii_uppercase)
 UNIT_WORDS = {
     "any": "any user + any entity",
     "stated": "any user + an entity within the stated bound",
+    "user": "any user",
 }
 """The protected units that lead, in words."""
 
@@ -64,7 +65,7 @@ class ComparedRun:
     def headline(self) -> dict[str, Any]:
         """Return the ε that leads, its unit, δ and mention graph; ``epsilon`` is None unless ``state`` is proven."""
         epsilon, bounds = self.facts["epsilon"], self.facts["bounds"] or {}
-        unit = "stated" if "epsilon_stated" in epsilon else "any"
+        unit = "user" if self.facts["app"] else "stated" if "epsilon_stated" in epsilon else "any"
         proven = self.facts["guarantee"]
         return {
             "state": self.state,

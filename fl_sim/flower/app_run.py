@@ -73,14 +73,15 @@ class AppRun:
             path: of the folder.
             settings: of the run.
             plan: of the run.
-            computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound.
+            computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound; its
+                ``settings`` are recorded.
 
         Raises:
             ResultsError: the folder is not empty, or cannot be written.
         """
         claim = RunClaim.claim(path)
         try:
-            run = {"strategy": plan.mechanism.strategy, "rounds": plan.rounds, **settings.record()}
+            run = {"strategy": plan.mechanism.strategy, **computed_from["settings"], **settings.record()}
             config = {"app": APP, "run": run, "plan": plan.record()}
             folder = RunFolder.create(path, config=config, environment=environment.describe())
             ledger = Ledger.create(path)
@@ -183,11 +184,12 @@ class AppRun:
         Checkpoint(server_round, vector, state, **heads).write(self.folder.path / "checkpoint")
 
     @owner_only()
-    def finish(self, stopped: str, measured: list[str], warnings: list[str]) -> None:
+    def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
         """Write the result.
 
         Args:
             stopped: why the training ended, ``rounds`` or ``epsilon_budget``.
+            enrolled: the number of users in the last round.
             measured: the names of the app's own figures in the metrics.
             warnings: what its owner should know, one sentence each.
         """
@@ -199,6 +201,8 @@ class AppRun:
             "rounds": self.last_row.get("round", 0),
             "plan": self.plan.record(),
             "ledger": self._ledger.head,
+            "user_sentences": math.inf,
+            "enrolled": enrolled,
             "measured": {name: self._first_and_last(name) for name in measured},
             **last,
             "failed_nodes": {kind: count for kind, count in failed.items() if count},

@@ -263,7 +263,7 @@ class UserLevelDifferentialPrivacy(Strategy):
             run.add_row(server_round, self._counted(seconds) | figures)
             run.checkpoint(server_round, self._vector(arrays), self._step.state())
             log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
-        run.finish(stopped, _names(run), self._warnings())
+        run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
         log.info("fl-sim DONE: results are in %s", run.folder.path)
         return result
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable, printable_lines
 from fl_sim.reporting.held_out_words import interval, metric_words
-from fl_sim.reporting.report import how_it_ended
+from fl_sim.reporting.report import how_it_ended, measured_in_words
 
 WIDTH = 80
 
@@ -115,9 +115,12 @@ def _privacy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {run['key']:<7}{figures}  {format_delta(head['delta']):<8}{graph:<10}{_entity(run)}"
 
 
+_ENTITIES = {"any": "any entity", "user": "no entity"}
+
+
 def _entity(run: Mapping[str, Any]) -> str:
-    if run["headline"]["unit"] == "any":
-        return "any entity"
+    if run["headline"]["unit"] in _ENTITIES:
+        return _ENTITIES[run["headline"]["unit"]]
     return f"an entity in ≤ {(run['report']['bounds'] or {}).get('entity_bound')}, stated"
 
 
@@ -127,7 +130,7 @@ def _utility(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         facts = run["report"]
         utility = facts["utility"]
         if utility["final"] is None:
-            yield f"  {run['key']:<3}none is recorded"
+            yield from _hanging(f"  {run['key']:<3}", measured_in_words(facts["measured"]) or "none is recorded")
             continue
         figures = "; ".join(f"{name} {words}" for name, words in end_figures(facts).items())
         ends = f"{utility['metric']} {_plain(utility['initial'], utility)} → {_plain(utility['final'], utility)}"

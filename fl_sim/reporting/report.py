@@ -521,7 +521,8 @@ def _wrap_note(note: str) -> list[str]:
 
 def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
     if facts["app"]:
-        return _measured(facts["measured"])
+        words = f"Measured by the app: {measured_in_words(facts['measured']) or 'nothing'}"
+        return textwrap.wrap(words, _WIDTH, subsequent_indent="  ")
     values = {name: value for name, value in facts["utility"].items() if value is not None}
     if "final" not in values:
         return [f"Utility: no {utility.column} is recorded."]
@@ -533,10 +534,13 @@ def _utility(facts: Mapping[str, Any], utility: Utility) -> list[str]:
     return textwrap.wrap(f"Utility: {utility.words} {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
 
 
-def _measured(measured: Mapping[str, Sequence[float]] | None) -> list[str]:
-    """Return what the app of a run measured, at the start and at the end."""
-    parts = [f"{printable(name)} {first:.4g} → {last:.4g}" for name, (first, last) in (measured or {}).items()]
-    return textwrap.wrap(f"Measured by the app: {'; '.join(parts) or 'nothing'}", _WIDTH, subsequent_indent="  ")
+def measured_in_words(measured: Mapping[str, Sequence[float]] | None) -> str:
+    """Return what a Flower app measured, at the start and at the end; empty if it measured nothing.
+
+    >>> measured_in_words({"accuracy": [0.1, 0.875]})
+    'accuracy 0.1 → 0.875'
+    """
+    return "; ".join(f"{printable(name)} {ends[0]:.4g} → {ends[-1]:.4g}" for name, ends in (measured or {}).items())
 
 
 def _by_user(facts: Mapping[str, Any]) -> list[str]:

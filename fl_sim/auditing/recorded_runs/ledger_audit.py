@@ -99,6 +99,11 @@ class RecordedRun:
         """Return all releases."""
         return self.ledger.entries
 
+    @property
+    def is_app(self) -> bool:
+        """Return whether the run is that of a Flower app, which has no corpus."""
+        return "app" in self.folder.config
+
 
 def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
     """Check the ledger of a run folder.
@@ -139,7 +144,7 @@ def _terms(run: RecordedRun) -> Iterator[Check]:
 def _seed(run: RecordedRun) -> Iterator[Check]:
     """Check the source of the noise, and that seeded noise is that of the run's seed."""
     settings = run.folder.config["run"]
-    secure = bool(settings["privacy"].get("secure_noise"))
+    secure = settings["seed"] is None if run.is_app else bool(settings["privacy"].get("secure_noise"))
     expected = ReleaseRecord.of(run.mechanism, None if secure else settings["seed"])
     same = all((e.terms.noise, e.terms.stream) == (expected.noise, expected.stream) for e in run.entries)
     yield Check("seed", same, f"{expected.noise} noise{' of the seed of the run' if not secure and same else ''}")
@@ -180,6 +185,8 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
 
 def _bounds(run: RecordedRun) -> Iterator[Check]:
     """Check that the bounds of the ledger are those of the record, and that the corpus's sentence weights keep them."""
+    if run.is_app:
+        return
     record = Record.read(run.folder)
     try:
         corpus = record.open_corpus(run.folder)
@@ -232,7 +239,9 @@ def _updates(run: RecordedRun) -> Iterator[Check]:
 
 def _rates(run: RecordedRun) -> Iterator[Check]:
     """Check that users, and sentences if all users are sampled, took part no more often than their rates allow."""
-    corpus, mechanism, rounds = run.result.get("corpus") or {}, run.mechanism, len(run.rows)
+    mechanism, rounds = run.mechanism, len(run.rows)
+    enrolled = {"users": run.result["enrolled"]} if "enrolled" in run.result else {}
+    corpus = run.result.get("corpus") or enrolled
     counts = {"users": ("cohort_users", mechanism.q_u)}
     if mechanism.q_u == 1:  # sampled entities only remove sentences
         counts["sentences"] = ("cohort_sentences", mechanism.q_s)

@@ -35,9 +35,10 @@ def round_charts(runs: Sequence[Record], drawn: Sequence[Record], comparable: bo
         comparable: whether the ε of all runs are one statement, so that utility may be drawn against them.
     """
     tables = [one["rounds"] for one in drawn]
+    leads_user = all(run["headline"]["unit"] == "user" for run in runs)  # then the first chart is that of any user
     charts = [
         _epsilon(runs, tables, "epsilon", _leading_title(runs), _leading),
-        _epsilon(runs, tables, "user", "ε of any user alone", lambda run: "epsilon_user"),
+        None if leads_user else _epsilon(runs, tables, "user", "ε of any user alone", lambda run: "epsilon_user"),
         _utility(runs, tables),
         _tradeoff(runs, tables) if comparable else None,
         _chart(
@@ -90,8 +91,12 @@ def label_of(run: Record) -> str:
 
 def _leading_title(runs: Sequence[Record]) -> str:
     units = {run["headline"]["unit"] for run in runs}
-    words = {"any": "ε of any user + any entity", "stated": "ε of any user + an entity within the stated bound"}
-    return words[units.pop()] if len(units) == 1 else "ε of any user + any entity, or as stated"
+    words = {
+        "any": "ε of any user + any entity",
+        "stated": "ε of any user + an entity within the stated bound",
+        "user": "ε of any user",
+    }
+    return words[units.pop()] if len(units) == 1 else "ε of the unit that each run states"
 
 
 def _leading(run: Record) -> str:

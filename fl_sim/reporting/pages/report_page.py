@@ -40,6 +40,7 @@ from fl_sim.reporting.report import (
     attacker_in_words,
     bounds_in_words,
     format_contribution_bound,
+    measured_in_words,
 )
 
 Record = Mapping[str, Any]
@@ -111,6 +112,8 @@ def _rests_on(run: Record) -> Iterator[str]:
     """Yield what a headline ε rests on, briefly."""
     head, bounds = run["headline"], run["report"]["bounds"] or {}
     yield f"{head['unit_words']}, δ = {format_delta(head['delta'])}"
+    if head["unit"] == "user":
+        return
     yield f"any user alone: ε {format_epsilon(head['epsilon_user'])}"
     how = "stated, not enforced" if bounds.get("bound_by") == "stated" else "enforced"
     limits = any(bounds.get(name) for name in ("entity_bound", "entity_users", "user_sentences"))
@@ -146,17 +149,20 @@ def _basis_of(run: Record) -> Iterator[tuple[str, str]]:
         yield "ε that leads", state_words(head["state"])
         return
     yield "ε that leads", f"{format_epsilon(head['epsilon'])} ({head['unit_words']})"
-    yield "… with missed mentions, as stated", format_epsilon(head["epsilon_missed"])
-    yield "ε, any user alone", format_epsilon(head["epsilon_user"])
     at_risk = format_at_risk(head["delta"], facts["settings"]["population"])
     yield "δ (δ·N)", f"{format_delta(head['delta'])} ({at_risk})"
+    yield "N, the number of users", format_number(facts["settings"]["population"])
+    if head["unit"] == "user":
+        yield "Adjacency", "all data of one user, there or not"
+        return
+    yield "… with missed mentions, as stated", format_epsilon(head["epsilon_missed"])
+    yield "ε, any user alone", format_epsilon(head["epsilon_user"])
     yield "Adjacency", f"mention graph {head['mention_graph'] or 'not recorded'}"
     bounds, *others = bounds_in_words(facts) or ["not recorded"]
     yield "Bounds", bounds
     whole = "everything" if facts["stopped"] else "recorded when the run ends"
     yield "What they leave", " ".join(others) or whole
     yield "An attacker", " ".join(attacker_in_words(facts)) or "not recorded"
-    yield "N, the number of users", format_number(facts["settings"]["population"])
 
 
 def _utility(page: Page, record: Record) -> None:
@@ -164,8 +170,12 @@ def _utility(page: Page, record: Record) -> None:
     runs = record["runs"]
     measured = [run for run in runs if run["report"]["utility"]["final"] is not None]
     page.heading("Utility")
-    if not measured:
+    own = [[label_of(run), words] for run in runs if (words := measured_in_words(run["report"]["measured"]))]
+    if own:
+        page.table(("run", "measured by its app, at the start and at the end"), own)
+    if not measured and not own:
         page.paragraph("No held-out figure is recorded.")
+    if not measured:
         return
     drawn = _interval_rows(runs, _main_figures)
     if drawn:

@@ -27,6 +27,8 @@ from flwr.serverapp.strategy import (
 )
 from scipy import stats
 
+import fl_sim
+from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ProtocolError, user_number
@@ -472,6 +474,23 @@ def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:
     facts = report(RunFolder.open(tmp_path / "r"))
     assert "epsilon_user 1" in facts["ledger"]["problem"]
     assert facts["epsilon"] == {}
+
+
+def test_runs_are_audited_compared_and_drawn_like_others(tmp_path: Path) -> None:
+    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
+
+    for name, changes in {"one": {"sampling_rate": 0.5}, "two": {"sampling_rate": 0.4}}.items():
+        train(tmp_path / name, nodes_of(10), evaluate_fn=measured, **changes)
+    audit = audit_ledger(tmp_path / "one")
+    assert audit.holds, audit.record()
+    assert {"seed", "epsilon", "noise", "updates", "rate of users"} <= {check.name for check in audit.checks}
+    comparison = fl_sim.compare([tmp_path / "one", tmp_path / "two"])
+    assert "accuracy 0.1 → 0.7" in comparison.text()
+    page = comparison.page()
+    assert "accuracy 0.1 → 0.7" in page
+    assert "ε of any user" in page
+    assert "any entity" not in page
 
 
 def _rows(folder: Path) -> list[dict]:
