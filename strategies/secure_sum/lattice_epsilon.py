@@ -9,25 +9,33 @@ accountant of Gaussian noise applies, and T·D·λ is added: once to ln δ, twic
 ...     population=1000, sampling_rate=0.05, dimension=1000, bits=14, noise_multiplier=1.0, dropout=0.3).design()
 >>> [round(epsilon(design, adversary, rounds=50, delta=1e-5), 1) for adversary in ADVERSARIES]
 [54.4, 12.0, 0.7]
+>>> design = design_for(design.settings, "server", target_epsilon=8.0, rounds=50, delta=1e-5)
+>>> round(design.noise_against_server, 2), round(epsilon(design, "models", rounds=50, delta=1e-5), 2)
+(1.36, 0.45)
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from fl_sim.strategies.accounting.accountant import check_rounds
+from fl_sim.strategies.accounting.calibration import bisect_value
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
-from fl_sim.strategies.primitives.limits import check_delta
-from fl_sim.strategies.secure_sum.noise_shares import SMOOTHING, ShareDesign
+from fl_sim.strategies.primitives.limits import PrivacyError, check_delta, require
+from fl_sim.strategies.secure_sum.noise_shares import SMOOTHING, DistributedNoise, ShareDesign
 
 Adversary = Literal["choosing_server", "server", "models"]
 """Who observes: a server that may invite a node to every round, a server that draws cohorts as stated, or someone who
 sees the released models alone."""
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+
+_LEAST_NOISE, _MOST_NOISE, _STEP = 0.05, 50.0, 0.95
+"""The noise multipliers that are searched, and the step in which the largest one is sought."""
 
 
 def epsilon(design: ShareDesign, adversary: Adversary, rounds: int, delta: float) -> float:
@@ -48,6 +56,43 @@ def epsilon(design: ShareDesign, adversary: Adversary, rounds: int, delta: float
     noise = design.noise_of_models if adversary == "models" else design.noise_against_server
     curve = composition.epsilon_curve(cases(design, adversary), noise, np.array([rounds]), delta * math.exp(-distance))
     return float(curve[0]) + 2 * distance
+
+
+def design_for(
+    settings: DistributedNoise, adversary: Adversary, target_epsilon: float, rounds: int, delta: float
+) -> ShareDesign:
+    """Return the design with the least noise whose ε is at most a target.
+
+    Args:
+        settings: of the sum; their noise multiplier is ignored.
+        adversary: against whom ε is stated.
+        target_epsilon: finite and above 0.
+        rounds: T.
+        delta: δ, in (0, 1).
+
+    Raises:
+        PrivacyError: the target is impossible, or noise that meets it does not fit into the bits.
+    """
+    require(0 < target_epsilon < math.inf, "target_epsilon", target_epsilon, "finite and above 0")
+
+    def epsilon_at(noise_multiplier: float) -> float:
+        return epsilon(replace(settings, noise_multiplier=noise_multiplier).design(), adversary, rounds, delta)
+
+    found = bisect_value(epsilon_at, "noise_multiplier", _most_noise(settings), _LEAST_NOISE, target_epsilon)
+    return replace(settings, noise_multiplier=found).design()
+
+
+def _most_noise(settings: DistributedNoise) -> float:
+    """Return about the largest noise multiplier that fits into the bits; PrivacyError if none does."""
+    noise = _MOST_NOISE
+    while True:
+        try:
+            replace(settings, noise_multiplier=noise).design()
+            return noise
+        except PrivacyError:
+            noise *= _STEP
+            if noise < _LEAST_NOISE:
+                raise
 
 
 def cases(design: ShareDesign, adversary: Adversary) -> tuple[GaussianMixturePair, ...]:

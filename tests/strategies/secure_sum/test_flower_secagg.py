@@ -139,7 +139,7 @@ def test_a_named_action_is_sent_in_the_clear() -> None:
 
 
 def test_masks_have_32_bits_of_secret() -> None:
-    """A mask of 256 bits of key depends on the exclusive or of its eight words alone: 2³² tries undo it."""
+    """A mask of 256 bits of key depends on the exclusive or of its eight words alone: 2³² tries find it."""
     key = bytes(range(32))
     folded = int(np.bitwise_xor.reduce(np.frombuffer(key, dtype="<u4")))
     short = folded.to_bytes(4, "little") + bytes(28)

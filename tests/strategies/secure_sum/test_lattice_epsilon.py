@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.secure_sum.discrete_gaussian import square_parts
-from fl_sim.strategies.secure_sum.lattice_epsilon import ADVERSARIES, _log_ratio_of_lattice, epsilon, log_ratio
+from fl_sim.strategies.secure_sum.lattice_epsilon import (
+    ADVERSARIES,
+    Adversary,
+    _log_ratio_of_lattice,
+    design_for,
+    epsilon,
+    log_ratio,
+)
 from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
 from tests.strategies.secure_sum import exact_sums
 
@@ -152,4 +163,26 @@ def test_lattice_sums_are_nearly_constant(variance: float) -> None:
 def test_a_coarse_lattice_has_no_provable_epsilon_in_many_dimensions() -> None:
     settings = DistributedNoise(population=1000, sampling_rate=0.05, dimension=100_000)
     coarse = ShareDesign(settings, fewest_survivors=30, full_shares=80, share_std=1, scale=1.0)
-    assert epsilon(coarse, "choosing_server", 1, 1e-5) > 40
+    distance = coarse.padded * log_ratio(1, 1000)
+    gaussian = accountant.epsilon(
+        RoundEvent("user_level", coarse.noise_against_server), Adjacency(), 1, 1e-5 * math.exp(-distance)
+    )
+    assert distance > 20
+    assert epsilon(coarse, "choosing_server", 1, 1e-5) == pytest.approx(gaussian + 2 * distance)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_the_design_for_a_target_meets_it(adversary: Adversary) -> None:
+    settings = DistributedNoise(population=1000, sampling_rate=0.05, dimension=500, bits=18, dropout=0.1)
+    value = epsilon(design_for(settings, adversary, 3.0, rounds=20, delta=1e-5), adversary, 20, 1e-5)
+    assert 0.99 * 3.0 <= value <= 3.0
+
+
+def test_a_target_that_does_not_fit_into_the_bits_is_refused() -> None:
+    settings = DistributedNoise(population=1000, sampling_rate=0.05, dimension=500, bits=11)
+    with pytest.raises(PrivacyError, match=r"target_epsilon 0.01 is out of reach by noise_multiplier"):
+        design_for(settings, "models", 0.01, rounds=20, delta=1e-5)
+    with pytest.raises(PrivacyError, match="target_epsilon is 0; allowed: finite and above 0"):
+        design_for(settings, "models", 0, rounds=20, delta=1e-5)
+    with pytest.raises(PrivacyError, match="bits is 7; allowed: more"):
+        design_for(DistributedNoise(population=1000, sampling_rate=0.05, dimension=500, bits=7), "models", 1.0, 1, 1e-5)
