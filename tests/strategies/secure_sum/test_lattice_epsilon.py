@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -40,9 +41,9 @@ def law_of(shares: int, top_up: int = 0) -> np.ndarray:
     return exact_sums.summed(*[exact_sums.gaussian(16)] * shares, *map(exact_sums.gaussian, parts))
 
 
-def loss_of(shares: int) -> tuple[np.ndarray, np.ndarray]:
+def loss_of(shares: int, move: int = MOVE) -> tuple[np.ndarray, np.ndarray]:
     """The losses and their probabilities of one release against its neighbour, where both have mass."""
-    larger, smaller = exact_sums.moved(law_of(shares), MOVE), law_of(shares)
+    larger, smaller = exact_sums.moved(law_of(shares), move), law_of(shares)
     kept = (larger > 1e-200) & (smaller > 1e-200)
     return np.log(larger[kept] / smaller[kept]), larger[kept]
 
@@ -60,6 +61,15 @@ def test_a_choosing_server_is_bounded_tightly(rounds: int) -> None:
     exact = exact_sums.epsilon_of(lambda e: float((masses * np.maximum(-np.expm1(e - losses), 0)).sum()), 1e-5)
     proven = epsilon(DESIGN, "choosing_server", rounds, 1e-5)
     assert exact <= proven <= 1.08 * exact  # 6 % of the variance is the smoothing's
+
+
+def test_a_move_of_two_coordinates_is_bounded_by_its_norm() -> None:
+    design = replace(DESIGN, settings=replace(SETTINGS, dimension=2), scale=6.53)
+    assert design.norm_bound_squared == 5**2 + 5**2
+    losses, masses = loss_of(DESIGN.fewest_survivors - 1, move=5)
+    losses, masses = np.add.outer(losses, losses).ravel(), np.multiply.outer(masses, masses).ravel()
+    exact = exact_sums.epsilon_of(lambda e: float((masses * np.maximum(-np.expm1(e - losses), 0)).sum()), 1e-5)
+    assert exact <= epsilon(design, "choosing_server", 1, 1e-5) <= 1.08 * exact
 
 
 def test_a_server_that_draws_cohorts_sees_who_takes_part() -> None:
