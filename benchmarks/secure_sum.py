@@ -47,7 +47,7 @@ class Row:
         choosing: ε against a server that may invite a node to every round.
         error: RMSE of the sum, divided by that of central noise with the same ε.
         opened: the share of simulated rounds that were opened.
-        seconds: of one node's reply.
+        seconds: of processor time for a reply.
     """
 
     bits: int
@@ -100,9 +100,9 @@ def simulated(design: ShareDesign, rounds: int) -> tuple[list[float], float, flo
             update = direction + random.standard_normal(DIMENSION)
             update /= np.linalg.norm(update)
             exact += update
-            start = time.perf_counter()
+            start = time.process_time()
             reply = Node(design, 1.0, seed=0, identity=int(identity)).reply(update, server_round)
-            began += time.perf_counter() - start
+            began += time.process_time() - start
             total.add(reply)
             replies += 1
         released = release(design, total.open(), len(survivors), 1.0, seed=0, server_round=server_round)
