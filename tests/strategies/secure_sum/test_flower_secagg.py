@@ -20,6 +20,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.compat.common import recorddict_compat
 from flwr.compat.common.typing import Code, FitRes, Status
+from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.supercore.task_identity import TaskIdentity
 
 NODES = {1: np.array([5.0, -3.0, 7.0]), 2: np.array([1.0, 1.0, -8.0]), 3: np.array([2.0, 0.0, 0.0])}
@@ -107,6 +108,12 @@ def app_with_legacy_records() -> ClientApp:
 
 def test_flowers_message_api_has_no_secure_aggregation() -> None:
     assert not [name for name in dir(mod) if "secagg" in name.lower()]
+
+
+def test_the_servers_part_is_for_the_older_api_alone() -> None:
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    with pytest.raises(TypeError, match="Expect a LegacyContext"):
+        SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)(None, context)  # type: ignore[arg-type]
 
 
 def test_a_reply_of_the_message_api_breaks_the_mod() -> None:
