@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +45,8 @@ class WorkspaceSpec(BaseModel):
             the model starts from tokens.
         weights: the file with every sentence's weight; ``None`` if all weights are 1.
         weights_digest: SHA-256 of that file, whose weights keep the bounds that ε rests on.
+        entity_draws: the file with the number by which each entity is sampled; ``None`` if it is the entity's id.
+        draws_digest: SHA-256 of that file.
         public_entities: the ids of entities that are declared public, which are sampled in every round.
         task: what the model predicts.
         model: the model to build or load.
@@ -61,6 +65,8 @@ class WorkspaceSpec(BaseModel):
     states: str | None = None
     weights: str | None = None
     weights_digest: str = ""
+    entity_draws: str | None = None
+    draws_digest: str = ""
     public_entities: tuple[int, ...] = ()
     task: TaskName
     model: ModelSpec
@@ -82,8 +88,11 @@ class Workspace:
     def __init__(self, spec: WorkspaceSpec) -> None:
         corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
         task = make_task(spec.task, corpus.classes)
-        self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
-        self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
+        ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
+        if spec.entity_draws is not None:
+            ownership = replace(ownership, entity_draws=_open_array(spec.entity_draws, spec.draws_digest), check=False)
+        self.ownership: Ownership = ownership
+        self.weights = None if spec.weights is None else _open_array(spec.weights, spec.weights_digest)
         self.model: LanguageModel = load_model(spec.model, spec.seed, task)
         if is_tried(self.model):
             fit_batches(self.model)
@@ -99,9 +108,9 @@ class Workspace:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
 
 
-def _open_weights(path: Path, digest: str) -> NDArray[np.float64]:
-    """Return the weights of all sentences, float64 (S,); raise CorpusError if the file is not that of the server."""
-    if sha256_of(path) != digest:
+def _open_array(path: str, digest: str) -> NDArray[Any]:
+    """Return the array in a file that the server wrote; raise CorpusError if it is not as the server wrote it."""
+    if sha256_of(Path(path)) != digest:
         raise CorpusError(f"{path}: was changed since the run began")
     return np.asarray(np.load(path, mmap_mode="r"))
 
