@@ -27,6 +27,7 @@ from fl_sim.clients.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.content_digests import content_digests, digest_of_all, named_ownership
 from fl_sim.data_prep.name_digests import read_key
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
@@ -92,6 +93,7 @@ class OwnText:
     """A split of the server's corpus, encoded into the run's folder."""
 
     def __init__(self, run: TextOfRun) -> None:
+        check_text(run.corpus)
         self._run = run
         self._train = encode(run.corpus, run.split, run.model, run.folder / _TRAIN)
         cache = Path(run.config.corpus.feature_cache or run.folder)
@@ -174,6 +176,19 @@ class OwnText:
         token = secrets.token_hex(16)
         (self._run.folder / TOKEN_FILE).write_text(token, encoding="utf-8")
         return token
+
+
+def check_text(corpus: Corpus) -> None:
+    """Check that the training text of a corpus is here.
+
+    Raises:
+        CorpusError: nodes hold it.
+    """
+    if not corpus.has_text:
+        raise CorpusError(
+            f"{corpus.path}: is a mention graph, whose text nodes hold; allowed: a corpus with text, or flwr run with "
+            "resume (docs/deployment.md)"
+        )
 
 
 def encode(corpus: Corpus, split: str, model: LanguageModel, folder: Path) -> Examples:
