@@ -128,7 +128,7 @@ class Corpus:
 
     @property
     def has_text(self) -> bool:
-        """Whether the training text is here; false for a mention graph whose text nodes hold (:data:`HELD_BY_NODES`)."""
+        """Whether the training text is here, and not with nodes that hold it (:data:`HELD_BY_NODES`)."""
         return HELD_BY_NODES not in self.manifest.settings
 
     @property

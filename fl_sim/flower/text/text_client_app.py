@@ -7,6 +7,8 @@ them is replaced by the place of the node.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -51,4 +53,7 @@ def _setting(context: Context, name: str, partition: int) -> str:
     value = context.node_config.get(name) or context.run_config.get(name)
     if not value:
         raise CorpusError(f"{name} of node {partition} is not given; allowed: a path, in the node's config")
-    return str(value).replace(f"{{{PARTITION}}}", str(partition))
+    path = Path(str(value).replace(f"{{{PARTITION}}}", str(partition))).expanduser()
+    if not path.is_absolute():
+        raise CorpusError(f"{name} of node {partition} is '{path}'; allowed: an absolute path")
+    return str(path)

@@ -41,8 +41,13 @@ NO_BOUNDS = {"privacy__entity_bound": "unbounded", "privacy__user_sentences": "u
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"privacy__q_u": 0.5}, {"privacy__entity_bound_by": "weights"}, USER_LEVEL | NO_BOUNDS, NO_BOUNDS],
-    ids=["uedp", "q_u", "weights", "user_level", "no bounds"],
+    [
+        pytest.param({"privacy__q_u": 0.5}, id="users are sampled"),
+        pytest.param(USER_LEVEL | NO_BOUNDS, id="user_level"),
+        pytest.param({}, id="all users", marks=pytest.mark.slow),
+        pytest.param({"privacy__entity_bound_by": "weights"}, id="weights", marks=pytest.mark.slow),
+        pytest.param(NO_BOUNDS, id="no bounds", marks=pytest.mark.slow),
+    ],
 )
 def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes: dict[str, Any]) -> None:
     joint, divided = nodes.simulate("joint-run", **changes), nodes.run("divided", **changes)
@@ -53,6 +58,7 @@ def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes:
     assert joint.metrics()[epsilons].equals(divided.metrics()[epsilons])
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     target = {"privacy__noise_multiplier": None, "privacy__target_epsilon": 8.0}
     joint, divided = (run.result or {} for run in (nodes.simulate("joint-run", **target), nodes.run("run", **target)))
@@ -71,6 +77,7 @@ def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFix
     assert "epsilon_user_entity " in printed
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_run(nodes: Nodes) -> None:
     noisy = {"privacy__noise_multiplier": 2.0, "rounds": 4}
     whole = nodes.run("whole", **noisy)
@@ -168,6 +175,7 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
         ({"entity-key": ""}, "entity-key of node 0 is not given"),
         ({"entity-key": "/no/such/key"}, "entity key /no/such/key: cannot be read"),
         ({"corpus-path": "/no/such/{partition-id}"}, "/no/such/0: no such folder; make a corpus with fl-sim prepare"),
+        ({"corpus-path": "here"}, "corpus-path of node 0 is 'here'; allowed: an absolute path"),
         ({"nodes": 0}, "nodes is 0; allowed: an integer of at least 1"),
         ({"privacy.mention_graph": "private", "privacy.population": 9, "privacy.entity_bound": 3}, "mention_graph is"),
         ({"privacy.public_names": "shipped"}, "privacy.public_names is shipped; allowed with text on nodes: nothing"),
@@ -228,6 +236,19 @@ def test_an_answer_that_is_no_enrolment_is_refused(nodes: Nodes, monkeypatch: py
     monkeypatch.setattr(InlineGrid, "_answer", garbled)
     with pytest.raises(NodesError, match="node 3 cannot take part: its answer is malformed"):
         nodes.run("run")
+
+
+def test_a_mention_graph_is_no_text_to_train_on_or_to_attack(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = nodes.run("run")
+    _stopped_in_round(nodes, monkeypatch, "stopped", 2, rounds=3)
+    capsys.readouterr()
+    train = ["run", "--corpus", str(nodes.folder / "run-graph"), "--out", str(nodes.folder / "again")]
+    for command in (train, ["leak", str(run.path)], ["resume", str(nodes.folder / "stopped")]):
+        assert main(command) == 2
+        assert "is a mention graph, whose text nodes hold; allowed: a corpus with text" in capsys.readouterr().err
+    assert not (nodes.folder / "again").exists()
 
 
 def _write_again(folder: Path, change: Callable[[str], str]) -> None:
