@@ -5,7 +5,7 @@ is a function of the name alone. It is a keyed digest, so that whoever lacks the
 test a guess.
 
 Two names with one digest share their draw. Within a corpus that is refused (:func:`entity_digests`); across corpora
-they count as one entity in every respect, which costs no privacy (docs/privacy.md, section 15).
+they count as one entity, and ε is of both together (docs/privacy.md, section 15, which bounds the probability).
 
 >>> ada, carl = entity_digests(["ada", "carl"], b"sixteen bytes ..").tolist()
 >>> entity_digests(["carl", "ada"], b"sixteen bytes ..").tolist() == [carl, ada]

@@ -39,7 +39,7 @@ SAME_MODEL = 2e-6
 """The largest distance of two models, relative to their total update (docs/flower.md)."""
 
 _LEARNING_RATE = 0.01
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "rounds": 2,
     "privacy.q_s": 0.05,
     "privacy.q_e": 0.5,
@@ -64,7 +64,7 @@ def start_nodes(link: Deployment, changes: dict[str, dict[str, str]] | None = No
         data = link.folder / "data"
         config = {"corpus-path": str(data / f"node-{place}"), "entity-key": str(data / "key")}
         config |= (changes or {}).get(name, {})
-        words = " ".join([f"partition-id={place}", *(f"{key}={json.dumps(value)}" for key, value in config.items())])
+        words = as_run_config({"partition-id": place} | config)
         trusted = ["--root-certificates", "ca.crt", "--auth-supernode-private-key", name]
         link.start_node(name, *trusted, "--node-config", words)
     for name in _NODES:
@@ -81,15 +81,19 @@ def stop_nodes(link: Deployment) -> None:
 
 def run(link: Deployment, **settings: Any) -> str:
     """Run the example on the deployment; return what it printed."""
-    values = _SETTINGS | {"nodes": 2} | {key.replace("__", "."): value for key, value in settings.items()}
-    words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    return link.flwr("run", str(EXAMPLE), "deployment", "--stream", "--run-config", words)
+    values = SETTINGS | {"nodes": 2} | {key.replace("__", "."): value for key, value in settings.items()}
+    return link.flwr("run", str(EXAMPLE), "deployment", "--stream", "--run-config", as_run_config(values))
+
+
+def as_run_config(values: dict[str, Any]) -> str:
+    """Return settings as the text that ``--run-config`` and ``--node-config`` take."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
 
 
 def simulated(folder: Path) -> RunFolder:
     """Return the same training on the joint corpus, in one place."""
     own = {"privacy.entity_key": str(folder / "data" / "key"), "engine.name": "inline", "engine.nodes": 2}
-    return simulation.run(RunConfig.from_mapping(_SETTINGS | own | {"out": str(folder / "simulated")}))
+    return simulation.run(RunConfig.from_mapping(SETTINGS | own | {"out": str(folder / "simulated")}))
 
 
 def apart(one: RunFolder, other: RunFolder) -> float:
