@@ -4,7 +4,7 @@ A node sends its mention graph with pseudonyms, and no text: how many sentences 
 of names each sentence mentions. It also sends digests by which the server notices another key, model or tokenizer, or
 a folder that has changed.
 
->>> question = Question(split="train", task="next-word", model="{}", seed=0, graph=True)
+>>> question = Question(split="train", task="next-word", model="{}", graph=True)
 >>> Question.from_record(question.to_record()) == question
 True
 """
@@ -50,14 +50,12 @@ class Question:
         split: the split that trains, of the node's folder.
         task: what the model predicts.
         model: the model's specification, JSON.
-        seed: of the model's initial weights.
         graph: whether to send the mention graph, too.
     """
 
     split: str
     task: str
     model: str
-    seed: int
     graph: bool
 
     def to_record(self) -> RecordDict:
@@ -78,7 +76,7 @@ class NodeFacts:
         partition: its place among the nodes, which orders their users.
         identity: a keyed digest of the folder, of all that is computed from it, and of the model.
         entity_key: a value that tells keys apart.
-        model: SHA-256 of the initial weights.
+        model: SHA-256 of the weights that a public seed gives.
         tokenizer: SHA-256 of the tokens of a public text.
         release: the version of samples and sums.
         classes: of the folder.

@@ -40,6 +40,10 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.flower.text.enrolment import Enrolment, NodeFacts, Question
 from fl_sim.storage.computation import RELEASE_FORMAT, digest_of
 
+PUBLIC_SEED = 0
+"""The seed of a node's model before a round sets its parameters. Nodes are not told the seed of the run, from which
+users are sampled."""
+
 _PUBLIC_SENTENCES = 500  # of the bundled corpus, whose tokens tell tokenizers apart
 
 
@@ -68,7 +72,6 @@ class HeldSpec(BaseModel):
         split: the split that trains.
         task: what the model predicts.
         model: to build or load.
-        seed: of the model's initial weights.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
         place: of the node.
         weights: the weights of the node's sentences (:func:`packed`); empty if all are 1.
@@ -79,7 +82,6 @@ class HeldSpec(BaseModel):
     split: str
     task: TaskName
     model: ModelSpec
-    seed: int
     identity: str
     place: Place
     weights: str = ""
@@ -154,12 +156,12 @@ def open_held_text(folder: str, key: bytes, partition: int, question: Question) 
     return _opened(folder, fingerprint, key, partition, replace(question, graph=True))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question: Question) -> HeldText:
     corpus = Corpus.open(Path(folder), verify=True, fingerprint=fingerprint)
     if len(corpus.parts) > 1:
         raise CorpusError(f"{folder}: has appended parts; allowed for a node: a corpus of one part")
-    model, initial = _model(question.model, question.seed, question.task, corpus.classes)
+    model, initial = _model(question.model, question.task, corpus.classes)
     ownership = named_ownership(corpus, question.split, key)
     targets = corpus.targets(question.split) if model.task.needs_targets else None
     encoded = _encoded(corpus, question.split, model)
@@ -197,11 +199,11 @@ def tokenizer_digest(model: LanguageModel) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(spec: str, seed: int, task: TaskName, classes: tuple[str, ...]) -> tuple[LanguageModel, str]:
-    """Return a model, which rounds will change, and the SHA-256 of its initial weights."""
+def _model(spec: str, task: TaskName, classes: tuple[str, ...]) -> tuple[LanguageModel, str]:
+    """Return a model, which rounds will change, and the SHA-256 of its first weights."""
     opened = ModelSpec.model_validate_json(spec)
     use_reserved(opened.device)
-    model = ready_model(opened, seed, make_task(task, classes))
+    model = ready_model(opened, PUBLIC_SEED, make_task(task, classes))
     return model, digest_of(model.weights())
 
 

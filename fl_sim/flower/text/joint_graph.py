@@ -35,6 +35,10 @@ IntArray = NDArray[np.int64]
 CONTENT = "content"
 """The setting in the manifest of such a record with a digest of what all users train on."""
 
+_WARNING = (
+    "nodes hold the text, and each knows which entities and sentences a round samples: ε is against others than the "
+    "nodes of the run; against them it is that of q_e = q_s = 1."
+)
 _LABEL = "PSEUDONYM"
 _NOTHING = "-"  # a sentence without entities
 _ALIKE = {
@@ -76,7 +80,7 @@ def write_graph(
         settings={
             HELD_BY_NODES: [_holder(node) for node in nodes],
             CONTENT: digest_of_all(chain.from_iterable(node.content for node in nodes)),
-            "warnings": sorted({warning for node in nodes for warning in node.facts.warnings}),
+            "warnings": [*sorted({warning for node in nodes for warning in node.facts.warnings}), _WARNING],
         },
         sought_labels=sorted(set.intersection(*(set(node.facts.sought_labels) for node in nodes))),
         identity=_identity_of(held_out),

@@ -20,6 +20,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_sim.clients.features import Observer
+from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.selection import select_for
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import HELD_BY_NODES
@@ -28,7 +29,7 @@ from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.run_inputs import held_out_split
 from fl_sim.experiments.training_text import TextOfRun
 from fl_sim.flower.text.enrolment import ENROL_MESSAGE, Enrolment, NodesError, Question
-from fl_sim.flower.text.held_text import HeldSpec, Place, packed, tokenizer_digest
+from fl_sim.flower.text.held_text import PUBLIC_SEED, HeldSpec, Place, packed, tokenizer_digest
 from fl_sim.flower.text.joint_graph import CONTENT
 from fl_sim.storage.computation import RELEASE_FORMAT, digest_of
 from fl_sim.strategies.aggregation import Federation, Shard
@@ -167,7 +168,6 @@ class TextOfNodes:
                 split=config.corpus.train_split,
                 task=config.task,
                 model=config.model,
-                seed=config.seed,
                 identity=node["identity"],
                 place=place,
                 weights=packed(own),
@@ -177,9 +177,16 @@ class TextOfNodes:
         return holders
 
     def _check_model(self) -> None:
-        """Check that the nodes have the model and the tokenizer of the server."""
-        model = self._run.model
-        own = {"model": digest_of(model.weights()), "tokenizer": tokenizer_digest(model), "release": RELEASE_FORMAT}
+        """Check that nodes have the server's model and tokenizer, and that rounds send all that depends on the seed."""
+        model, spec = self._run.model, self._run.config.model
+        public = load_model(spec, PUBLIC_SEED, model.task)
+        own = {"model": digest_of(public.weights()), "tokenizer": tokenizer_digest(public), "release": RELEASE_FORMAT}
+        public.set_vector(model.get_vector())
+        if digest_of(public.weights()) != digest_of(model.weights()):
+            raise ConfigError(
+                f"model.name is '{spec.name}' with random weights that do not train; allowed with text on nodes: a "
+                "model whose frozen weights do not depend on the seed"
+            )
         words = {"release": "version of fl_sim"}
         for node in self._holders:
             for name, value in own.items():
@@ -202,7 +209,7 @@ def spans(nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
 def question_of(config: RunConfig, graph: bool) -> Question:
     """Return what a run asks its nodes."""
     model = config.model.model_dump_json()
-    return Question(config.corpus.train_split, config.task, model, config.seed, graph)
+    return Question(config.corpus.train_split, config.task, model, graph)
 
 
 def answers(

@@ -94,6 +94,21 @@ def test_the_server_keeps_pseudonyms_alone(nodes: Nodes) -> None:
     assert (run.result or {})["corpus"]["users"] == len(users_of(nodes.joint))
 
 
+def test_no_message_to_a_node_has_the_seed_of_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    answer = InlineGrid._answer
+
+    def read(grid: InlineGrid, message: Message) -> Message:
+        sent.append(str(message.content.config_records))
+        return answer(grid, message)
+
+    monkeypatch.setattr(InlineGrid, "_answer", read)
+    run = nodes.run("run", seed=730_519_264)
+    assert len(sent) > 4
+    assert not [content for content in sent if "730519264" in content]
+    assert "against them it is that of q_e = q_s = 1" in " ".join((run.result or {})["warnings"])
+
+
 # --- resume, absent and late nodes -----------------------------------------------------------------------------------
 
 
@@ -175,6 +190,7 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
         ({"entity-key": ""}, "entity-key of node 0 is not given"),
         ({"entity-key": "/no/such/key"}, "entity key /no/such/key: cannot be read"),
         ({"corpus-path": "/no/such/{partition-id}"}, "/no/such/0: no such folder; make a corpus with fl-sim prepare"),
+        ({"model.tune": "bias", "seed": 5}, "model.name is 'small-gpt2' with random weights that do not train"),
         ({"corpus-path": "here"}, "corpus-path of node 0 is 'here'; allowed: an absolute path"),
         ({"nodes": 0}, "nodes is 0; allowed: an integer of at least 1"),
         ({"privacy.mention_graph": "private", "privacy.population": 9, "privacy.entity_bound": 3}, "mention_graph is"),
