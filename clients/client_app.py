@@ -13,7 +13,7 @@ from fl_sim.clients.free_memory import return_freed_memory
 from fl_sim.clients.round_progress import RoundProgress
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.workspace import open_workspace
+from fl_sim.clients.workspace import Workspace, open_workspace
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,18 @@ def reply_with_failure(message: Message, context: Context, call_next: Callable[[
 def train(message: Message, context: Context) -> Message:
     """Return the sum of the bounded client updates of this node's sampled users."""
     request = TrainRequest.from_message(message)
-    workspace = open_workspace(request.workspace)
+    return bounded_reply(message, context, request, open_workspace(request.workspace))
+
+
+def bounded_reply(message: Message, context: Context, request: TrainRequest, workspace: Workspace) -> Message:
+    """Return the reply to a request: the bounded sum of its users.
+
+    Args:
+        message: the request as it came.
+        context: the node's context.
+        request: the request as it was read.
+        workspace: the text and the model of the node.
+    """
     selection = select_for(request.rule, workspace.ownership, request.users, request.round_seed)
     if workspace.weights is not None:
         selection = thin(selection, workspace.weights, request.round_seed)

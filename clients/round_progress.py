@@ -32,15 +32,15 @@ class RoundProgress:
     """Write the counts of one node's round.
 
     Args:
-        folder: of the files of all nodes; nothing is written if it does not exist.
+        folder: of the files of all nodes; nothing is written if it is None or does not exist.
         node: the id of the node, which names its file.
         server_round: the round.
         total: the sentences that the node has selected.
     """
 
-    def __init__(self, folder: Path, node: int, server_round: int, total: int) -> None:
+    def __init__(self, folder: Path | None, node: int, server_round: int, total: int) -> None:
         self._round, self._total, self._done = server_round, total, 0
-        self._file = self._opened(folder / str(node))
+        self._file = None if folder is None else self._opened(folder / str(node))
         self._next = 0.0
         self._write()
 

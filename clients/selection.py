@@ -123,7 +123,7 @@ def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int,
     if q_e == 1 or len(sentences) == 0:
         return np.ones(len(sentences), dtype=np.bool_)
     entities, counts = ownership.entities_of(sentences)
-    inactive = ~sampling.sampled_entities(round_seed, entities, q_e)
+    inactive = ~sampling.sampled_entities(round_seed, ownership.draws_of(entities), q_e)
     mentioned_by = np.repeat(np.arange(len(sentences)), counts)
     return np.bincount(mentioned_by[inactive], minlength=len(sentences)) == 0
 

@@ -81,14 +81,14 @@ def files_of(spec: WorkspaceSpec) -> Iterator[tuple[str, Path]]:
     encoded = Path(spec.encoded)
     for path in sorted(encoded.iterdir()):
         yield f"{_RUN}/{encoded.name}/{path.name}", path
-    for file in (spec.weights, spec.features):
+    for file in (spec.weights, spec.entity_draws, spec.features):
         if file is not None:
             yield f"{_RUN}/{Path(file).name}", Path(file)
 
 
 def local_spec(spec: WorkspaceSpec, folder: Path) -> WorkspaceSpec:
     """Return the specification of the files that :func:`unpacked` wrote into ``folder``."""
-    named = {name: getattr(spec, name) for name in ("encoded", "weights", "features", "states")}
+    named = {name: getattr(spec, name) for name in ("encoded", "weights", "entity_draws", "features", "states")}
     paths = {name: str(folder / _RUN / Path(path).name) for name, path in named.items() if path is not None}
     return spec.model_copy(update={"corpus": str(folder / _CORPUS), "token": "", **paths})
 

@@ -84,7 +84,7 @@ def num_extended(ownership: Ownership) -> int:
 def _sentence_weights(ownership: Ownership, sentences: IntArray, round_seed: int, rule: WeightedGradients) -> Floats:
     """Return m_s of each sentence, float64 (K,); 0 for a sentence that is not eligible."""
     entities, counts = ownership.entities_of(sentences)
-    sampled = sampling.sampled_entities(round_seed, entities, rule.q_e)
+    sampled = sampling.sampled_entities(round_seed, ownership.draws_of(entities), rule.q_e)
     weights = weights_of(sentences_per_entity(ownership), rule.entity_weight_cap)[entities[sampled]]
     mentioned_by = np.repeat(np.arange(len(sentences)), counts)[sampled]
     total = np.bincount(mentioned_by, weights=weights, minlength=len(sentences)).astype(np.float64)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
-from fl_sim.clients.tasks import make_task
+from fl_sim.clients.tasks import Task, make_task
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -43,6 +45,8 @@ class WorkspaceSpec(BaseModel):
             the model starts from tokens.
         weights: the file with every sentence's weight; ``None`` if all weights are 1.
         weights_digest: SHA-256 of that file, whose weights keep the bounds that ε rests on.
+        entity_draws: the file with the number by which each entity is sampled; ``None`` if it is the entity's id.
+        draws_digest: SHA-256 of that file.
         public_entities: the ids of entities that are declared public, which are sampled in every round.
         task: what the model predicts.
         model: the model to build or load.
@@ -61,6 +65,8 @@ class WorkspaceSpec(BaseModel):
     states: str | None = None
     weights: str | None = None
     weights_digest: str = ""
+    entity_draws: str | None = None
+    draws_digest: str = ""
     public_entities: tuple[int, ...] = ()
     task: TaskName
     model: ModelSpec
@@ -68,40 +74,84 @@ class WorkspaceSpec(BaseModel):
     token: str = ""
 
 
+@dataclass(frozen=True, eq=False)
 class Workspace:
     """Hold the open corpus and the model of one worker process.
 
     Attributes:
-        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.round_progress`).
-
-    Raises:
-        CorpusError: the corpus is damaged, or has changed since the run began.
-        ModelError: the model cannot be loaded.
+        ownership: users, sentences and entities of the split that trains.
+        weights: the weight of every sentence, float64 (S,); None if all are 1.
+        model: the model.
+        examples: the sentences, as the model reads them.
+        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.round_progress`); None if nobody
+            watches.
     """
 
-    def __init__(self, spec: WorkspaceSpec) -> None:
+    ownership: Ownership
+    weights: NDArray[np.float64] | None
+    model: LanguageModel
+    examples: Examples
+    progress: Path | None
+
+    @classmethod
+    def of(cls, spec: WorkspaceSpec) -> Workspace:
+        """Open what a specification names.
+
+        Raises:
+            CorpusError: the corpus is damaged, or has changed since the run began.
+            ModelError: the model cannot be loaded.
+        """
         corpus = Corpus.open(spec.corpus, fingerprint=spec.fingerprint)
         task = make_task(spec.task, corpus.classes)
-        self.ownership: Ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
-        self.weights = None if spec.weights is None else _open_weights(Path(spec.weights), spec.weights_digest)
-        self.model: LanguageModel = load_model(spec.model, spec.seed, task)
-        if is_tried(self.model):
-            fit_batches(self.model)
+        ownership = corpus.ownership(spec.split).without_entities(spec.public_entities)
+        if spec.entity_draws is not None:
+            ownership = replace(ownership, entity_draws=_open_array(spec.entity_draws, spec.draws_digest), check=False)
+        weights = None if spec.weights is None else _open_array(spec.weights, spec.weights_digest)
+        model = ready_model(spec.model, spec.seed, task)
         encoded = open_encoded(Path(spec.encoded))
-        self.progress = Path(spec.encoded).parent / PROGRESS_FOLDER
-        self.examples = Examples(
+        examples = Examples(
             encoded=encoded,
             targets=corpus.targets(spec.split) if task.needs_targets else None,
             features=None if spec.features is None else open_features(Path(spec.features)),
-            states=None if spec.states is None else SentenceStates(self.model, encoded, Path(spec.states)),
+            states=None if spec.states is None else SentenceStates(model, encoded, Path(spec.states)),
         )
-        if len(self.examples) != self.ownership.num_sentences:
+        if len(examples) != ownership.num_sentences:
             raise CorpusError(f"{spec.corpus}: the corpus has changed since the run began")
+        return cls(ownership, weights, model, examples, Path(spec.encoded).parent / PROGRESS_FOLDER)
 
 
-def _open_weights(path: Path, digest: str) -> NDArray[np.float64]:
-    """Return the weights of all sentences, float64 (S,); raise CorpusError if the file is not that of the server."""
-    if sha256_of(path) != digest:
+def ready_model(spec: ModelSpec, seed: int, task: Task) -> LanguageModel:
+    """Return a model on its device, with micro-batches that fit into its memory.
+
+    Args:
+        spec: the model to build or load.
+        seed: of its initial weights.
+        task: what it predicts.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    model = load_model(spec, seed, task)
+    if is_tried(model):
+        fit_batches(model)
+    return model
+
+
+def use_reserved(device: str) -> None:
+    """Compute with as many threads as cores are reserved for this worker, one by default.
+
+    Threads of several processes that compete for cores slow each other down.
+
+    Raises:
+        ModelError: no GPU is reserved for a model on ``device``.
+    """
+    check_reserved(device)
+    torch.set_num_threads(reserved_cores())
+
+
+def _open_array(path: str, digest: str) -> NDArray[Any]:
+    """Return the array in a file that the server wrote; raise CorpusError if it is not as the server wrote it."""
+    if sha256_of(Path(path)) != digest:
         raise CorpusError(f"{path}: was changed since the run began")
     return np.asarray(np.load(path, mmap_mode="r"))
 
@@ -118,14 +168,10 @@ def use_local_files(spec: str, local: str) -> None:
 def open_workspace(spec: str) -> Workspace:
     """Return the workspace of a :class:`WorkspaceSpec` in JSON; the last workspace stays open in this process.
 
-    A worker uses as many threads as cores are reserved for it, one by default: threads of several processes that
-    compete for cores slow each other down.
-
     Raises:
         CorpusError: the corpus is absent, damaged, or has changed since the run began.
         ModelError: the model cannot be loaded, or no GPU is reserved for a model on a GPU.
     """
     opened = WorkspaceSpec.model_validate_json(_local.get(spec, spec))
-    check_reserved(opened.model.device)
-    torch.set_num_threads(reserved_cores())
-    return Workspace(opened)
+    use_reserved(opened.model.device)
+    return Workspace.of(opened)

@@ -245,6 +245,11 @@ class PrivacyConfig(_Section):
         description="a file with name, tab and weight in (0, 1] on each line, made from public text (`fl-sim "
         "public-weights`): how much a sentence with the name counts; default: 1 for every name",
     )
+    entity_key: Text | None = Field(
+        None,
+        description="a file with a secret key: an entity is sampled by a keyed digest of its normalised name, as nodes "
+        "with corpora of their own sample it (docs/deployment.md); default: by its id in the corpus",
+    )
     population: int | None = Field(
         None,
         ge=1,

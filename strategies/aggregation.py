@@ -53,7 +53,25 @@ _NORM_TOLERANCE = 1e-3
 _NO_REPLY = frozenset({3, 4, 5})  # flwr.common.constant.ErrorCode: message, reply or node unavailable
 
 
-@dataclass(frozen=True, slots=True)
+class Shard(NamedTuple):
+    """Describe the users of one node.
+
+    Attributes:
+        node: its id; None if the node that holds these users is absent, so that they count as zero.
+        first: the first user.
+        stop: the last user plus one.
+        workspace: JSON that names the corpus and the model (``fl_sim.clients.workspace``).
+        turn: the place of the node in the sum, different for every node; the same in every run of one seed.
+    """
+
+    node: int | None
+    first: int
+    stop: int
+    workspace: str
+    turn: int
+
+
+@dataclass(frozen=True)
 class Federation:
     """Describe the population of a simulation: the workspace of the nodes and the load of each user.
 
@@ -71,6 +89,12 @@ class Federation:
     def num_users(self) -> int:
         """Return U, the number of users with data."""
         return len(self.sentences_per_user)
+
+    def shards(self, grid: Grid) -> list[Shard]:
+        """Return who computes for whom in the next round: the users divided over all nodes of ``grid``."""
+        nodes = sorted(grid.get_node_ids())
+        runs = partition_users(self.sentences_per_user, len(nodes))
+        return [Shard(node, *run, self.workspace, turn=node) for node, run in zip(nodes, runs, strict=False)]
 
 
 @dataclass(slots=True)
@@ -285,17 +309,18 @@ class BoundedSumStrategy(Strategy):
         federation = self.federation
         cohort = self.mechanism.cohort(federation.seed, server_round, federation.num_users)
         vector = arrays_to_vector(arrays)
-        nodes = sorted(grid.get_node_ids())
-        shards = partition_users(federation.sentences_per_user, len(nodes))
-        requests, asked = [], {}
-        for node, (first, stop) in zip(nodes, shards, strict=False):
-            users = cohort[np.searchsorted(cohort, first) : np.searchsorted(cohort, stop)]
-            if len(users):
-                request = self._request(server_round, users, vector)
+        requests, asked, absent = [], {}, 0
+        for shard in federation.shards(grid):
+            users = cohort[np.searchsorted(cohort, shard.first) : np.searchsorted(cohort, shard.stop)]
+            if len(users) and shard.node is None:
+                absent += 1
+            elif len(users) and shard.node is not None:
+                request = self._request(server_round, users, vector, shard.workspace)
                 sentences = int(federation.sentences_per_user[users].sum())
-                asked[node] = Asked(len(users), sentences, request.identity, turn=node)
-                requests.append(Message(request.to_record(arrays), node, TRAIN_MESSAGE))
+                asked[shard.node] = Asked(len(users), sentences, request.identity, shard.turn)
+                requests.append(Message(request.to_record(arrays), shard.node, TRAIN_MESSAGE))
         self.open_round(vector, asked)
+        self._open.tally.rejected.update(["silent"] * absent)
         return requests
 
     def open_round(self, vector: npt.NDArray[np.float32], asked: Mapping[int, Asked]) -> None:
@@ -351,14 +376,14 @@ class BoundedSumStrategy(Strategy):
         log.info("%s: %s", type(self).__name__, self.plan)
 
     def _request(
-        self, server_round: int, users: npt.NDArray[np.int64], vector: npt.NDArray[np.float32]
+        self, server_round: int, users: npt.NDArray[np.int64], vector: npt.NDArray[np.float32], workspace: str
     ) -> TrainRequest:
         return TrainRequest(
             server_round=server_round,
             round_seed=sampling.round_seed(self.federation.seed, server_round),
             users=runs_of(users),
             rule=self.client_rule,
-            workspace=self.federation.workspace,
+            workspace=workspace,
             vector=vector,
         )
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 """The name that opens the corpus of made-up users that ships with the project."""
 
+HELD_BY_NODES = "held_by_nodes"
+"""The setting in the manifest of a corpus whose training split has pseudonyms in place of text: who holds the text."""
+
 HELD_OUT_SPLITS = ("validation", "test")
 
 
@@ -122,6 +125,11 @@ class Corpus:
     def has_canaries(self) -> bool:
         """Whether canaries were planted (:mod:`fl_sim.data_prep.canaries`)."""
         return CANARIES_FILE in self.manifest.files
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the training text is here, and not with nodes that hold it (:data:`HELD_BY_NODES`)."""
+        return HELD_BY_NODES not in self.manifest.settings
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -99,6 +99,8 @@ class Ownership:
         num_entities: E.
         sentence_ids: int64 (S,), every sentence once, ascending within a user; None if they are stored user by user.
         stored_profiles: the result of :meth:`entity_profiles` if a prepared corpus has it on disk.
+        entity_draws: int64 (E,), the number by which each entity is sampled, such as a digest of its name that other
+            corpora share (:mod:`fl_sim.data_prep.name_digests`); None if it is the entity's id.
         check: whether to check all arrays; false only for arrays joined from checked ones.
 
     Raises:
@@ -111,6 +113,7 @@ class Ownership:
     num_entities: int
     sentence_ids: Int64Array | None = None
     stored_profiles: EntityProfiles | None = None
+    entity_draws: Int64Array | None = None
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
@@ -124,6 +127,8 @@ class Ownership:
         self._check_entity_ids()
         if self.sentence_ids is not None:
             _check_permutation(self.sentence_ids, self.num_sentences)
+        if self.entity_draws is not None and len(self.entity_draws) != self.num_entities:
+            raise CorpusError(f"entity_draws are of {len(self.entity_draws)} entities, must be of {self.num_entities}")
         if self.stored_profiles is not None and len(self.stored_profiles.offsets) != self.num_entities + 1:
             stored = len(self.stored_profiles.offsets) - 1
             raise CorpusError(f"the stored profiles are of {stored} entities, must be of {self.num_entities}")
@@ -179,6 +184,10 @@ class Ownership:
         """
         positions, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
         return self.entity_ids[positions], counts
+
+    def draws_of(self, entities: Int32Array) -> NDArray[np.integer]:
+        """Return the number by which each of ``entities``, int32 (K,), is sampled, integers (K,)."""
+        return entities if self.entity_draws is None else self.entity_draws[entities]
 
     def without_entities(self, entities: Sequence[int]) -> Ownership:
         """Return the incidence in which no sentence mentions any of ``entities``; their ids stay, without mentions."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -86,19 +86,21 @@ class Engine:
             self._ray.run(server, client_app, lambda: experiment.stop_signal)
 
 
-def run_inline(server: ServerApp, client: ClientApp, num_nodes: int) -> None:
+def run_inline(server: ServerApp, client: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
     """Run a ServerApp with ``num_nodes`` nodes in this process, one after the other.
 
     Args:
         server: the ServerApp.
         client: the ClientApp of every node.
         num_nodes: number of nodes.
+        run_config: Flower's run config, which server and nodes see.
 
     Raises:
         GridError: if every node failed in one round.
     """
     with _identity():
-        server(AttendedGrid(InlineGrid(client, num_nodes)), context_of(SERVER_NODE))
+        grid = AttendedGrid(InlineGrid(client, num_nodes, run_config))
+        server(grid, context_of(SERVER_NODE, run_config=run_config))
 
 
 @contextmanager

@@ -55,12 +55,17 @@ class InlineGrid(Grid):
     """A grid of nodes that run the ClientApp in this thread, one per pull; an exception becomes an error reply.
 
     So one reply exists at a time, if the caller uses each before it asks for the next.
+
+    Args:
+        client: the ClientApp of every node.
+        num_nodes: the number of nodes.
+        run_config: Flower's run config, which the nodes see.
     """
 
-    def __init__(self, client: ClientApp, num_nodes: int) -> None:
+    def __init__(self, client: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
         self._client = client
         self._contexts = {
-            node: context_of(node, {"partition-id": k, "num-partitions": num_nodes})
+            node: context_of(node, {"partition-id": k, "num-partitions": num_nodes}, run_config)
             for k, node in enumerate(range(SERVER_NODE + 1, SERVER_NODE + 1 + num_nodes))
         }
         self._run = Run.create_empty(run_id=TaskIdentity.run_id)
@@ -219,10 +224,16 @@ class AttendedGrid(Grid):
             raise RunStopped
 
 
-def context_of(node: int, node_config: dict[str, Any] | None = None) -> Context:
+def context_of(
+    node: int, node_config: dict[str, Any] | None = None, run_config: dict[str, Any] | None = None
+) -> Context:
     """Return the context of a node in the current run."""
     return Context(
-        run_id=TaskIdentity.run_id, node_id=node, node_config=node_config or {}, state=RecordDict(), run_config={}
+        run_id=TaskIdentity.run_id,
+        node_id=node,
+        node_config=node_config or {},
+        state=RecordDict(),
+        run_config=run_config or {},
     )
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,28 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config``.
+    """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config``."""
+
+    def prepare(attended: AttendedGrid) -> Experiment:
+        nodes = len(list(attended.get_node_ids()))
+        return Experiment.create(read_run_config(context.run_config, nodes))
+
+    run_experiment(grid, prepare)
+
+
+def run_experiment(grid: Grid, prepare: Callable[[AttendedGrid], Experiment], nodes: int = 1) -> None:
+    """Prepare and run an experiment, and log its rounds for ``flwr run --stream``.
 
     Flower always exits with 0, so the last line says ``DONE``, ``DIVERGED`` or ``FAILED`` and where the results are.
+
+    Args:
+        grid: of Flower.
+        prepare: returns the experiment, given the grid.
+        nodes: the number of nodes to wait for.
     """
     try:
-        attended = AttendedGrid(grid)
-        nodes = len(list(attended.get_node_ids()))
-        experiment = Experiment.create(read_run_config(context.run_config, nodes))
+        attended = AttendedGrid(grid, nodes)
+        experiment = prepare(attended)
     except Exception as error:
         log.error("fl-sim FAILED: %s", one_line(error))
         raise

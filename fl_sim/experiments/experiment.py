@@ -11,7 +11,6 @@ fl_sim.storage.run_folder.ResultsError: ...no/such/run: ...
 from __future__ import annotations
 
 import math
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,20 +25,13 @@ import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import ensure_features, feature_path
-from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.finite_scores import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import HeldOut
-from fl_sim.clients.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
-from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.encode import encode_split
-from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
@@ -63,6 +55,7 @@ from fl_sim.experiments.run_inputs import (
 )
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.tracker_names import off_machine
+from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
 from fl_sim.private_files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.anchor import NONE as NO_ANCHOR
@@ -72,7 +65,7 @@ from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of, noise_key
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
-from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing.averaging import IterateAverage
@@ -117,6 +110,7 @@ class Experiment:
         ledger: Ledger,
         observers: Observers,
         anchor: Anchor,
+        open_text: OpenText,
     ) -> None:
         self.config = config
         self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings, *off_machine(config)))
@@ -137,11 +131,9 @@ class Experiment:
         self._privacy_spent = PrivacySpent(ledger, config, planned, anchor)
         self._last_round = planned.rounds
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
-        self._train = self._encode(config.corpus.train_split, "train")
+        self._text = open_text(TextOfRun(config, corpus, planned, model, self._encoded))
         self._held_out = self._held_out_sentences(held_out_split(config, corpus))
-        self._cache = cache = Path(config.corpus.feature_cache or self._encoded)
-        self._features = feature_path(model, self._train.encoded, cache) if model.reads_features else None
-        self._states = None if model.lower is None else state_path(model, self._train.encoded, cache)
+        self._cache = Path(config.corpus.feature_cache or self._encoded)
         self._gradients = self._cost_of_gradients()
         self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
         self._vector = model.get_vector()
@@ -160,6 +152,7 @@ class Experiment:
         config: RunConfig,
         when_planned: WhenPlanned = serve_as_configured,
         observers: Sequence[RunObserver] = (),
+        open_text: OpenText = OwnText,
     ) -> Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
 
@@ -168,6 +161,7 @@ class Experiment:
             when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
                 the engine can start meanwhile; returns the device of the server's model.
             observers: called besides those of the configuration.
+            open_text: opens the training text.
 
         Raises:
             ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that cannot
@@ -177,7 +171,7 @@ class Experiment:
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
         claim = RunClaim.claim(Path(path).expanduser().absolute())
         try:
-            return cls._prepared(with_absolute_paths(config), claim, when_planned, all_observers)
+            return cls._prepared(with_absolute_paths(config), claim, when_planned, all_observers, open_text)
         except BaseException:
             claim.discard()
             raise
@@ -190,6 +184,7 @@ class Experiment:
         when_planned: WhenPlanned = serve_as_configured,
         observers: Sequence[RunObserver] = (),
         anchor: str | None = None,
+        open_text: OpenText = OwnText,
     ) -> Experiment:
         """Open a stopped run, to be continued after its last checkpoint.
 
@@ -198,6 +193,7 @@ class Experiment:
             when_planned: as for :meth:`create`.
             observers: as for :meth:`create`.
             anchor: the anchor from now on (:mod:`fl_sim.storage.anchor`); None for that of the configuration.
+            open_text: as for :meth:`create`.
 
         Raises:
             PluginError: if an observer of its configuration cannot be loaded.
@@ -209,7 +205,7 @@ class Experiment:
         claim = RunClaim.hold(folder.path)
         try:
             close_to_others(folder.path)
-            return cls._resumed(folder, claim, when_planned, observers, anchor)
+            return cls._resumed(folder, claim, when_planned, observers, anchor, open_text)
         except BaseException:
             shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
             claim.release()
@@ -217,7 +213,7 @@ class Experiment:
 
     @classmethod
     def _prepared(
-        cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers
+        cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers, open_text: OpenText
     ) -> Experiment:
         corpus = open_corpus(config)
         check_origin(config, corpus)
@@ -234,7 +230,7 @@ class Experiment:
         ledger = Ledger.create(folder.path, earlier.heads)
         anchor = Anchor.of(config, ledger.run)
         anchor.check_new()
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers, anchor)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers, anchor, open_text)
         experiment._bind(ledger)
         experiment._announce(None)
         return experiment
@@ -247,6 +243,7 @@ class Experiment:
         when_planned: WhenPlanned,
         observers: Sequence[RunObserver],
         anchor: str | None,
+        open_text: OpenText,
     ) -> Experiment:
         _check_unfinished(folder)
         record = Record.read(folder)
@@ -267,7 +264,7 @@ class Experiment:
             ledger.check_head(folder.result.get("ledger") or {})
         device = when_planned(config.placed_engine)
         model = build_model(config, task_of(config, corpus), device)
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored)
+        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored, open_text)
         experiment._restore(Checkpoint.read(folder.checkpoint_dir))
         experiment._check_binding(ledger)
         experiment._last_round = experiment._privacy_spent.go_on_after(experiment._first_round - 1)
@@ -284,10 +281,7 @@ class Experiment:
         """
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
-            if self._features is not None:
-                ensure_features(self._model, self._train.encoded, self._features, self._observers.on_reading)
-            if self._states is not None:
-                SentenceStates(self._model, self._train.encoded, self._states).close()  # makes the file, if it fits
+            self._text.prepare(self._observers.on_reading)
             wait_for_workers = open_workers(self._strategy.federation.workspace)
             self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
             self._announce_cost()
@@ -353,10 +347,8 @@ class Experiment:
 
     def _parts_of_releases(self) -> dict[str, Any]:
         """Return what the releases of the run are computed from; call it before a checkpoint replaces the model."""
-        parts = run_record.computed_from(self.config, self.planned, self.corpus)
-        encoded = self._train.encoded
-        tokens, model = digest_of([encoded.tokens, encoded.offsets]), digest_of(self._model.weights())
-        return parts | {"tokens": tokens, "initial_model": model}
+        parts = run_record.computed_from(self.config, self.planned)
+        return parts | self._text.release_parts() | {"initial_model": digest_of(self._model.weights())}
 
     def _bind(self, ledger: Ledger) -> None:
         """Write down what the releases are computed from, and bind the ledger to it."""
@@ -439,7 +431,7 @@ class Experiment:
             "corpus": {
                 "name": self.corpus.manifest.name,
                 "users": self._strategy.federation.num_users,
-                "sentences": len(self._train),
+                "sentences": self.corpus.ownership(self.config.corpus.train_split).num_sentences,
                 "coverage": self._coverage and self._coverage.summary(),
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
@@ -471,8 +463,7 @@ class Experiment:
         if "perplexity" in final:
             final["perplexity_per_token"] = final["perplexity"]
         initial = {f"initial_{name}": values[0] for name, values in measured.items()}
-        reference = evaluate.reference(self._model, self._train, self._held_out)
-        return final | initial | reference | {"held_out": self._by_user()}
+        return final | initial | dict(self._text.reference(self._held_out)) | {"held_out": self._by_user()}
 
     def _by_user(self) -> dict[str, Any] | None:
         """Return what the last evaluation says by user; a run that was killed after it evaluates once more."""
@@ -505,69 +496,22 @@ class Experiment:
         return self.folder.path / _ENCODED
 
     def _held_out_sentences(self, split: str) -> evaluate.HeldOutSentences:
-        examples = self._encode(split, "held_out")
+        examples = encode(self.corpus, split, self._model, self._encoded / "held_out")
         evaluation = self.config.evaluation
         ids = evaluate.held_out_sample(examples.encoded, evaluation.max_sentences, self.config.seed)
         return evaluate.HeldOutSentences.of(self._model, examples, self.corpus.texts(split), ids)
 
-    def _encode(self, split: str, name: str) -> Examples:
-        model = self._model
-        encoded = encode_split(
-            self.corpus.texts(split),
-            model.tokenizer,
-            model.max_tokens,
-            self._encoded / name,
-            bos_id=model.bos_id,
-            eos_id=model.eos_id,
-        )
-        return Examples(encoded, self.corpus.targets(split) if model.task.needs_targets else None)
-
     def _cost_of_gradients(self) -> GradientCost:
-        ownership, lengths = self.corpus.ownership(self.config.corpus.train_split), self._train.encoded.lengths
-        return GradientCost.of(self._model, self.planned, ownership, float(lengths.mean()))
-
-    def _save_weights(self) -> str | None:
-        """Write the weights of the sentences for the workers; None if all are 1."""
-        bounds = self.planned.bounds
-        if not bounds.enforces:
-            return None
-        path = self._encoded / "weights.npy"
-        write_array(path, bounds.weights)
-        return str(path)
-
-    def _save_token(self) -> str:
-        """Write random text, by which a worker knows that it sees the files of this run."""
-        token = secrets.token_hex(16)
-        (self._encoded / TOKEN_FILE).write_text(token, encoding="utf-8")
-        return token
+        ownership = self.corpus.ownership(self.config.corpus.train_split)
+        return GradientCost.of(self._model, self.planned, ownership, self._text.mean_tokens)
 
     def _build_strategy(self) -> BoundedSumStrategy:
-        config, weights = self.config, self._save_weights()
-        workspace = WorkspaceSpec(
-            corpus=str(self.corpus.path.absolute()),
-            fingerprint=self.corpus.fingerprint,
-            split=config.corpus.train_split,
-            encoded=str(self._encoded / "train"),
-            features=None if self._features is None else str(self._features),
-            states=None if self._states is None else str(self._states),
-            weights=weights,
-            weights_digest="" if weights is None else sha256_of(Path(weights)),
-            public_entities=self.planned.bounds.names.public,
-            task=config.task,
-            model=config.model,
-            seed=config.seed,
-            token=self._save_token(),
-        )
-        federation = Federation(
-            workspace=workspace.model_dump_json(),
-            sentences_per_user=self.corpus.ownership(config.corpus.train_split).sentences_per_user,
-            seed=self._privacy_spent.sampling_seed,
-        )
+        config = self.config
         size, rounds = self._model.num_parameters, self.planned.rounds
         return BoundedSumStrategy(
             RoundParts(
                 plan=self.planned.plan,
-                federation=federation,
+                federation=self._text.federation(self._privacy_spent.sampling_seed),
                 optimizer=build_optimizer(config.server, size, rounds),
                 average=IterateAverage(config.averaging, size, rounds),
                 should_stop=lambda: self._stopping or self._diverged,

@@ -173,7 +173,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     if corpus.feature_cache is not None:
         corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})
     privacy = config.privacy
-    lists = {name: getattr(privacy, name) for name in ("public_names", "public_weights")}
+    lists = {name: getattr(privacy, name) for name in ("public_names", "public_weights", "entity_key")}
     files = {name: str(_absolute(file)) for name, file in lists.items() if file and file != SHIPPED}
     privacy = privacy.model_copy(update=files)
     named = {"name": model.name, "tokenizer": model.tokenizer}

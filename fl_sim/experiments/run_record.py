@@ -131,8 +131,8 @@ def read_order(folder: RunFolder) -> int | None:
         raise ResultsError(f"{file}: is corrupt ('seed' is expected)") from error
 
 
-def computed_from(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
-    """Return what the releases of a run are computed from, except its tokens and its initial model.
+def computed_from(config: RunConfig, planned: Planned) -> dict[str, Any]:
+    """Return what the releases of a run are computed from, except its text and its initial model.
 
     The engine and the number of nodes and workers are left out: the run is the same on any.
     """
@@ -141,7 +141,6 @@ def computed_from(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[s
         "settings": released_settings(config),
         "plan": planned.plan.record(),
         "guarantee": planned.bounds.guarantee.record(),
-        "corpus": corpus.fingerprint,
         "selection": digest_of([planned.bounds.weights, public]),
         "code": {
             "fl_sim": environment.version("fl-sim"),

@@ -48,6 +48,7 @@ NOT_RELEASED = frozenset(
         "corpus.path", "corpus.held_out_split", "corpus.feature_cache",  # the fingerprint stands for the corpus
         "model.name", "model.tokenizer", "model.device",  # the weights and the tokens do
         "privacy.public_names", "privacy.public_weights",  # the selection does
+        "privacy.entity_key",  # a digest under the key does
     }
 )  # fmt: skip
 """Keys and sections of a configuration on which no release depends, or whose content has a digest of its own."""

@@ -46,7 +46,7 @@ def spec_of(**model: str) -> str:
 def test_a_worker_uses_the_cores_that_it_reserved(ray: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     used = list[int]()
     monkeypatch.setattr(torch, "set_num_threads", used.append)
-    monkeypatch.setattr(workspace, "Workspace", lambda spec: spec)
+    monkeypatch.setattr(workspace.Workspace, "of", lambda spec: spec)
     ray.cpus = 3.0
     workspace.open_workspace(spec_of())
     workspace.open_workspace.cache_clear()

@@ -18,11 +18,11 @@ def test_weights_that_were_raised_are_refused(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     experiment = Experiment.create(configuration(corpus, tmp_path / "run", privacy__entity_bound=2))
     spec = WorkspaceSpec.model_validate_json(experiment._strategy.federation.workspace)
-    opened = Workspace(spec)
+    opened = Workspace.of(spec)
     assert opened.weights is not None
     assert 0 < opened.weights.sum() < len(opened.weights)
     assert spec.weights is not None
     np.save(spec.weights, np.ones_like(opened.weights))
     with pytest.raises(CorpusError, match=r"weights\.npy: was changed since the run began"):
-        Workspace(spec)
+        Workspace.of(spec)
     experiment.abandon(RuntimeError())

@@ -19,6 +19,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.clients.workspace": "opens what a run has prepared",
     "fl_sim.diagnosis.short_runs": "starts Ray",
     "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
+    "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
     "fl_sim.engines.ray_workers": "needs Ray's workers",
     "fl_sim.auditing.audited_rounds": "runs thousands of rounds",

@@ -33,6 +33,7 @@ from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.experiments.run_record import Record, read_order
+from fl_sim.experiments.training_text import check_text
 from fl_sim.storage import model_files
 from fl_sim.storage.computation import digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder, encode
@@ -141,6 +142,7 @@ class AttackedRun:
         record = Record.read(folder)
         config, proof = record.config, LedgerProof.of(folder)
         own = record.open_corpus(folder)
+        check_text(own)
         train, held_out = config.corpus.train_split, held_out_split(config, own)
         names, order = declared_names(config, own), read_order(folder)
         bounds = EnforcedBounds.of(config.privacy, own.ownership(train), config.seed, names, order)

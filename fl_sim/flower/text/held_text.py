@@ -1,0 +1,257 @@
+"""The text that a node holds: its prepared folder, under the numbering of the whole federation.
+
+The server numbers the users and sentences of all nodes in the order of their places, as if they were one corpus. A node
+pads its arrays to that numbering, so that every draw is that of a simulation on the joint corpus; of other nodes it
+learns how many users and sentences come before and after its own.
+
+>>> own = Ownership(np.array([0, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
+>>> joint = padded(own, Place(first_user=1, users=3, first_sentence=4, sentences=9))
+>>> joint.num_users, joint.num_sentences, joint.sentences_of(np.array([1]))[0].tolist()
+(3, 9, [4, 5])
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import tempfile
+import zlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from fl_sim.clients.examples import NO_CLASS, Examples
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import make_task
+from fl_sim.clients.workspace import Workspace, ready_model, use_reserved
+from fl_sim.data_prep.content_digests import content_digests, named_ownership
+from fl_sim.data_prep.name_digests import key_check, keyed_digest, user_digests
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import EncodedSplit, encode_split
+from fl_sim.data_prep.store.manifest import comparable
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.flower.text.enrolment import Enrolment, NodeFacts, Question
+from fl_sim.storage.computation import RELEASE_FORMAT, digest_of
+
+PUBLIC_SEED = 0
+"""The seed of a node's model before a round sets its parameters. Nodes are not told the seed of the run, from which
+users are sampled."""
+
+_PUBLIC_SENTENCES = 500  # of the bundled corpus, whose tokens tell tokenizers apart
+
+
+class Place(BaseModel):
+    """Where a node's users and sentences lie among those of all nodes.
+
+    Attributes:
+        first_user: the first of the node's users.
+        users: the users of all nodes.
+        first_sentence: the first of the node's sentences.
+        sentences: the sentences of all nodes.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first_user: int
+    users: int
+    first_sentence: int
+    sentences: int
+
+
+class HeldSpec(BaseModel):
+    """Name what a node opens for a round; sent with every request, because its processes may keep nothing.
+
+    Attributes:
+        split: the split that trains.
+        task: what the model predicts.
+        model: to build or load.
+        identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
+        place: of the node.
+        weights: the weights of the node's sentences (:func:`packed`); empty if all are 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    split: str
+    task: TaskName
+    model: ModelSpec
+    identity: str
+    place: Place
+    weights: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldText:
+    """A node's folder, read and encoded.
+
+    Attributes:
+        facts: that the node tells about it.
+        ownership: the incidence, sampled by the digests of names.
+        encoded: the tokens, in memory.
+        targets: the classes, int32 (S,); None if the task has none.
+        users: the pseudonyms of the users.
+        content: the digests of what they train on.
+        model: shared by the nodes of a process.
+    """
+
+    facts: NodeFacts
+    ownership: Ownership
+    encoded: EncodedSplit
+    targets: NDArray[np.int32] | None
+    users: tuple[bytes, ...]
+    content: tuple[bytes, ...]
+    model: LanguageModel
+
+    def enrolment(self, graph: bool) -> Enrolment:
+        """Return what the node answers to the server's question."""
+        return Enrolment(self.facts, self.ownership, self.users, self.content) if graph else Enrolment(self.facts)
+
+    def workspace(self, spec: HeldSpec) -> Workspace:
+        """Return what a round needs, numbered as all nodes together.
+
+        Raises:
+            CorpusError: folder, key or model is not that of the run's beginning.
+        """
+        if self.facts.identity != spec.identity:
+            raise CorpusError(
+                "folder, entity key or model of this node has changed since the run began; allowed: as it was"
+            )
+        place, targets = spec.place, self.targets
+        own, after = self.ownership.num_sentences, place.sentences - place.first_sentence - self.ownership.num_sentences
+        offsets = _rising(self.encoded.offsets, place.first_sentence, after)
+        around = (place.first_sentence, after)
+        return Workspace(
+            ownership=padded(self.ownership, place),
+            weights=np.pad(unpacked(spec.weights, own), around) if spec.weights else None,
+            model=self.model,
+            examples=Examples(
+                EncodedSplit(self.encoded.tokens, offsets),
+                None if targets is None else np.pad(targets, around, constant_values=NO_CLASS),
+            ),
+            progress=None,
+        )
+
+
+def open_held_text(folder: str, key: bytes, partition: int, question: Question) -> HeldText:
+    """Return the text in a prepared folder; what was read stays in memory until the folder changes.
+
+    Args:
+        folder: the prepared corpus.
+        key: of the digests of names.
+        partition: the place of the node among all nodes.
+        question: of the server: which split, for which model.
+
+    Raises:
+        CorpusError: the folder is no prepared corpus of one part with this split, or damaged.
+        ModelError: the model cannot be loaded.
+    """
+    fingerprint = Corpus.open(Path(folder)).fingerprint
+    return _opened(folder, fingerprint, key, partition, replace(question, graph=True))
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question: Question) -> HeldText:
+    corpus = Corpus.open(Path(folder), verify=True, fingerprint=fingerprint)
+    if len(corpus.parts) > 1:
+        raise CorpusError(f"{folder}: has appended parts; allowed for a node: a corpus of one part")
+    model, initial = _model(question.model, question.task, corpus.classes)
+    ownership = named_ownership(corpus, question.split, key)
+    targets = corpus.targets(question.split) if model.task.needs_targets else None
+    encoded = _encoded(corpus, question.split, model)
+    names = corpus.users(question.split)["user"].tolist()
+    content = tuple(content_digests(ownership, encoded, targets, names, key))
+    facts = _facts(corpus, key, partition, model, initial)
+    about = json.dumps([fingerprint, question.split, asdict(facts)]).encode()
+    facts = replace(facts, identity=keyed_digest(key, "fl_sim folder", about, *content).hex())
+    users = tuple(map(bytes.fromhex, user_digests(names, key)))
+    return HeldText(facts, ownership, encoded, targets, users, content, model)
+
+
+def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, initial: str) -> NodeFacts:
+    """Return the facts about a folder, without its identity."""
+    manifest = corpus.manifest
+    prepared = {"identity": manifest.settings.get("identity"), "tagger": comparable(manifest.tagger)}
+    return NodeFacts(
+        partition=partition,
+        identity="",
+        entity_key=key_check(key),
+        model=initial,
+        tokenizer=tokenizer_digest(model),
+        release=RELEASE_FORMAT,
+        classes=corpus.classes,
+        preparation=json.dumps(prepared, sort_keys=True),
+        sought_labels=tuple(sorted(corpus.sought_labels(corpus.parts[0]))),
+        warnings=corpus.warnings,
+    )
+
+
+def tokenizer_digest(model: LanguageModel) -> str:
+    """Return a digest of the tokens of a public text."""
+    texts = Corpus.open("bundled").texts("public").slice(0, _PUBLIC_SENTENCES).to_pylist()
+    return digest_of([np.asarray(example.tokens, dtype=np.int64) for example in model.encode(texts)])
+
+
+@functools.lru_cache(maxsize=1)
+def _model(spec: str, task: TaskName, classes: tuple[str, ...]) -> tuple[LanguageModel, str]:
+    """Return a model, which rounds will change, and the SHA-256 of its first weights."""
+    opened = ModelSpec.model_validate_json(spec)
+    use_reserved(opened.device)
+    model = ready_model(opened, PUBLIC_SEED, make_task(task, classes))
+    return model, digest_of(model.weights())
+
+
+def _encoded(corpus: Corpus, split: str, model: LanguageModel) -> EncodedSplit:
+    """Return the tokens of a split in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        encoded = encode_split(
+            corpus.texts(split),
+            model.tokenizer,
+            model.max_tokens,
+            Path(folder) / "tokens",
+            bos_id=model.bos_id,
+            eos_id=model.eos_id,
+        )
+        return EncodedSplit(np.array(encoded.tokens), np.array(encoded.offsets))
+
+
+def padded(own: Ownership, place: Place) -> Ownership:
+    """Return the incidence of a node in the numbering of all nodes; other nodes' sentences have no owner and no names.
+
+    Args:
+        own: of the node's folder.
+        place: of the node.
+    """
+    sentences_after = place.sentences - place.first_sentence - own.num_sentences
+    users_after = place.users - place.first_user - own.num_users
+    user_offsets = np.pad(own.user_offsets + place.first_sentence, (place.first_user, users_after), mode="edge")
+    entity_offsets = _rising(own.entity_offsets, place.first_sentence, sentences_after)
+    return replace(own, user_offsets=user_offsets, entity_offsets=entity_offsets, stored_profiles=None, check=False)
+
+
+def _rising(offsets: NDArray[np.int64], before: int, after: int) -> NDArray[np.int64]:
+    """Return offsets with so many empty rows before and after."""
+    return np.pad(np.asarray(offsets), (before, after), mode="edge")
+
+
+def packed(weights: NDArray[np.float64]) -> str:
+    """Return weights as text, short if most of them are 0 or 1; empty if all are 1.
+
+    >>> packed(np.ones(3)), unpacked(packed(np.array([1.0, 0.25])), 2).tolist()
+    ('', [1.0, 0.25])
+    """
+    return base64.b64encode(zlib.compress(weights.tobytes())).decode() if (weights != 1).any() else ""
+
+
+def unpacked(text: str, count: int) -> NDArray[np.float64]:
+    """Return the weights that :func:`packed` wrote, float64 (count,)."""
+    weights = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.float64)
+    if len(weights) != count:
+        raise CorpusError(f"the weights are of {len(weights)} sentences; allowed: {count}, those of this node")
+    return weights

@@ -1,0 +1,104 @@
+"""The ServerApp of a run whose nodes hold their own users' text: it enrols them, plans, and runs the rounds.
+
+The run config has the keys of ``fl-sim run`` and those of :data:`OWN_KEYS`; ``corpus.path`` names the prepared folder
+of the held-out text, which is the server's own.
+
+>>> settings, nodes = own_settings({"nodes": 3, "rounds": 5, "corpus-path": "/data"})
+>>> settings, nodes
+({'rounds': 5}, 3)
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.engines.grids import AttendedGrid
+from fl_sim.engines.server_app import read_run_config, results_folder, run_experiment
+from fl_sim.experiments.experiment import Experiment
+from fl_sim.experiments.run_inputs import held_out_split
+from fl_sim.flower.text.enrolment import Enrolment, NodesError
+from fl_sim.flower.text.joint_graph import write_graph
+from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of
+
+OWN_KEYS = ("nodes", "resume", "corpus-path", "entity-key")
+"""Keys of the run config besides those of a run: the nodes to wait for, a run folder to resume, and what nodes without
+a node config of their own open (:mod:`fl_sim.flower.text.text_client_app`)."""
+
+GRAPH_SUFFIX = "-graph"
+"""Ends the name of the folder beside the run's with the mention graph that the nodes sent."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the configuration of ``[tool.flwr.app.config]`` and ``--run-config`` on the nodes' own text."""
+    settings, nodes = own_settings(context.run_config)
+    resumed = str(context.run_config.get("resume") or "")
+
+    def prepare(attended: AttendedGrid) -> Experiment:
+        if resumed:
+            return Experiment.resume(results_folder() / Path(resumed).expanduser(), open_text=TextOfNodes)
+        return create(attended, read_run_config(settings, len(list(attended.get_node_ids()))))
+
+    run_experiment(grid, prepare, nodes)
+
+
+def create(grid: Grid, config: RunConfig) -> Experiment:
+    """Enrol the nodes of ``grid`` and prepare a run on their text.
+
+    Args:
+        grid: the nodes.
+        config: of the run, with the folder of its results; its corpus is the held-out text.
+
+    Raises:
+        NodesError: a node cannot take part, or the nodes do not fit together.
+        ValueError: (another one of the project's own subclasses) as :meth:`Experiment.create`.
+    """
+    check_usable(config)
+    held_out = Corpus.open(config.corpus.path, verify=True)
+    split = held_out_split(config, held_out)
+    if split not in held_out.splits:
+        raise ConfigError(f"corpus.held_out_split is '{split}'; allowed: {', '.join(held_out.splits)}")
+    out = Path(str(config.out))
+    folder = out.with_name(out.name + GRAPH_SUFFIX)
+    graph = write_graph(_enrolled(grid, config), config.corpus.train_split, held_out, split, folder)
+    corpus = config.corpus.model_copy(update={"path": str(graph.path), "held_out_split": split})
+    engine = config.engine.model_copy(update={"nodes": None})
+    try:
+        changed = config.model_copy(update={"corpus": corpus, "engine": engine})
+        return Experiment.create(changed, open_text=TextOfNodes)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def own_settings(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the settings of the run in Flower's run config, and the number of nodes to wait for.
+
+    Raises:
+        ConfigError: ``nodes`` is no number of at least 1.
+    """
+    nodes = run_config.get("nodes", 1)
+    if not isinstance(nodes, int) or nodes < 1:
+        raise ConfigError(f"nodes is {nodes}; allowed: an integer of at least 1, the nodes to wait for")
+    return {key: value for key, value in run_config.items() if key not in OWN_KEYS}, nodes
+
+
+def _enrolled(grid: Grid, config: RunConfig) -> list[Enrolment]:
+    """Return the answers of all nodes; raise NodesError if one cannot take part."""
+    enrolled = []
+    nodes = sorted(grid.get_node_ids())
+    for answer, _ in answers(grid, question_of(config, graph=True), nodes, config.engine.timeout):
+        if isinstance(answer, NodesError):
+            raise answer
+        enrolled.append(answer)
+    return enrolled
