@@ -29,6 +29,7 @@ from scipy import stats
 
 import fl_sim
 from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
+from fl_sim.experiments.run_record import Record
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ProtocolError, user_number
@@ -463,6 +464,14 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         train(tmp_path / "r", nodes_of(3))
     with pytest.raises(ResultsError, match="the run is finished"):
         train(tmp_path / "r", nodes_of(3), resume=True)
+
+
+def test_commands_that_need_a_corpus_say_so(tmp_path: Path) -> None:
+    train(tmp_path / "r", nodes_of(3))
+    with pytest.raises(
+        ResultsError, match=r"r: is a run of a Flower app, without a corpus; allowed: a run on a corpus"
+    ):
+        Record.read(RunFolder.open(tmp_path / "r"))
 
 
 def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:
