@@ -176,7 +176,8 @@ class ShareDesign:
         others = settings.population - 1
         surviving = settings.sampling_rate * (1 - settings.dropout)
         too_few = stats.binom.cdf(self.fewest_survivors - 1, others - settings.colluding, surviving)
-        return float(too_few + stats.binom.sf(self.full_shares - 1, others, settings.sampling_rate))
+        too_many = stats.binom.sf(self.full_shares - 1, others, settings.sampling_rate)
+        return min(1.0, float(too_few + too_many))
 
     def _noise_multiplier(self, shares: int) -> float:
         variance = shares * self.share_std**2 - SMOOTHING

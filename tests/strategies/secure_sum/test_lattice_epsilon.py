@@ -136,6 +136,13 @@ def test_adversaries_who_observe_more_have_larger_epsilons() -> None:
         assert models < drawing < choosing
 
 
+def test_rounds_that_always_show_who_takes_part_are_not_amplified() -> None:
+    shown = replace(DESIGN, fewest_survivors=30, full_shares=4)
+    equal = replace(shown, fewest_survivors=4)  # the server's noise is that of the models
+    assert shown.boundary == 1.0
+    assert epsilon(shown, "models", 5, 1e-5) == pytest.approx(epsilon(equal, "server", 5, 1e-5))
+
+
 def test_epsilon_of_a_continuous_gaussian_is_a_floor_that_fine_lattices_approach() -> None:
     """The plain Gaussian's closed form (Balle and Wang 2018) at the accounted noise, and 1.001 times at 24 bits."""
     settings = DistributedNoise(population=1000, sampling_rate=0.05, dimension=1000, bits=24, noise_multiplier=1.0)
