@@ -55,8 +55,8 @@ class Record:
         """Return the record of ``folder``; raise ResultsError if it is not a run on a corpus, of this version."""
         if "app" in folder.config:
             raise ResultsError(
-                f"{folder.path}: is a run of a Flower app, without a corpus; allowed: a run on a corpus (an app goes on "
-                "with resume=True)"
+                f"{folder.path}: is a run of a Flower app, without a corpus; allowed: a run on a corpus (an app goes "
+                "on with resume=True)"
             )
         run, plan, corpus = (folder.config.get(name) for name in ("run", "plan", "corpus"))
         if not (isinstance(run, dict) and isinstance(plan, dict) and isinstance(corpus, dict)):
