@@ -36,6 +36,7 @@ Draw = Callable[[int], Floats]
 
 _GRID_BITS = 10  # the grid is 2^-10 of the standard deviation, rounded down to a power of two
 _BLOCK = 1 << 22  # coordinates of one stream; the blocks of a large model are drawn in parallel
+_SECURE_BLOCK = 1 << 17  # smaller, because no stream of secure noise depends on where its block begins
 _AT_ONCE = 1 << 13  # coordinates drawn at a time, which stay in the processor's cache
 
 
@@ -110,32 +111,34 @@ def add_secure_noise(total: Floats, std: float) -> float:
     Returns:
         The norm of the noise.
     """
-    norm = _add_in_blocks(total, lambda block: lambda size: secure_gaussian_noise(size, std))
+    norm = _add_in_blocks(total, lambda block: lambda size: secure_gaussian_noise(size, std), _SECURE_BLOCK)
     for start in range(0, len(total), _AT_ONCE):
         part = total[start : start + _AT_ONCE]
         part[:] = round_to_grid(part, std)
     return norm
 
 
-def _add_in_blocks(total: Floats, stream_of: Callable[[int], Draw]) -> float:
+def _add_in_blocks(total: Floats, stream_of: Callable[[int], Draw], block_size: int | None = None) -> float:
     """Add noise to a sum in place, its blocks in parallel, and return the norm of the noise.
 
     Args:
         total: the sum, float64 (d,).
         stream_of: returns the sampler of a block, given its number; it is called for a few coordinates at a time, so
             that no vector of noise exists.
+        block_size: of a block; by default that of seeded noise, on which its streams depend.
     """
+    in_block = block_size or _BLOCK
 
     def add(block: int) -> float:
-        draw, end, squared = stream_of(block), min(len(total), (block + 1) * _BLOCK), 0.0
-        for start in range(block * _BLOCK, end, _AT_ONCE):
+        draw, end, squared = stream_of(block), min(len(total), (block + 1) * in_block), 0.0
+        for start in range(block * in_block, end, _AT_ONCE):
             part = total[start : min(end, start + _AT_ONCE)]
             noise = draw(len(part))
             part += noise
             squared += float(noise @ noise)
         return squared
 
-    blocks = range(-(-len(total) // _BLOCK))
+    blocks = range(-(-len(total) // in_block))
     if len(blocks) <= 1:
         return math.sqrt(sum(map(add, blocks)))
     with ThreadPoolExecutor(os.cpu_count()) as threads:
