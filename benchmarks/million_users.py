@@ -40,7 +40,7 @@ from fl_sim.data_prep.store.arrays import write_vector
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.encode import EncodedSplit, open_encoded
 from fl_sim.engines import simulation
-from fl_sim.experiments import experiment
+from fl_sim.experiments import training_text
 from fl_sim.reporting import plots
 
 LARGE, SMALL = (1_000_000, 10_000_000), (10_000, 100_000)
@@ -110,7 +110,7 @@ def figures_of(args: argparse.Namespace, users: int, settings: Mapping[str, floa
 def measure(folder: Path, settings: Mapping[str, float], rounds: int) -> dict[str, Any]:
     """Do a run in this process; return its figures."""
     plots.write_run_plots = lambda run: None
-    experiment.encode_split = draw_tokens
+    training_text.encode_split = draw_tokens
     rows: list[dict[str, Any]] = []
     times = [time.process_time()]
 

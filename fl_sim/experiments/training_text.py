@@ -3,8 +3,10 @@
 Usually the text is a split of the server's own corpus (:class:`OwnText`), which it encodes into the run's folder for
 the workers. Nodes may also hold text that the server never sees (:mod:`fl_sim.flower.text`).
 
->>> OwnText.__mro__[1].__name__, sorted(name for name in vars(TrainingText) if not name.startswith("_"))
-('object', ['federation', 'mean_tokens', 'prepare', 'reference', 'release_parts'])
+>>> corpus = Corpus.open("bundled")
+>>> check_text(corpus)
+>>> corpus.has_text
+True
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A node sends its mention graph with pseudonyms, and no text: how many sentences 
 of names each sentence mentions. It also sends digests by which the server notices another key, model or tokenizer, or
 a folder that has changed.
 
->>> question = Question(split="train", task="next-word", model="{}", graph=True)
+>>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"), graph=True)
 >>> Question.from_record(question.to_record()) == question
 True
 """
@@ -50,22 +50,25 @@ class Question:
         split: the split that trains, of the node's folder.
         task: what the model predicts.
         model: the model's specification, JSON.
+        classes: their names, in the order of the model's scores; empty if the task has none.
         graph: whether to send the mention graph, too.
     """
 
     split: str
     task: str
     model: str
+    classes: tuple[str, ...]
     graph: bool
 
     def to_record(self) -> RecordDict:
         """Return the content of a Flower message."""
-        return RecordDict({_CONFIG: ConfigRecord(asdict(self))})
+        return RecordDict({_CONFIG: ConfigRecord({"question": json.dumps(asdict(self))})})
 
     @classmethod
     def from_record(cls, record: RecordDict) -> Question:
         """Return the question in the content of a Flower message."""
-        return cls(**dict(record.config_records[_CONFIG]))  # type: ignore[arg-type]
+        fields: dict[str, Any] = json.loads(str(record.config_records[_CONFIG]["question"]))
+        return cls(**fields | {"classes": tuple(fields["classes"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,6 @@ class NodeFacts:
         model: SHA-256 of the weights that a public seed gives.
         tokenizer: SHA-256 of the tokens of a public text.
         release: the version of samples and sums.
-        classes: of the folder.
         preparation: how its names were marked and normalised.
         sought_labels: the labels that were looked for.
         warnings: of the folder, for whoever reads an ε.
@@ -91,7 +93,6 @@ class NodeFacts:
     model: str
     tokenizer: str
     release: int
-    classes: tuple[str, ...]
     preparation: str
     sought_labels: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -72,6 +72,7 @@ class HeldSpec(BaseModel):
         split: the split that trains.
         task: what the model predicts.
         model: to build or load.
+        classes: as :attr:`Question.classes`.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
         place: of the node.
         weights: the weights of the node's sentences (:func:`packed`); empty if all are 1.
@@ -82,6 +83,7 @@ class HeldSpec(BaseModel):
     split: str
     task: TaskName
     model: ModelSpec
+    classes: tuple[str, ...]
     identity: str
     place: Place
     weights: str = ""
@@ -161,9 +163,9 @@ def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question:
     corpus = Corpus.open(Path(folder), verify=True, fingerprint=fingerprint)
     if len(corpus.parts) > 1:
         raise CorpusError(f"{folder}: has appended parts; allowed for a node: a corpus of one part")
-    model, initial = _model(question.model, question.task, corpus.classes)
+    model, initial = _model(question.model, question.task, question.classes)
     ownership = named_ownership(corpus, question.split, key)
-    targets = corpus.targets(question.split) if model.task.needs_targets else None
+    targets = _targets(corpus, question) if model.task.needs_targets else None
     encoded = _encoded(corpus, question.split, model)
     names = corpus.users(question.split)["user"].tolist()
     content = tuple(content_digests(ownership, encoded, targets, names, key))
@@ -172,6 +174,16 @@ def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question:
     facts = replace(facts, identity=keyed_digest(key, "fl_sim folder", about, *content).hex())
     users = tuple(map(bytes.fromhex, user_digests(names, key)))
     return HeldText(facts, ownership, encoded, targets, users, content, model)
+
+
+def _targets(corpus: Corpus, question: Question) -> NDArray[np.int32]:
+    """Return the class of each sentence by the server's numbers, int32 (S,)."""
+    unknown = sorted({*corpus.classes} - {*question.classes})
+    if unknown:
+        allowed = ", ".join(question.classes)
+        raise CorpusError(f"class '{unknown[0]}' of this node is none of the held-out text's; allowed: {allowed}")
+    numbers = [question.classes.index(name) for name in corpus.classes]
+    return np.array([*numbers, NO_CLASS], dtype=np.int32)[corpus.targets(question.split)]  # -1 is the last
 
 
 def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, initial: str) -> NodeFacts:
@@ -185,7 +197,6 @@ def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, ini
         model=initial,
         tokenizer=tokenizer_digest(model),
         release=RELEASE_FORMAT,
-        classes=corpus.classes,
         preparation=json.dumps(prepared, sort_keys=True),
         sought_labels=tuple(sorted(corpus.sought_labels(corpus.parts[0]))),
         warnings=corpus.warnings,

@@ -46,7 +46,6 @@ _ALIKE = {
     "model": "another model",
     "tokenizer": "another tokenizer",
     "release": "another version of fl_sim",
-    "classes": "other classes",
     "preparation": "names that were marked or normalised in another way",
 }
 
@@ -87,6 +86,11 @@ def write_graph(
     )
     _check_written(corpus, split, nodes)
     return corpus
+
+
+def classes_of(held_out: Corpus, split: str) -> tuple[str, ...]:
+    """Return the names of the classes of held-out sentences, sorted: those of the joint graph."""
+    return tuple(sorted({held_out.classes[number] for number in held_out.targets(split).tolist() if number >= 0}))
 
 
 def graph_sentences(split: str, own: Ownership, users: Sequence[bytes]) -> Iterator[Sentence]:

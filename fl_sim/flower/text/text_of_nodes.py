@@ -151,7 +151,7 @@ class TextOfNodes:
             sentences_per_user=per_user,
             seed=seed,
             holders=tuple(self._workspaces()),
-            question=question_of(run.config, graph=False),
+            question=question_of(run.config, run.model.task.classes, graph=False),
             timeout=run.config.engine.timeout,
         )
 
@@ -168,6 +168,7 @@ class TextOfNodes:
                 split=config.corpus.train_split,
                 task=config.task,
                 model=config.model,
+                classes=self._run.model.task.classes,
                 identity=node["identity"],
                 place=place,
                 weights=packed(own),
@@ -206,10 +207,9 @@ def spans(nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
     ]
 
 
-def question_of(config: RunConfig, graph: bool) -> Question:
-    """Return what a run asks its nodes."""
-    model = config.model.model_dump_json()
-    return Question(config.corpus.train_split, config.task, model, graph)
+def question_of(config: RunConfig, classes: tuple[str, ...], graph: bool) -> Question:
+    """Return what a run asks its nodes; ``classes`` are those of its task."""
+    return Question(config.corpus.train_split, config.task, config.model.model_dump_json(), classes, graph)
 
 
 def answers(

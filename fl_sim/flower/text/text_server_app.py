@@ -24,8 +24,8 @@ from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.server_app import read_run_config, results_folder, run_experiment
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.experiments.run_inputs import held_out_split
-from fl_sim.flower.text.enrolment import Enrolment, NodesError
-from fl_sim.flower.text.joint_graph import write_graph
+from fl_sim.flower.text.enrolment import Enrolment, NodesError, Question
+from fl_sim.flower.text.joint_graph import classes_of, write_graph
 from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of
 
 OWN_KEYS = ("nodes", "resume", "corpus-path", "entity-key")
@@ -70,7 +70,10 @@ def create(grid: Grid, config: RunConfig) -> Experiment:
         raise ConfigError(f"corpus.held_out_split is '{split}'; allowed: {', '.join(held_out.splits)}")
     out = Path(str(config.out))
     folder = out.with_name(out.name + GRAPH_SUFFIX)
-    graph = write_graph(_enrolled(grid, config), config.corpus.train_split, held_out, split, folder)
+    classes = classes_of(held_out, split) if config.task == "classification" else ()
+    question = question_of(config, classes, graph=True)
+    enrolled = _enrolled(grid, question, config.engine.timeout)
+    graph = write_graph(enrolled, config.corpus.train_split, held_out, split, folder)
     corpus = config.corpus.model_copy(update={"path": str(graph.path), "held_out_split": split})
     engine = config.engine.model_copy(update={"nodes": None})
     try:
@@ -93,11 +96,11 @@ def own_settings(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     return {key: value for key, value in run_config.items() if key not in OWN_KEYS}, nodes
 
 
-def _enrolled(grid: Grid, config: RunConfig) -> list[Enrolment]:
+def _enrolled(grid: Grid, question: Question, timeout: float) -> list[Enrolment]:
     """Return the answers of all nodes; raise NodesError if one cannot take part."""
     enrolled = []
     nodes = sorted(grid.get_node_ids())
-    for answer, _ in answers(grid, question_of(config, graph=True), nodes, config.engine.timeout):
+    for answer, _ in answers(grid, question, nodes, timeout):
         if isinstance(answer, NodesError):
             raise answer
         enrolled.append(answer)

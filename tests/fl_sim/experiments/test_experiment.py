@@ -51,7 +51,7 @@ def breaks(*args: object, **settings: object) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["run_inputs.Corpus.open", "experiment.plan_run", "experiment.build_model", "experiment.encode_split",
+    ["run_inputs.Corpus.open", "experiment.plan_run", "experiment.build_model", "training_text.encode_split",
      "experiment.environment.describe", "experiment.Ledger.create", "experiment.BoundedSumStrategy"],
 )  # fmt: skip
 def test_whatever_fails_leaves_everything_as_it_was(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fl_sim.config import RunConfig
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.store.corpus import Corpus
@@ -14,7 +15,7 @@ from fl_sim.engines.engine import run_inline
 from fl_sim.flower.text.text_client_app import app as client
 from fl_sim.flower.text.text_server_app import app as server
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.small_runs import configuration, settings, small_corpus
+from tests.e2e.small_runs import settings, small_corpus
 
 KEY = b"a key of nineteen b"
 LEARNING_RATE = 0.01
@@ -57,7 +58,7 @@ class Nodes:
     def settings(self, out: str, **changes: Any) -> dict[str, Any]:
         """The run config of a run with the text on the nodes."""
         own = {"corpus-path": str(self.pattern), "entity-key": str(self.key), "nodes": 2}
-        return settings(self.joint, self.folder / out, **_given(changes)) | own
+        return self._values(out, SETTINGS | changes) | own
 
     def run(self, out: str, run_config: dict[str, Any] | None = None, nodes: int = 2, **changes: Any) -> RunFolder:
         """A run with the text on the nodes, inline."""
@@ -67,9 +68,9 @@ class Nodes:
     def simulate(self, out: str, **changes: Any) -> RunFolder:
         """The same as a simulation on the joint corpus."""
         named = {"privacy__entity_key": str(self.key)}
-        return simulation.run(configuration(self.joint, self.folder / out, **named, **_given(changes)))
+        return simulation.run(RunConfig.from_mapping(self._values(out, SETTINGS | named | changes)))
 
-
-def _given(changes: dict[str, Any]) -> dict[str, Any]:
-    """The settings with changes, without those that are None."""
-    return {key: value for key, value in (SETTINGS | changes).items() if value is not None}
+    def _values(self, out: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a run, without those that are None."""
+        values = settings(self.joint, self.folder / out, **changes)
+        return {key: value for key, value in values.items() if value is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,48 @@ def test_a_budget_ends_the_run(nodes: Nodes) -> None:
     whole = nodes.run("whole", **noisy)
     budget = float(whole.metrics()["epsilon_any"].iloc[2]) * 1.001
     assert nodes.run("short", **noisy, privacy__epsilon_budget=budget).last_round == 2
+
+
+CLASSIFIER = {
+    "task": "classification", "model__name": "awd-lstm", "model__hidden": 16, "model__embedding": 8,
+    "model__layers": None, "model__heads": None,
+}  # fmt: skip
+
+
+def _classified(nodes: Nodes, held_out: tuple[str, ...]) -> None:
+    """Give sentences classes, of which the second node has one alone, and write the nodes' folders anew."""
+    names = users_of(nodes.joint)
+
+    def class_of(sentence: Sentence) -> str:
+        if sentence.split != "train":
+            return held_out[len(sentence.text) % len(held_out)]
+        return "rain" if sentence.user in names[2:] or not sentence.mentions else "boats"
+
+    said = [replace(s, target=class_of(s)) for s in sentences_of(Corpus.open(nodes.joint))]
+    for folder in ("joint", "node-0", "node-1"):
+        shutil.rmtree(nodes.folder / folder)
+    write_corpus(said, nodes.joint, name="classified")
+    divide(nodes.joint, (names[:2], names[2:]), nodes.folder)
+
+
+@pytest.mark.slow
+def test_classes_are_those_of_the_held_out_text(nodes: Nodes) -> None:
+    _classified(nodes, ("boats", "rain"))
+    joint, divided = nodes.simulate("joint-run", **CLASSIFIER), nodes.run("divided", **CLASSIFIER)
+    assert Corpus.open(nodes.folder / "node-1").classes == ("rain",)
+    assert apart(joint, divided, LEARNING_RATE) < SAME_MODEL
+
+
+def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
+    _classified(nodes, ("boats", "snow"))
+    with pytest.raises(NodesError, match="class 'rain' of this node is none of the held-out text's; allowed: boats, s"):
+        nodes.run("run", **CLASSIFIER)
+
+
+@pytest.mark.slow
+def test_secure_noise_draws_other_noise_in_every_run(nodes: Nodes) -> None:
+    secure = {"privacy__secure_noise": True}
+    assert not np.array_equal(model_of(nodes.run("one", **secure)), model_of(nodes.run("other", **secure)))
 
 
 def test_the_server_keeps_pseudonyms_alone(nodes: Nodes) -> None:
