@@ -468,9 +468,7 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
 
 def test_commands_that_need_a_corpus_say_so(tmp_path: Path) -> None:
     train(tmp_path / "r", nodes_of(3))
-    with pytest.raises(
-        ResultsError, match=r"r: is a run of a Flower app, without a corpus; allowed: "
-    ):
+    with pytest.raises(ResultsError, match=r"r: is a run of a Flower app, without a corpus; allowed: "):
         Record.read(RunFolder.open(tmp_path / "r"))
 
 
