@@ -6,7 +6,8 @@ page says so; an ε that a ledger does not support is not on it.
 >>> facts = {"strategy": "uedp", "rounds_done": 0, "rounds": 3, "stopped": None, "epsilon": {}, "bounds": None,
 ...          "protects": None, "delta": 1e-5, "kept": None, "public_entities": None, "settings_from_corpus": None,
 ...          "attacker": None, "settings": {"population": 9}, "corpus": None, "not_covered": [], "warnings": [],
-...          "utility": {"metric": "perplexity", "initial": None, "final": None}, "held_out": None, "reach": None, "measured": None,
+...          "utility": {"metric": "perplexity", "initial": None, "final": None}, "held_out": None, "reach": None,
+...          "measured": None,
 ...          "reach_coverage": None, "ledger": {"problem": None, "notes": []}}
 >>> head = {"state": "no round", "unit": "any", "epsilon": None, "delta": 1e-5}
 >>> run = {"key": "A", "name": "first", "folder": "runs/first", "headline": head, "report": facts}
