@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from fl_sim.formats import format_epsilon, format_lower_bound
+
 HEAD = (
     "Made by `python benchmarks/flower_privacy.py` from the JSON files here; do not edit. Flower {flwr}, with its own "
     "messages, strategies and client mods: what is stated of them was seen in these runs."
@@ -62,7 +64,7 @@ def _audit(record: Mapping[str, Any]) -> list[str]:
             row["words"],
             _epsilon(row["epsilon_stated"]),
             _epsilon(row["epsilon_proven"]),
-            f"{row['epsilon_at_least']:.2f}",
+            format_lower_bound(row["epsilon_at_least"]),
             _judged(row["judged"]),
             "**refuted**" if row["refuted"] else "holds",
         ]
@@ -139,13 +141,13 @@ def _filled(text: str) -> str:
 
 
 def _judged(verdict: Mapping[str, float]) -> str:
-    return f"{verdict['claimed']:.2f} at δ {verdict['delta']:g}: at least {verdict['at_least']:.2f}"
+    claimed, found = format_epsilon(verdict["claimed"]), format_lower_bound(verdict["at_least"])
+    return f"{claimed} at δ {verdict['delta']:g}: at least {found}"
 
 
 def _epsilon(value: float | None, absent: str = "none") -> str:
-    if value is None:
-        return absent
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    """Return an ε, rounded up."""
+    return absent if value is None else format_epsilon(value)
 
 
 def _accuracy(values: list[float]) -> str:

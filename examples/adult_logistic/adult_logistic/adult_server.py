@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from adult_logistic.census_rows import accuracy, initial_model
 from fl_sim.flower import ServerOptimizerConfig, UserLevelDifferentialPrivacy
+from fl_sim.formats import format_epsilon
 
 app = ServerApp()
 
@@ -27,4 +28,4 @@ def main(grid: Grid, context: Context) -> None:
 
     result = strategy.start(grid, initial_model(), num_rounds=config["num-server-rounds"], evaluate_fn=evaluate)
     reached, delta = accuracy(result.arrays, config["data"]), strategy.settings.delta
-    print(f"accuracy on adult.test: {reached:.3f} at ε {strategy.epsilon():.2f}, δ {delta:g}, any person")
+    print(f"accuracy on adult.test: {reached:.3f} at ε {format_epsilon(strategy.epsilon())}, δ {delta:g}, any person")

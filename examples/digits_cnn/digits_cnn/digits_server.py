@@ -6,6 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from digits_cnn.small_cnn import build_model, held_out_accuracy
 from fl_sim.flower import UserLevelDifferentialPrivacy
+from fl_sim.formats import format_epsilon
 
 app = ServerApp()
 
@@ -25,8 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     )
     initial = ArrayRecord(build_model().state_dict())
     result = strategy.start(grid, initial, num_rounds=config["num-server-rounds"], evaluate_fn=evaluate)
-    accuracy = held_out_accuracy(result.arrays)
-    print(f"accuracy on held-out digits: {accuracy:.3f} at ε {strategy.epsilon():.2f}, δ {config['delta']:g}, any user")
+    accuracy, epsilon = held_out_accuracy(result.arrays), format_epsilon(strategy.epsilon())
+    print(f"accuracy on held-out digits: {accuracy:.3f} at ε {epsilon}, δ {config['delta']:g}, any user")
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
