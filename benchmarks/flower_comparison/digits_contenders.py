@@ -103,7 +103,7 @@ def contenders() -> dict[str, Contender]:
     weighted = epsilon_of_any_weights(NOISE, COHORT, ROUNDS, DELTA)
     fixed = epsilon_of_fixed_cohorts(NOISE, RATE, ROUNDS, DELTA)
     ours = epsilon(RoundEvent("user_level", noise_multiplier=NOISE, q_u=RATE), ANY_USER, rounds=ROUNDS, delta=DELTA)
-    heavy = "weights of any size: a heavy user may move the mean by 2C"
+    heavy = "positive weights of any size: a heavy user may move the mean by 2C"
     none = Contender("FedAvg without privacy", lambda folder, seed: fedavg(), [], False, _nothing, math.inf, "no noise")
     return {
         "fedavg": none,

@@ -14,6 +14,7 @@ RECORDS = flower_privacy.records_in(flower_privacy.RESULTS)
 
 
 def test_the_page_is_made_from_the_records() -> None:
+    assert set(RECORDS) == set(flower_privacy.PARTS)
     assert (flower_privacy.RESULTS / "README.md").read_text(encoding="utf-8") == page(RECORDS), (
         "results/flower/README.md is out of date: python benchmarks/flower_privacy.py --parts"
     )
