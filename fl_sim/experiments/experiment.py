@@ -311,7 +311,7 @@ class Experiment:
             self._claim.discard()
             error.add_note("no round was run, and no run folder is left")
         elif str(where) not in str(error):
-            error.add_note(f"what was done is in {where}; fl-sim resume {where} goes on")
+            error.add_note(f"what was done is in {where}; {self._text.resumed_by(where)} goes on")
 
     def _announce(self, last_round: int | None) -> None:
         """Announce the start of the run to its observers, and the round after which it is resumed."""

@@ -62,6 +62,9 @@ class TrainingText(Protocol):
     def reference(self, held_out: evaluate.HeldOutSentences) -> Mapping[str, float]:
         """Return the metrics of a reference that is estimated from the training text alone; empty without text."""
 
+    def resumed_by(self, folder: Path) -> str:
+        """Return the command that resumes the run in ``folder``."""
+
 
 @dataclass(frozen=True, eq=False)
 class TextOfRun:
@@ -154,6 +157,10 @@ class OwnText:
     def reference(self, held_out: evaluate.HeldOutSentences) -> Mapping[str, float]:
         """Return the metrics of a unigram model, or of the most frequent class."""
         return evaluate.reference(self._run.model, self._train, held_out)
+
+    def resumed_by(self, folder: Path) -> str:
+        """Return the command that resumes the run in ``folder``."""
+        return f"fl-sim resume {folder}"
 
     @cached_property
     def _key(self) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,9 +88,7 @@ class HeldFederation(Federation):
             self.known[node] = self._holder_of(enrolment, starting)
         node_of = {holder.partition: node for node, holder in sorted(self.known.items()) if holder and node in present}
         if not node_of:
-            raise NodesError(
-                "no node of this run is there; allowed: at least one of them (flwr run with resume goes on)"
-            )
+            raise NodesError("no node of this run is there; allowed: at least one of them")
         return [
             Shard(node_of.get(holder.partition), holder.first, holder.stop, holder.workspace, turn=holder.partition)
             for holder in self.holders
@@ -158,6 +157,10 @@ class TextOfNodes:
     def reference(self, held_out: evaluate.HeldOutSentences) -> Mapping[str, float]:
         """Return nothing: a unigram model would need the text."""
         return {}
+
+    def resumed_by(self, folder: Path) -> str:
+        """Return the command that resumes the run in ``folder``."""
+        return f"flwr run with resume='{folder}'"
 
     def _workspaces(self) -> list[Holder]:
         config, weights = self._run.config, self._run.planned.bounds.weights

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fl_sim.experiments.experiment
+import fl_sim.experiments.training_text
 from fl_sim import stop_signals
 from fl_sim.cli.main import main
 from fl_sim.data_prep.split_writer import SplitWriter
@@ -109,7 +109,7 @@ def test_a_terminal_that_hangs_up_twice_is_one_stop(
 def test_a_run_that_is_stopped_at_its_start_leaves_nothing(
     name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    raise_after(monkeypatch, fl_sim.experiments.experiment, "encode_split", name)
+    raise_after(monkeypatch, fl_sim.experiments.training_text, "encode_split", name)
     out = tmp_path / "runs" / "first"
     assert main(["run", "--quiet", *command_line(settings(corpus, out, **QUICK_TO_LOAD))]) == STATUS[name]
     words = "interrupted" if name == "SIGINT" else f"interrupted by {name}"
@@ -137,7 +137,7 @@ class Finalized:
         signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.experiment, "encode_split"), (Engine, "run")])
+@pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.training_text, "encode_split"), (Engine, "run")])
 def test_a_stop_that_python_discards_still_stops_the_run(
     owner: Any, function: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch,
     capfd: Capture,

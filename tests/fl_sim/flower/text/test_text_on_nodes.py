@@ -218,8 +218,9 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
     shown = InlineGrid.get_node_ids
     monkeypatch.setattr(InlineGrid, "get_node_ids", lambda grid: [n for n in shown(grid) if n not in hidden])
     _before_each_round(monkeypatch, lambda number: hidden.update({2, 3} if number == 2 else ()))
-    with pytest.raises(NodesError, match="no node of this run is there"):
+    with pytest.raises(NodesError, match="no node of this run is there") as ended:
         nodes.run("run", rounds=2)
+    assert f"flwr run with resume='{nodes.folder / 'run'}' goes on" in " ".join(ended.value.__notes__)
     assert len((nodes.folder / "run" / "ledger.jsonl").read_text().splitlines()) == 1
 
 
