@@ -124,8 +124,9 @@ def _times(record: Mapping[str, Any]) -> list[str]:
     setting = (
         f"Flower's simulation on two cores, medians of {record['rows'][0]['rounds']} rounds of either, in turns (load "
         f"of the machine {record['load']:g}, so read the ratios). A local step is a gradient of 32 examples; without "
-        "any, a node returns at once, which no training does. Flower's engine looks for messages every 0.1 s, so "
-        "the shortest rounds take one or two of its steps. A private round adds noise, ledger and checkpoint, and bounds on updates."
+        "any, a node returns at once, which no training does. Flower's engine looks for messages every 0.1 s, so the "
+        "shortest rounds take one or two of its steps. A private round adds noise, ledger and checkpoint, and bounds "
+        "on updates."
     )
     return ["## Time of a round", setting, _table(header, rows)]
 
