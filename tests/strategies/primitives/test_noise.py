@@ -8,6 +8,7 @@ from scipy import stats
 
 from fl_sim.strategies.primitives import noise
 from fl_sim.strategies.primitives.noise import (
+    add_secure_noise,
     gaussian_noise,
     grid_width,
     round_to_grid,
@@ -87,6 +88,18 @@ def test_a_large_models_noise_is_drawn_in_blocks_and_is_no_other(monkeypatch: py
         assert len(np.unique(drawn)) == size
         assert is_gaussian_of(3.0, drawn)
         assert not is_gaussian_of(3.0 * 0.95, drawn)
+
+
+def test_every_block_of_a_secure_sum_gets_noise_of_its_own_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_SECURE_BLOCK", SIZE // 4)
+    total = np.zeros(SIZE + 3)
+    norm = add_secure_noise(total, 3.0)
+    assert is_gaussian_of(3.0, total)
+    assert not is_gaussian_of(3.0 * 0.95, total)
+    assert norm == pytest.approx(np.linalg.norm(total), rel=1e-3)
+    blocks = total[:SIZE].reshape(4, -1)
+    between = np.corrcoef(blocks)[np.triu_indices(4, 1)]
+    assert np.abs(between).max() < 6 / np.sqrt(SIZE // 4)
 
 
 def test_the_tail_is_as_long_as_64_bits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
