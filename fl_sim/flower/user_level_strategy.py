@@ -370,7 +370,7 @@ def _run_path(folder: str | Path | None, seed: int | None) -> Path:
     """Return the folder of a run; a relative path, and the default, is in Flower's home."""
     base = (get_flwr_home() / "fl-sim-runs").absolute()
     if folder is None:
-        return default_run_path(base, strategy="user_level", seed=seed or 0)
+        return default_run_path(base, strategy="user_level", seed=seed)
     return base / Path(folder).expanduser()
 
 

@@ -366,18 +366,20 @@ def check_free(path: Path) -> None:
         raise ResultsError(f"{path}: exists and is not empty; choose another folder, or remove it")
 
 
-def default_run_path(base: Path | str = "runs", *, strategy: str, seed: int, now: datetime | None = None) -> Path:
+def default_run_path(
+    base: Path | str = "runs", *, strategy: str, seed: int | None, now: datetime | None = None
+) -> Path:
     """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken.
 
     Args:
         base: the parent folder.
         strategy: name of the strategy.
-        seed: root seed of the run.
+        seed: root seed of the run; None for a run without one, whose name has none.
         now: time of the name; None for the current time.
     """
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
     name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
-    first = Path(base) / f"{stamp}-{name}-seed{seed}"
+    first = Path(base) / (f"{stamp}-{name}" if seed is None else f"{stamp}-{name}-seed{seed}")
     path, number = first, 1
     while path.exists():
         number += 1
