@@ -20,7 +20,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_sim.engines import simulation
-from fl_sim.experiments.experiment import Experiment
+from fl_sim.experiments.training_text import OwnText
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
@@ -111,7 +111,7 @@ def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
     """
     whole = undisturbed.run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Experiment, "_save_token", lambda experiment: _TOKEN)  # and no file holds it
+        patch.setattr(OwnText, "_save_token", lambda text: _TOKEN)  # and no file holds it
         run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)
     assert not _sent().exists()
     assert measured(whole) == measured(run)
