@@ -53,10 +53,10 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _only_one_with_a_superlink(page: Path, checkout: Path) -> Iterator[None]:
-    """Let pages with ``flwr run`` take turns: a SuperLink that it starts stays, on one port, with its page's home."""
+def _in_turn(block: Block, checkout: Path) -> Iterator[None]:
+    """Let blocks with ``flwr run`` take turns, and end the SuperLink that it starts: there is one port for all."""
     with (Path(tempfile.gettempdir()) / "fl-sim-documented-superlink.lock").open("a") as lock:
-        if any("flwr run" in block.body for block in blocks_of(page) if not block.not_run):
+        if "flwr run" in block.body:
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
@@ -69,11 +69,11 @@ def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> N
     left_out = []
     for name, content in files_of(page).items():
         (checkout / name).write_text(content, encoding="utf-8")
-    with _only_one_with_a_superlink(page, checkout):
-        for block in blocks_of(page):
-            if lacking := _lacking(block):
-                left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
-            else:
+    for block in blocks_of(page):
+        if lacking := _lacking(block):
+            left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
+        else:
+            with _in_turn(block, checkout):
                 _run(block, checkout, tmp_path, name_of(page))
     if left_out and len(left_out) == len(blocks_of(page)):
         pytest.skip("; ".join(left_out))
