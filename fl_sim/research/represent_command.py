@@ -48,14 +48,15 @@ def _run_one(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from fl_sim.config import parse_assignments
+    from fl_sim.config import merged, nested, parse_assignments, read_toml
     from fl_sim.research.representations import representation_experiment
-    from fl_sim.research.representations.config import load_file, load_mapping
+    from fl_sim.research.representations.config import load_mapping
     from fl_sim.research.representations.evaluation.experiment_summary import summary
     from fl_sim.storage.run_folder import encode, replace_file
 
     settings = parse_assignments(args.settings)
-    config = load_mapping(settings) if args.config is None else load_file(args.config).with_values(settings)
+    of_file = {} if args.config is None else nested(read_toml(args.config))
+    config = load_mapping(merged(of_file, nested(settings)))  # a file need not be complete by itself
     record = representation_experiment.run(
         config,
         lambda row: print(

@@ -79,6 +79,8 @@ def run(
         "seed": config.seed,
         "data": {"name": data.name, "fingerprint": data.fingerprint, **{n: len(s) for n, s in data.splits.items()}},
     }
+    if data.counts:
+        record["data"]["counts"] = dict(data.counts)
     if environment is not None:
         record["environment"] = environment
     if config.system.trains:

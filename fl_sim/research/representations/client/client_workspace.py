@@ -1,7 +1,8 @@
 """A client's data, encoder and privacy layer, opened from a description that fits into a message.
 
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
+from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 >>> with TemporaryDirectory() as folder:
 ...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
 ...     encoder = EncoderSpec(kind="mlp", width=4)
@@ -53,11 +54,12 @@ from fl_sim.research.representations.corpora.adult_reader import AdultColumns, A
 from fl_sim.research.representations.corpora.entity_words import entity_words
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
 from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, read_dpnr_ag
+from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
 from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.strategies.primitives import streams
 
-DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity"]
+DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity", "table"]
 
 _TOY_ROWS = 6000
 
@@ -69,12 +71,13 @@ class DataSpec(StrictModel):
     """A labelled corpus and its splits.
 
     Attributes:
-        name: of the corpus; ``toy-adult`` is generated and needs no source.
-        source: the folder with the corpus.
+        name: of the corpus; ``toy-adult`` is generated and needs no source, ``table`` is a file of one's own.
+        source: the folder with the corpus; of ``table`` the file.
         rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity). Of
             toy-adult: all rows, default 6,000.
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
         split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
+        table: of ``table``: what its columns are.
     """
 
     name: DataName = "adult"
@@ -82,6 +85,7 @@ class DataSpec(StrictModel):
     rows: int | None = Field(default=None, ge=2)
     columns: AdultColumns = "nine"
     split: AdultSplit = "paper"
+    table: TableColumns = TableColumns()
 
 
 class ClientSpec(StrictModel):
@@ -214,12 +218,18 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
     if spec.name == "toy-adult":
         return _toy_adult(spec, seed)
     if not spec.source:
-        raise ModelError("data.source is missing; allowed: the folder with the corpus")
+        raise ModelError("data.source is missing; allowed: the folder with the corpus, or the file of a table")
     source = Path(spec.source).expanduser()
+    if spec.name != "table" and spec.table != TableColumns():
+        raise ModelError(
+            f"data.table is given with data.name = {spec.name!r}; allowed: leave it out, or name = 'table'"
+        )
     if spec.name in TEXT_READERS:
         return TEXT_READERS[spec.name](source, seed, spec.rows)
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
+    if spec.name == "table":
+        return read_own_table(source, seed, spec.table)
     return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,14 @@ class LabelledData:
         classes: the names of the classes, at least two.
         attributes: the names of the private attributes (p).
         splits: ``train``, ``validation`` and ``test``.
+        counts: what was left out or filled in, by subject; nothing for the published corpora.
     """
 
     name: str
     classes: tuple[str, ...]
     attributes: tuple[str, ...]
     splits: Mapping[str, LabelledSplit]
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def train(self) -> LabelledSplit:

@@ -22,6 +22,7 @@ def summary(record: dict[str, Any]) -> str:
     metrics = record["metrics"]
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
+        *_counts(record["data"].get("counts")),
         *_privacy(record),
         *_training_lines(record),
         f"Accuracy    {metrics['test']['accuracy']:.4f} on {record['data']['test']:,} test examples",
@@ -33,6 +34,11 @@ def summary(record: dict[str, Any]) -> str:
         )
     lines += [_attack(name, row) for name, row in metrics["attacks"].items() if row]
     return "\n".join([*lines, f"Time        {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"])
+
+
+def _counts(counts: dict[str, int] | None) -> list[str]:
+    """Return what was left out of the data or filled in; nothing if nothing was."""
+    return [f"Data        {'; '.join(f'{subject}: {count:,}' for subject, count in counts.items())}"] if counts else []
 
 
 def _privacy(record: dict[str, Any]) -> list[str]:

@@ -1,0 +1,162 @@
+"""Tables of one's own: columns, categories, missing values, splits, and every refusal in one line."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.research.representations.corpora.labelled import SPLITS, LabelledData
+from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
+
+COLUMNS = {"task": "income", "private": ("sex",), "least_rows": 1}
+
+
+def table(rows: int = 200) -> pd.DataFrame:
+    draws = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": draws.integers(18, 65, rows),
+            "town": draws.choice(["Lund", "Rome", "Bonn"], rows),
+            "sex": draws.choice(["woman", "man"], rows),
+            "income": draws.choice(["low", "high"], rows),
+        }
+    )
+
+
+def written(folder: Path, frame: pd.DataFrame, name: str = "people.csv") -> Path:
+    path = folder / name
+    if name.endswith(".parquet"):
+        frame.to_parquet(path, index=False)
+    elif name.endswith(".jsonl"):
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        text = frame.to_csv(index=False, sep="\t" if ".tsv" in name else ",").encode()
+        path.write_bytes(lzma.compress(text) if name.endswith(".xz") else text)
+    return path
+
+
+def read(folder: Path, frame: pd.DataFrame, name: str = "people.csv", seed: int = 0, **columns: object) -> LabelledData:
+    return read_own_table(written(folder, frame, name), seed, TableColumns.model_validate({**COLUMNS, **columns}))
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.tsv", "people.csv.xz", "people.jsonl", "people.parquet"])
+def test_the_format_of_the_file_does_not_matter(tmp_path: Path, name: str) -> None:
+    data = read(tmp_path, table(), name)
+    assert data.fingerprint == read(tmp_path, table(), "other.csv").fingerprint
+    assert (data.name, data.classes, data.attributes) == ("people", ("high", "low"), ("sex=woman",))
+    assert [len(data.splits[split]) for split in SPLITS] == [120, 40, 40]
+    assert data.train.table.shape == (120, 4)  # age, and a column per town
+
+
+def test_columns_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
+    data = read(tmp_path, table())
+    assert data.train.table.mean(axis=0) == pytest.approx(0, abs=1e-5)
+    assert data.train.table.std(axis=0) == pytest.approx(1, abs=1e-5)
+    assert np.abs(data.test.table.mean(axis=0)).max() > 1e-3
+
+
+def test_rows_are_divided_by_the_seed_or_by_a_column(tmp_path: Path) -> None:
+    assert read(tmp_path, table(), seed=0).fingerprint != read(tmp_path, table(), seed=1).fingerprint
+    frame = table()
+    frame["part"] = ["train"] * 150 + ["validation"] * 20 + ["test"] * 30
+    data = read(tmp_path, frame, split="part")
+    assert [len(data.splits[split]) for split in SPLITS] == [150, 20, 30]
+    assert data.test.labels.tolist() == [("high", "low").index(income) for income in frame["income"][170:]]
+
+
+def test_missing_values_are_counted(tmp_path: Path) -> None:
+    frame = table().astype(object)
+    frame.loc[0:3, "age"] = None
+    frame.loc[10:11, "town"] = "?"
+    frame.loc[20, "sex"] = None
+    frame.loc[30:31, "income"] = ""
+    data = read(tmp_path, frame)
+    assert data.counts == {"rows left out": 3, "missing age": 4, "missing town": 2}
+    assert sum(len(split) for split in data.splits.values()) == 197
+    assert data.train.table.shape[1] == 5  # a missing town is a category
+    assert np.isfinite(data.train.table).all()
+
+
+def test_numbers_may_stand_for_categories(tmp_path: Path) -> None:
+    frame = table()
+    frame["code"] = np.arange(200) % 3
+    assert read(tmp_path, frame).train.table.shape[1] == 5
+    assert read(tmp_path, frame, categories=("code",)).train.table.shape[1] == 7
+    assert read(tmp_path, frame, leave_out=("code",)).train.table.shape[1] == 4
+    assert read(tmp_path, frame, features=("age",)).train.table.shape[1] == 1
+
+
+def test_a_private_column_of_several_values_is_an_attribute_each(tmp_path: Path) -> None:
+    data = read(tmp_path, table(), private=("sex", "town"))
+    assert data.attributes == ("sex=woman", "town=Bonn", "town=Lund", "town=Rome")
+    assert (data.train.private[:, 1:].sum(axis=1) == 1).all()
+    assert read(tmp_path, table(), private=()).attributes == ()
+
+
+def test_a_text_is_the_only_input(tmp_path: Path) -> None:
+    frame = table()
+    frame["said"] = ["good day" if income == "high" else "bad day" for income in frame["income"]]
+    data = read(tmp_path, frame, text="said")
+    assert set(data.train.texts) == {"good day", "bad day"}
+
+
+REFUSALS = {
+    "no column 'job'": {"task": "job"},
+    "data.table.task is missing; allowed: the column with the class to predict": {"task": ""},
+    "no column 'race'": {"private": ("race",)},
+    "column 'sex' has two roles; allowed: one": {"task": "sex"},
+    "column 'same' has one value, 'x'; allowed: at least 2": {"task": "same"},
+    "private column 'same' has 1 value; allowed: 2 to 50": {"private": ("same",)},
+    "column 'id' has 200 classes in 200 rows; allowed: at most 50": {"task": "id"},
+    "column 'id' has 200 categories in 200 rows; allowed: fewer": {"categories": ("id",)},
+    "column 'far' has 'inf'; allowed: finite numbers": {"features": ("far",)},
+    "column 'town' has 'bonn'; allowed: train, validation, test": {"split": "town"},
+    "data.table.test_share is 0.5 beside validation_share 0.5; allowed: together below 1": {
+        "test_share": 0.5,
+        "validation_share": 0.5,
+    },
+    "have the class 'high', too few for its rate; allowed: at least data.table.least_rows, 30": {
+        "least_rows": 30,
+        "features": ("age",),
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, message: str) -> None:
+    frame = table()
+    frame["same"], frame["id"], frame["far"] = "x", np.arange(200), [1.0] * 199 + [np.inf]
+    with pytest.raises(CorpusError) as refused:
+        read(tmp_path, frame, **REFUSALS[message])
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("people.xls", "", "allowed: a file named .csv, .tsv, .jsonl, .parquet"),
+        ("people.csv", "income,sex\n", "has no rows"),
+        ("people.csv", "income,sex\n,man\n", "no row has a value of income, sex"),
+        ("people.csv", "income,sex\nlow,man,3\n", "line 2: 3 columns, the header has 2"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=message):
+        read_own_table(tmp_path / name, 0, TableColumns.model_validate(COLUMNS))
+
+
+def test_flags_complete_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, table())
+    (tmp_path / "run.toml").write_text('method = "federate"\n[encoder]\nkind = "mlp"\n[training]\nepochs = 1\n')
+    flags = ["privacy.epsilon=12", "data.name=table", f"data.source={path}", "data.table.task=income"]
+    flags += ['data.table.private=["sex"]', "data.table.least_rows=1", "attacks.mdl=false", "attacks.leakage=false"]
+    assert main(["represent", "run", str(tmp_path / "run.toml"), *(w for flag in flags for w in ("--set", flag))]) == 0
+    assert "federate on people" in capsys.readouterr().out
