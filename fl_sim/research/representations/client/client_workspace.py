@@ -1,8 +1,7 @@
 """A client's data, encoder and privacy layer, opened from a description that fits into a message.
 
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
-from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 >>> with TemporaryDirectory() as folder:
 ...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
 ...     encoder = EncoderSpec(kind="mlp", width=4)
