@@ -30,7 +30,7 @@ from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.computation import Computation
 from fl_sim.storage.run_claim import RunClaim
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, rows_of
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, has_repeated_sums
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import REJECTIONS
@@ -81,7 +81,7 @@ class AppRun:
         """
         claim = RunClaim.claim(path)
         try:
-            run = {"strategy": plan.mechanism.strategy, **computed_from["settings"], **settings.record()}
+            run = {"strategy": plan.mechanism.strategy, **computed_from["settings"]}
             config = {"app": APP, "run": run, "plan": plan.record()}
             folder = RunFolder.create(path, config=config, environment=environment.describe())
             ledger = Ledger.create(path)
@@ -122,7 +122,9 @@ class AppRun:
             ledger = Ledger.open(path)
             run = cls(folder, claim, ledger, settings, plan)
             checkpoint = run._checked(Checkpoint.read(path / "checkpoint"))
-            folder.truncate_metrics(after_round=-1 if checkpoint is None else checkpoint.server_round)
+            last = -1 if checkpoint is None else checkpoint.server_round
+            folder.truncate_metrics(after_round=last)
+            run.last_row = next(reversed(rows_of(path, last)), {})  # of a run that has only its result left to write
             return run, checkpoint
         except BaseException:
             claim.release()

@@ -42,7 +42,7 @@ from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
 from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, noise_key
 from fl_sim.storage.run_folder import default_run_path
-from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
 
@@ -383,8 +383,7 @@ def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord
     return dict(metrics)
 
 
-_OWN = {"round", "releases", "epsilon_user", "cohort_users", "clipped_fraction", "update_norm", "noise_norm"}
-_OWN |= {"failed_nodes", "nonfinite", "seconds"}
+_OWN = {"round", "releases", "epsilon_user", "seconds", *RoundTally(cohort_users=0).metrics()}
 
 
 def _names(run: AppRun) -> list[str]:

@@ -31,6 +31,7 @@ import fl_sim
 from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
 from fl_sim.experiments.run_record import Record
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping
+from fl_sim.flower.app_run import AppRun
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ProtocolError, user_number
 from fl_sim.reporting.report import report, summary
@@ -200,6 +201,26 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, wrapped) 
     assert strategy.epsilon() == reference.epsilon()
     assert len(Ledger.read(tmp_path / "r").entries) == 4  # the lost round was the same release
     assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_killed_before_its_result_has_only_that_left_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AppRun, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "r", nodes_of(10), evaluate_fn=measured)
+    _, strategy = train(tmp_path / "r", nodes_of(10), evaluate_fn=measured, resume=True)
+    result = RunFolder.open(tmp_path / "r").result
+    assert result is not None
+    assert (result["rounds"], result["epsilon_user"]) == (3, strategy.epsilon())
+    assert result["measured"] == {"accuracy": [0.1, pytest.approx(0.7)]}
 
 
 def test_a_round_lost_under_secure_noise_counts_again(tmp_path: Path) -> None:
