@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,15 +187,21 @@ def try_all(folder: Path) -> None:
             print(f"a node {name}: refused ({link.wait_for_refusal(name)})")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(attempt: Callable[[Path], None], description: str | None) -> int:
+    """Try something in a new folder, as the command line says; return the exit code.
+
+    Args:
+        attempt: called with the folder; raises DeploymentError if something did not go as docs/deployment.md says.
+        description: for ``--help``.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="keep certificates, logs and results in this new folder")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="deployment-")) if args.keep is None else args.keep.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
-        try_all(folder)
+        attempt(folder)
     except DeploymentError as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
@@ -207,4 +213,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(try_all, __doc__))

@@ -10,15 +10,11 @@ ends every process that it started.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from try_deployment import ROOT, Deployment, DeploymentError, deployment
+from try_deployment import ROOT, Deployment, DeploymentError, deployment, main
 
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
@@ -144,24 +140,5 @@ def make_nodes(folder: Path) -> None:
     divide(Corpus.open("bundled"), folder, 2)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="keep certificates, logs and results in this new folder")
-    args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="deployment-")) if args.keep is None else args.keep.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    try:
-        try_all(folder)
-    except DeploymentError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
-    finally:
-        if args.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    print(f"as docs/deployment.md says, in {time.monotonic() - began:.0f} s")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(try_all, __doc__))
