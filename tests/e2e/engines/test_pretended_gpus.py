@@ -130,13 +130,13 @@ def test_what_others_hold_is_left_to_them_and_a_worker_without_room_costs_second
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ray tells the sum of what is free: 0.4 of one GPU and 0.35 of another look like room for two of 0.375."""
-    monkeypatch.setattr(ray_workers, "_PLACE_SECONDS", 8.0)
+    monkeypatch.setattr(ray_workers, "_PLACE_SECONDS", 20.0)
     monkeypatch.setattr(placement, "_SETTLE_SECONDS", 0.5)
     with held({"first": (0.6, 0.65), "second": (1.0,)}):
         assert count_workers(machines_of_ray(), 1, 0.375) == 2
         began = time.monotonic()
         (place,) = told_by(start(gpus_per_node=0.375), place_of)
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 90
         assert place.gpus in ("0", "1")
     assert "Ray has no room for 1 of 2 workers" in caplog.text
 
@@ -146,9 +146,10 @@ def test_the_server_reserves_its_share_on_its_own_machine_or_is_refused(
 ) -> None:
     import ray
 
-    monkeypatch.setattr(server_share, "_RESERVE_SECONDS", 5.0)
-    with pytest.raises(EngineError, match=r"engine\.server_device is 'cuda', .* no 1 of a GPU to give; allowed: cpu"):
-        start(gpus_per_node=1.0, server_device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(server_share, "_RESERVE_SECONDS", 5.0)  # for what is refused; a process may take longer to start
+        with pytest.raises(EngineError, match=r"server_device is 'cuda', .* no 1 of a GPU to give; allowed: cpu"):
+            start(gpus_per_node=1.0, server_device="cuda")
     (first,) = (node["NodeID"] for node in ray.nodes() if "first" in node["Resources"])
     with monkeypatch.context() as patch:
         patch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: first))
