@@ -11,7 +11,7 @@ from fl_sim.private_files import owner_only
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig
 
-_SEEDS = "0,1,2,3,4"
+_SEEDS = "0,1,2,3,4,5,6,7,8,9"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again = what.add_parser("reproduce", help="a published table", description="Reproduce a published table.")
     again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
     again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
-    again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0,1,2,3,4")
+    again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0 to 9")
     again.add_argument("--full", action="store_true", help="the paper's full grid")
     again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
     again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--panel", action="append", default=[], metavar="NAME", help="only this panel; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
-    parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0,1,2,3,4")
+    parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0 to 9")
     parser.add_argument("--record", type=Path, metavar="DIR", help="put the figure's record there (results)")
     parser.add_argument("--readme", type=Path, metavar="DIR", help="write README.md and pictures of a folder's records")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -17,8 +17,9 @@ from fl_sim.research.representations.client.client_workspace import Workspace, o
 from fl_sim.research.representations.client.draws import short_seed
 from fl_sim.research.representations.client.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 from fl_sim.research.representations.config import ExperimentConfig
-from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData
+from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
+from fl_sim.research.representations.evaluation.sampling_error import sampling_errors
 from fl_sim.research.representations.server.adversarial_training import EpochRow, train
 from fl_sim.research.representations.server.group_metrics import accuracy, grms, group_accuracies, tpr_gap
 from fl_sim.research.representations.server.heads import Server
@@ -29,7 +30,7 @@ from fl_sim.research.representations.trained_run import guarantee_of_run
 from fl_sim.storage import environment as environment_module
 from fl_sim.strategies.primitives import streams
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 """Version of the record; raised when a reader of an older one would be misled."""
 
 Floats = NDArray[np.float32]
@@ -208,7 +209,7 @@ def _figures(config: ExperimentConfig, data: LabelledData, trained: TrainedSyste
     for split in (VALIDATION, TEST):
         truth = data.splits[split]
         predicted = trained.predict(trained.sent[split])
-        figures[split] = _utility(predicted, truth.labels, truth.private, data.attributes)
+        figures[split] = _utility(predicted, truth, data.attributes, config.seed)
     figures["attacks"] = _attacks(config, data, trained.released)
     return figures
 
@@ -217,7 +218,7 @@ def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSyst
     """Return the classifier's utility on each other release, with its ε as claimed and as proven."""
     rows = []
     for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True):
-        utility = _utility(trained.predict(sent), data.test.labels, data.test.private, data.attributes)
+        utility = _utility(trained.predict(sent), data.test, data.attributes, config.seed)
         rows.append({"word_dropout": section.word_dropout, "privacy": _guarantee_row(guarantee), "test": utility})
     return rows
 
@@ -231,16 +232,18 @@ def _guarantee_row(guarantee: LocalGuarantee) -> dict[str, float]:
     }
 
 
-def _utility(predicted: Integers, labels: Integers, private: Integers, attributes: tuple[str, ...]) -> dict[str, Any]:
-    groups = {
-        name: {
-            "tpr_gap": tpr_gap(predicted, labels, group),
-            "grms": grms(predicted, labels, group),
-            **group_accuracies(predicted, labels, group),
+def _utility(predicted: Integers, truth: LabelledSplit, attributes: tuple[str, ...], seed: int) -> dict[str, Any]:
+    groups = {}
+    for number, (name, group) in enumerate(zip(attributes, truth.private.T, strict=True)):
+        errors = sampling_errors(predicted, truth.labels, group, streams.generator(seed, "bootstrap", number))
+        groups[name] = {
+            "tpr_gap": tpr_gap(predicted, truth.labels, group),
+            "tpr_gap_error": errors.tpr_gap,
+            "grms": grms(predicted, truth.labels, group),
+            "grms_error": errors.grms,
+            **group_accuracies(predicted, truth.labels, group),
         }
-        for name, group in zip(attributes, private.T, strict=True)
-    }
-    return {"accuracy": accuracy(predicted, labels), "groups": groups}
+    return {"accuracy": accuracy(predicted, truth.labels), "groups": groups}
 
 
 def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, Any]:
@@ -282,7 +285,7 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
             predicted = rng.integers(0, len(data.classes), len(truth))
         else:
             predicted = np.full(len(truth), np.bincount(data.train.labels).argmax())
-        figures[split] = _utility(predicted, truth.labels, truth.private, data.attributes)
+        figures[split] = _utility(predicted, truth, data.attributes, config.seed)
     figures["attacks"] = {}
     if data.attributes:
         guess = attacks.majority_attack(data.train.private, data.test.private)

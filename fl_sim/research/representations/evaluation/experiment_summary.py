@@ -1,6 +1,7 @@
 """The text summary of an experiment's record: guarantees and claims, accuracy, attacks, time.
 
->>> group = {"tpr_gap": 0.1, "grms": 0.08, "accuracy_without": 0.9, "accuracy_with": 0.8}
+>>> group = {"tpr_gap": 0.1, "tpr_gap_error": 0.02, "grms": 0.08, "grms_error": 0.01}
+>>> group |= {"accuracy_without": 0.9, "accuracy_with": 0.8}
 >>> record = {
 ...     "config": {"method": "unconstrained"}, "data": {"name": "adult", "test": 20}, "seed": 0, "seconds": 1.0,
 ...     "privacy": {"layer": "none"}, "cpu_seconds": 1.0,
@@ -29,7 +30,8 @@ def summary(record: dict[str, Any]) -> str:
     ]
     for name, group in metrics["test"]["groups"].items():
         lines.append(
-            f"{name:<12}TPR-gap {group['tpr_gap']:+.4f}, GRMS {group['grms']:.4f}, accuracy "
+            f"{name:<12}TPR-gap {group['tpr_gap']:+.4f} ± {group['tpr_gap_error']:.4f}, GRMS {group['grms']:.4f} ± "
+            f"{group['grms_error']:.4f} (standard errors of {record['data']['test']:,} rows), accuracy "
             f"{group['accuracy_without']:.4f} without, {group['accuracy_with']:.4f} with it"
         )
     lines += [_attack(name, row) for name, row in metrics["attacks"].items() if row]

@@ -18,18 +18,19 @@ they do not (docs/representations.md has both).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.evaluation.model_selection import Candidate, select
+from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, within_deviations
 from fl_sim.research.representations.studies.study_tables import (
     Log,
     Options,
     collect_records,
     heading,
-    mean_and_deviation,
     table_cell,
 )
 
@@ -210,11 +211,18 @@ def _row(system: str, record: dict[str, Any]) -> dict[str, Any]:
         "mdl_online": attacks["mdl"]["kilobits"],
         "grms": 100 * test["groups"]["sex"]["grms"],
     }
+    errors = {
+        "accuracy": 100 * math.sqrt(test["accuracy"] * (1 - test["accuracy"]) / record["data"]["test"]),
+        "tpr_gap": 100 * test["groups"]["sex"]["tpr_gap_error"],
+        "leakage": 100 * math.sqrt(attacks["leakage"] * (1 - attacks["leakage"]) / record["data"]["test"]),
+        "grms": 100 * test["groups"]["sex"]["grms_error"],
+    }
     config = record["config"]
     return {
         "system": system,
         "seed": record["seed"],
         "figures": {name: round(value, 4) for name, value in figures.items()},
+        "errors": {name: round(value, 4) for name, value in errors.items()},
         "weight": config["server"]["weight"],
         "orthogonal": config["server"]["orthogonal"],
         "inlp_rounds": config["training"]["inlp_rounds"],
@@ -228,15 +236,16 @@ def _row(system: str, record: dict[str, Any]) -> dict[str, Any]:
 def _summary(system: str, chosen: list[dict[str, Any]]) -> dict[str, Any]:
     metrics = {}
     for metric in SHOWN:
-        values = [row["figures"][metric] for row in chosen if row["system"] == system]
-        mean, deviation = mean_and_deviation(values)
-        published = PUBLISHED[system].get(metric)
-        # Published means and deviations are rounded to 0.005.
-        agrees = None if published is None else abs(mean - published[0]) <= deviation + published[1] + 0.005
+        rows = [row for row in chosen if row["system"] == system]
+        errors = [row["errors"][metric] for row in rows if metric in row["errors"]]
+        measured = estimate([row["figures"][metric] for row in rows], errors)
+        figures = PUBLISHED[system].get(metric)
+        published = None if figures is None else Published(*figures)
         metrics[metric] = {
-            "measured": [mean, deviation],
-            "published": None if published is None else list(published),
-            "agrees": agrees,
+            "measured": measured,
+            "published": None if figures is None else list(figures),
+            "agrees": None if published is None else reproduces(measured, published),
+            "within_deviations": None if published is None else within_deviations(measured, published),
         }
     return metrics
 

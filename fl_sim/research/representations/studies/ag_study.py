@@ -19,14 +19,8 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, MethodName, load_mapping
-from fl_sim.research.representations.studies.study_tables import (
-    Log,
-    Options,
-    collect_figures,
-    heading,
-    mean_and_deviation,
-    table_cell,
-)
+from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
+from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading, table_cell
 
 Key = tuple[float, float]
 """ε and μ of a release."""
@@ -180,7 +174,7 @@ def _row(key: RowKey, values: list[tuple[float, dict[str, Any] | None]]) -> dict
         "epsilon": None,
         "word_dropout": 0.0,
     }
-    row["measured"] = mean_and_deviation([100 * accuracy for accuracy, _ in values])
+    row["measured"] = estimate([100 * accuracy for accuracy, _ in values])
     privacy = values[0][1]
     if release is None or privacy is None:
         published = PUBLISHED_PLAIN.get((corpus, width))
@@ -188,8 +182,10 @@ def _row(key: RowKey, values: list[tuple[float, dict[str, Any] | None]]) -> dict
         published = PUBLISHED.get((corpus, width), {}).get(system, {}).get(release)
         row |= {"epsilon": release[0], "word_dropout": release[1]}
         row |= {name: privacy[name] for name in ("epsilon_claimed", "epsilon_corrected")}
-    return row | {"published": None if published is None else 100 * published}
+    agrees = None if published is None else reproduces(row["measured"], Published(100 * published, rounding=0.5))
+    return row | {"published": None if published is None else 100 * published, "agrees": agrees}
 
 
 def _cell(row: dict[str, Any], seeds: int) -> str:
-    return table_cell(row["measured"], seeds, 1, None if row["published"] is None else f"{row['published']:.0f}")
+    published = None if row["published"] is None else f"{row['published']:.0f}"
+    return table_cell(row["measured"], seeds, 1, published) + (" ✓" if row["agrees"] else "")

@@ -19,14 +19,8 @@ from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
-from fl_sim.research.representations.studies.study_tables import (
-    Log,
-    Options,
-    collect_figures,
-    heading,
-    mean_and_deviation,
-    table_cell,
-)
+from fl_sim.research.representations.studies.agreement import Estimate, estimate
+from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading, table_cell
 
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
 RATES = (0.1, 0.3, 0.5, 0.8)
@@ -193,15 +187,15 @@ def _row(key: RowKey, values: list[dict[str, Any]]) -> dict[str, Any]:
         "word_dropout": rate,
         "epsilon_claimed": privacy.get("epsilon_claimed"),
         "epsilon_corrected": privacy.get("epsilon_corrected"),
-        "accuracy": mean_and_deviation([value["accuracy"] for value in values]),
+        "accuracy": estimate([value["accuracy"] for value in values]),
         "published": _published(system, epsilon, rate),
     }
     if "privacy_f" in values[0]:
         for name in ("privacy_f", "privacy_x"):
-            row[name] = mean_and_deviation([value[name] for value in values])
+            row[name] = estimate([value[name] for value in values])
         for name in ("attacker", "task"):
             row[name] = {
-                person: [mean_and_deviation([value[name][person][side] for value in values]) for side in (0, 1)]
+                person: [estimate([value[name][person][side] for value in values]) for side in (0, 1)]
                 for person in AG_PERSONS
             }
     return row
@@ -227,10 +221,10 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}".replace("inf", "∞")
 
 
-def _cell(measured: Sequence[float], published: float | None, seeds: int) -> str:
+def _cell(measured: Estimate, published: float | None, seeds: int) -> str:
     return table_cell(measured, seeds, 1, None if published is None else f"{published:.2f}")
 
 
-def _pair(measured: Sequence[Sequence[float]], published: Sequence[float] | None) -> str:
+def _pair(measured: Sequence[Estimate], published: Sequence[float] | None) -> str:
     figures = "–" if published is None else f"{published[0]:.1f} / {published[1]:.1f}"
-    return f"{measured[0][0]:.1f} / {measured[1][0]:.1f} ({figures})"
+    return f"{measured[0]['mean']:.1f} / {measured[1]['mean']:.1f} ({figures})"

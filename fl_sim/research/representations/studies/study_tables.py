@@ -1,15 +1,14 @@
-"""Shared parts of the reproductions of published tables: options, stored experiments, means and cells.
+"""Shared parts of the reproductions of published tables: options, stored experiments and cells.
 
->>> figures = mean_and_deviation([80.0, 82.0])
->>> table_cell(figures, seeds=2, digits=1, published="79")
-'81.0 ± 1.4 (79)'
+>>> from fl_sim.research.representations.studies.agreement import estimate
+>>> table_cell(estimate([80.0, 82.0, 81.0]), seeds=3, digits=1, published="79")
+'81.0 ± 1.0 [± 2.5] (79)'
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 from fl_sim.config import ConfigError
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
+from fl_sim.research.representations.studies.agreement import Estimate
 from fl_sim.research.representations.studies.experiment_grid import run_grid
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
@@ -40,7 +40,7 @@ class Options:
     """
 
     source: Path
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = tuple(range(10))
     full: bool = False
     layer: str = "l1"
     jobs: int = 1
@@ -52,28 +52,30 @@ class Options:
 
 
 def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: Log) -> list[dict[str, Any]]:
-    """Return the records of all experiments, in order; run those that the work folder lacks.
+    """Return the records of all experiments, in order; run those that the work folder lacks, equal ones once.
 
     Args:
         configs: the experiments.
         options: of the reproduction.
         log: called with a line of progress.
     """
-    records = [_load_record(config, options.work) for config in configs]
-    missing = [number for number, record in enumerate(records) if record is None]
+    keys = [config.model_dump_json() for config in configs]
+    records = {key: _load_record(config, options.work) for key, config in zip(keys, configs, strict=True)}
+    missing = [config for key, config in dict(zip(keys, configs, strict=True)).items() if records[key] is None]
+    done = 0
 
     def store(position: int, record: dict[str, Any]) -> None:
-        number = missing[position]
-        records[number] = record
+        nonlocal done
+        config, done = missing[position], done + 1
+        records[config.model_dump_json()] = record
         if options.work is not None:
-            replace_file(_file(configs[number], options.work), json.dumps(encode(record)).encode())
-        config = configs[number]
-        log(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {len(missing) - position - 1} to go")
+            replace_file(_file(config, options.work), json.dumps(encode(record)).encode())
+        log(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {len(missing) - done} to go")
 
     if options.work is not None:
         options.work.mkdir(parents=True, exist_ok=True)
-    run_grid([configs[number] for number in missing], options.jobs, store)
-    return [record for record in records if record is not None]
+    run_grid(missing, options.jobs, store)
+    return [record for key in keys if (record := records[key]) is not None]
 
 
 def collect_figures(
@@ -104,22 +106,19 @@ def heading(name: str, paper: str, options: Options) -> dict[str, Any]:
     return {"format": RECORD_FORMAT, "name": name, "paper": paper, "grid": grid, "seeds": list(options.seeds)}
 
 
-def mean_and_deviation(values: Sequence[float]) -> list[float]:
-    """Return the mean and the sample deviation (0 for one value), rounded to four digits."""
-    return [round(statistics.fmean(values), 4), round(statistics.stdev(values) if len(values) > 1 else 0.0, 4)]
+def spread(measured: Estimate, seeds: int, digits: int) -> str:
+    """Return ``mean ± deviation [± half width of the 95 % interval]``; without what a single seed does not have."""
+    text = f"{measured['mean']:.{digits}f}"
+    if seeds > 1:
+        text += f" ± {measured['deviation']:.{digits}f}"
+    return text + (f" [± {measured['half_width']:.{digits}f}]" if measured["half_width"] > 0 else "")
 
 
-def spread(measured: Sequence[float], seeds: int, digits: int) -> str:
-    """Return ``mean ± deviation``; the mean alone for a single seed."""
-    mean, deviation = measured
-    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if seeds > 1 else "")
-
-
-def table_cell(measured: Sequence[float], seeds: int, digits: int, published: str | None) -> str:
-    """Return ``mean ± deviation (published)``.
+def table_cell(measured: Estimate, seeds: int, digits: int, published: str | None) -> str:
+    """Return ``mean ± deviation [± half width] (published)``.
 
     Args:
-        measured: mean and deviation.
+        measured: the figure over the seeds.
         seeds: number of seeds.
         digits: after the decimal point.
         published: the paper's figure; None is shown as a dash.

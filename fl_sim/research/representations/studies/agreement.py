@@ -1,0 +1,108 @@
+"""A figure over seeds with its 95 % interval, and whether it reproduces a published one.
+
+The interval of a mean over n seeds is t·max(s, e)/√n wide to each side: s is the deviation between the seeds, e the
+sampling error of one seed's figure, t the 97.5 % quantile of Student's distribution with n − 1 degrees of freedom.
+Every seed draws its own test rows, so s contains e; where a few seeds happen to agree better than test sets of this
+size can, e takes its place. A publication's interval follows from its own deviation and number of runs, and from e.
+
+A published figure is *reproduced* if its mean is in our interval, or our mean in its interval. Sums of deviations, the
+weaker rule of former records, stay beside it.
+
+>>> ours = estimate([82.0, 84.0, 83.0])
+>>> ours["mean"], round(ours["half_width"], 2)  # 4.30 · 1/√3
+(83.0, 2.48)
+>>> reproduces(ours, Published(85.0, 0.2)), within_deviations(ours, Published(85.0, 0.2))
+(True, False)
+>>> reproduces(ours, Published(86.0, 0.2))
+False
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from scipy import stats
+
+_LEVEL = 0.975
+_DIGITS = 4
+
+
+class Estimate(TypedDict):
+    """A figure over seeds, JSON-ready.
+
+    Attributes:
+        mean: over the seeds.
+        deviation: s, the sample deviation; 0 for one seed.
+        sampling_error: e, that of one seed's figure; None if it was not measured.
+        half_width: of the 95 % interval of the mean.
+    """
+
+    mean: float
+    deviation: float
+    sampling_error: float | None
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published figure.
+
+    Attributes:
+        mean: over the publication's runs.
+        deviation: over the runs; None if it is not published.
+        runs: their number.
+        rounding: half of the last published digit.
+    """
+
+    mean: float
+    deviation: float | None = None
+    runs: int = 5
+    rounding: float = 0.005
+
+    def half_width(self, sampling_error: float | None) -> float:
+        """Return the half width of the 95 % interval of the mean; 0 if no deviation is published.
+
+        Args:
+            sampling_error: of one run's figure, on a test set of the size of ours.
+        """
+        return 0.0 if self.deviation is None else _half_width(self.deviation, sampling_error, self.runs)
+
+
+def estimate(values: Sequence[float], errors: Sequence[float] = ()) -> Estimate:
+    """Return the mean of a figure over seeds, with its interval.
+
+    Args:
+        values: one per seed.
+        errors: the sampling error of each; none if they were not measured.
+    """
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    known = [error for error in errors if not math.isnan(error)]
+    error = statistics.fmean(known) if known else None
+    half_width = _half_width(deviation, error, len(values))
+    return Estimate(
+        mean=round(statistics.fmean(values), _DIGITS),
+        deviation=round(deviation, _DIGITS),
+        sampling_error=None if error is None else round(error, _DIGITS),
+        half_width=round(half_width, _DIGITS),
+    )
+
+
+def reproduces(ours: Estimate, published: Published) -> bool:
+    """Return whether the published mean is in our 95 % interval, or our mean in the publication's."""
+    widest = max(ours["half_width"], published.half_width(ours["sampling_error"]))
+    return abs(ours["mean"] - published.mean) <= widest + published.rounding
+
+
+def within_deviations(ours: Estimate, published: Published) -> bool:
+    """Return whether the means differ by at most the sum of both deviations."""
+    return abs(ours["mean"] - published.mean) <= ours["deviation"] + (published.deviation or 0.0) + published.rounding
+
+
+def _half_width(deviation: float, error: float | None, runs: int) -> float:
+    """Return t·max(s, e)/√n; of a single run, whose deviation is unknown, that of the normal distribution."""
+    quantile = float(stats.t.ppf(_LEVEL, runs - 1)) if runs > 1 else float(stats.norm.ppf(_LEVEL))
+    return quantile * max(deviation, error or 0.0) / math.sqrt(runs)
