@@ -225,10 +225,10 @@ def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSyst
 
 def _guarantee_row(guarantee: LocalGuarantee) -> dict[str, float]:
     return {
-        "epsilon": guarantee.parameter,
-        "epsilon_claimed": guarantee.claimed,
-        "epsilon_corrected": guarantee.one_word,
         "epsilon_any_text": guarantee.any_text,
+        "epsilon_corrected": guarantee.one_word,
+        "epsilon_claimed": guarantee.claimed,
+        "epsilon": guarantee.parameter,
     }
 
 

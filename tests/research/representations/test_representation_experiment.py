@@ -24,7 +24,8 @@ from fl_sim.research.representations.server.federated import FlowerClients
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
 from fl_sim.research.representations.server.parties import LocalClients
-from fl_sim.research.representations.studies import adult_study, reproductions
+from fl_sim.research.representations.studies import reproductions
+from fl_sim.research.representations.studies.adult import adult_document, adult_grid, adult_study
 from fl_sim.research.representations.studies.experiment_grid import run_grid
 from fl_sim.research.representations.studies.study_tables import Options
 from fl_sim.storage.run_folder import encode
@@ -374,7 +375,7 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
         words += ["--set", setting]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
-    assert "ε claimed   2.00 by" in said
+    assert "ε claimed   2.00 by" in said.split("ε proven")[1]
     assert "ε proven    16.00 for" in said
     assert json.loads(out.read_text())["environment"]["libraries"]
     assert cli.main(["represent", "run", "--set", "methd=robust"]) == 2
@@ -386,25 +387,31 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
 def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = adult_study.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
+    tiny = adult_grid.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
     monkeypatch.setattr(adult_study, "THIN", tiny)
     said: list[str] = []
     options = Options(small_adult, (0,), work=tmp_path)
     table = reproductions.run("adult", options, said.append)
     assert set(table["rows"]) == set(adult_study.PUBLISHED)
     assert table["rows"]["unconstrained"]["accuracy"]["published"] == [83.41, 0.32]
-    # six systems with a model and a grid point each, noise with two, random with one: 8 and 7 finals
-    assert len([line for line in said if "to go" in line]) == 8 + 7
+    assert table["rows"]["random"]["tpr_gap"]["measured"]["sampling_error"] > 0
+    relaxations = [selection["relaxation"] for selection in table["selections"]]
+    assert relaxations == [0.0, 0.01, 0.03, 0.1]
+    assert "mdl" in table["selections"][0]["rows"]["noise"]
+    assert {row["system"] for row in table["by_epsilon"]} == {"noise", "federate"}
     again: list[str] = []
     assert reproductions.run("adult", options, again.append)["rows"] == table["rows"]
+    assert [line for line in said if "to go" in line]
     assert not [line for line in again if "to go" in line]
     shown = reproductions.show(table)
-    assert shown.count("\n| ") == len(adult_study.PUBLISHED)
-    assert "* ε of federate: 20 claimed, 20 proven\n" in shown
+    assert shown.count("Selected by") == 2
+    assert "* ε of federate at relaxation threshold 1.0: 20.00 proven (20.00 claimed)\n" in shown
     assert "ε of unconstrained" not in shown
-    euclid = {**table, "chosen": [{"system": "noise", "privacy": {"layer": "l2", "epsilon_claimed": 12.0,
-                                                                  "epsilon_any_text": 84.85}}]}  # fmt: skip
-    assert "* ε of noise: 12 claimed, 84.85 proven\n" in reproductions.show(euclid)
+    privacy = {"layer": "l2", "epsilon_claimed": 12.0, "epsilon_any_text": 84.85}
+    euclid = {**table, "chosen": [{"system": "noise", "relaxation": 0.01, "privacy": privacy}]}
+    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_document.as_markdown(
+        euclid
+    )
     with pytest.raises(ConfigError, match="allowed: adult"):
         reproductions.run("adlt", options)
 
@@ -413,9 +420,9 @@ def test_the_full_grid_is_that_of_the_appendix() -> None:
     options = Options(Path("x"), full=True)
 
     def points(system: str) -> int:
-        return len(list(adult_study._points(system, 0, adult_study.FULL, options)))
+        return len(list(adult_grid.grid_points(system, 0, adult_grid.FULL, options)))
 
-    assert adult_study.FULL.weights == (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9)
+    assert adult_grid.FULL.weights == (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9)
     assert points("adversarial") == 15
     assert points("adversarial-multiple") == 150  # as the paper counts
     assert points("federate") == 150

@@ -19,7 +19,7 @@ from fl_sim.formats import format_epsilon
 
 
 def summary(record: dict[str, Any]) -> str:
-    """Return the summary of a record, some ten lines; claimed ε always stands beside proven ε."""
+    """Return the summary of a record, some ten lines; proven ε stands first, claimed ε beside it."""
     metrics = record["metrics"]
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
@@ -52,9 +52,9 @@ def _privacy(record: dict[str, Any]) -> list[str]:
     return [
         f"Privacy     layer {privacy['layer']}, k {record['dimensions']}, Laplace noise of scale "
         f"{privacy['noise_scale']:.4g}, L1 sensitivity {privacy['sensitivity_l1']:.4g}",
+        f"ε proven    {format_epsilon(privacy['epsilon_any_text'])} for any two texts, "
+        f"{format_epsilon(privacy['epsilon_corrected'])} for two that differ in one word",
         f"ε claimed   {format_epsilon(privacy['epsilon_claimed'])} by the method's authors",
-        f"ε proven    {format_epsilon(privacy['epsilon_corrected'])} for sent texts that differ in one word, "
-        f"{format_epsilon(privacy['epsilon_any_text'])} for any two",
     ]
 
 
