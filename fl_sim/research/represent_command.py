@@ -11,8 +11,6 @@ from fl_sim.private_files import owner_only
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig
 
-_SEEDS = "0,1,2,3,4,5,6,7,8,9"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim represent``."""
@@ -28,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again = what.add_parser("reproduce", help="a published table", description="Reproduce a published table.")
     again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
     again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
-    again.add_argument("--seeds", default=_SEEDS, metavar="N,N,…", help="default 0 to 9")
+    again.add_argument("--seeds", metavar="N,N,…", help="default 0 to 9")
     again.add_argument("--full", action="store_true", help="the paper's full grid")
     again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
     again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")
     again.add_argument(
         "--work", type=Path, metavar="DIR", help="a folder for finished experiments; the same command resumes"
     )
-    again.add_argument("--out", type=Path, metavar="FILE", help="where to write the table, JSON")
+    again.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to write the table, JSON; its pictures beside it"
+    )
 
 
 @owner_only()
@@ -129,7 +129,7 @@ def make_table(
         full: the paper's grid instead of the thin one.
         jobs: experiments at once, from 1 to 1024.
         work: a folder for finished experiments; None stores nothing.
-        out: file of the table's JSON; None writes none.
+        out: file of the table's JSON, with its pictures beside it; None writes none.
         layer: the privacy layer.
         as_json: print JSON instead of Markdown.
         quiet: print no progress.
@@ -144,7 +144,7 @@ def make_table(
 
     if not 1 <= jobs <= 1024:
         raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
-    numbers = (seeds or _SEEDS).split(",")
+    numbers = [str(seed) for seed in range(reproductions.named(name).seeds)] if seeds is None else seeds.split(",")
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise ConfigError(f"--seeds is {seeds!r}; allowed: integers of at least 0, separated by commas")
     options = Options(

@@ -14,6 +14,8 @@ from fl_sim.reporting.plots import render
 from fl_sim.research import reproduce_command
 from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
 from fl_sim.research.representations.studies import ag_study, dpnr_ag, reproductions
+from fl_sim.research.representations.studies.reproductions import Reproduction
+from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
 from fl_sim.research.representations.studies.study_tables import Options
 from tests.research.representations.tiny_bert import save_tiny_bert
 
@@ -56,7 +58,13 @@ def test_the_study_s_figures_have_every_release(
     assert dropped["epsilon_claimed"] < 4 < dropped["epsilon_corrected"] < 16
     assert "| 4 | 0.5 |" in said.out
     assert "without a privacy layer" in said.out
-    (page,) = reproductions.write_document(tmp_path / "representations")
+    picture = tmp_path / "representations" / "ag-study-epsilon.png"
+    assert picture.read_bytes().startswith(b"\x89PNG"), "beside the record"
+    picture.unlink()
+    page, drawn = reproductions.write_document(tmp_path / "representations")
+    assert drawn == picture
+    assert f"]({picture.name})\n" in page.read_text()
+    assert picture.exists()
     assert "## The study's figures 7 and 8" in page.read_text()
     assert reproductions.show(table).strip() in page.read_text()
     assert reproductions.write_document(tmp_path / "work") == []
@@ -109,6 +117,30 @@ def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> N
 def test_bad_options_are_named(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["reproduce", "dpnr-ag", *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_published_points_stand_beside_measured_ones_with_bars() -> None:
+    measured = tuple({"mean": mean, "half_width": 2.0} for mean in (30.0, 60.0))
+    curves = (Curve("robust", (1.0, 4.0), measured, (None, (66.0, 3.0))), Curve("plain", (), measured[:1]))
+    figure = draw_panels([Panel("AG", curves), Panel("SST", curves)], "ε", "accuracy")
+    assert [len(axes.containers) for axes in figure.axes] == [2, 2]
+    ours, theirs = figure.axes[0].containers
+    assert list(ours[0].get_ydata()) == [30.0, 60.0]
+    assert list(theirs[0].get_ydata()) == [66.0]
+    ((_, top),) = [segment[:, 1] for segment in theirs[2][0].get_segments()]
+    assert top == 69.0
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "robust", "robust, published"]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_reproduction_says_how_many_seeds_it_has(
+    seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Reproduction("t", ".", lambda options, log: {"name": "tiny", "n": options.seeds}, str, seeds=seeds)
+    monkeypatch.setitem(reproductions.REPRODUCTIONS, "tiny", table)
+    assert main.main(["represent", "reproduce", "tiny", "--source", str(tmp_path)]) == 0
+    assert f"'n': {tuple(range(seeds))}" in capsys.readouterr().out
 
 
 def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import ag_study, dpnr_ag
 from fl_sim.research.representations.studies.adult import adult_document, adult_study
+from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_tables import Log, Options
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
@@ -31,6 +32,8 @@ class Reproduction:
         make: returns the table's mapping.
         show: returns the table in Markdown.
         layers: allowed privacy layers, the default first.
+        draw: returns the table's pictures; they are written beside its record, and README.md shows them.
+        seeds: how many, from 0 on, if nobody says which.
     """
 
     title: str
@@ -38,6 +41,8 @@ class Reproduction:
     make: Callable[[Options, Log], dict[str, Any]]
     show: Callable[[dict[str, Any]], str]
     layers: tuple[str, ...] = ("l1",)
+    draw: Callable[[dict[str, Any]], Sequence[Picture]] = lambda table: ()
+    seeds: int = 10
 
 
 REPRODUCTIONS = {
@@ -45,7 +50,11 @@ REPRODUCTIONS = {
         "FEDERATE's table 3 (Adult)", "adult", adult_study.reproduce, adult_document.as_markdown, ("l1", "l2")
     ),
     "ag-study": Reproduction(
-        "the study's figures 7 and 8 (AG News, SST-2)", ".", ag_study.reproduce, ag_study.as_markdown
+        "the study's figures 7 and 8 (AG News, SST-2)",
+        ".",
+        ag_study.reproduce,
+        ag_study.as_markdown,
+        draw=ag_study.draw,
     ),
     "dpnr-ag": Reproduction("DPNR's tables 2 to 5 and 7 on its AG set", "dpnr", dpnr_ag.reproduce, dpnr_ag.as_markdown),
 }
@@ -55,6 +64,7 @@ NAMES = tuple(REPRODUCTIONS)
 FOLDER = "representations"
 """In results/."""
 README = "README.md"
+_DPI = 110
 
 _HEAD = """\
 # Private text representations
@@ -63,6 +73,17 @@ Made by `fl-sim reproduce --readme results` from the JSON files here; do not edi
 over the seeds, published figures in brackets. *Claimed* ε is what the method's authors state, *proven* what holds.
 docs/representations.md says what each system is, and why a figure is not the published one.
 """
+
+
+def named(name: str) -> Reproduction:
+    """Return the reproduction called ``name``.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if name not in REPRODUCTIONS:
+        raise ConfigError(f"reproduction is {name!r}; allowed: {', '.join(NAMES)}")
+    return REPRODUCTIONS[name]
 
 
 def run(name: str, options: Options, log: Log = lambda line: None) -> dict[str, Any]:
@@ -76,9 +97,7 @@ def run(name: str, options: Options, log: Log = lambda line: None) -> dict[str, 
     Raises:
         ConfigError: if the name or the layer is unknown.
     """
-    if name not in REPRODUCTIONS:
-        raise ConfigError(f"reproduction is {name!r}; allowed: {', '.join(NAMES)}")
-    reproduction = REPRODUCTIONS[name]
+    reproduction = named(name)
     if options.layer not in reproduction.layers:
         raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(reproduction.layers)}")
     environment = describe_environment()  # at the start: later edits of the sources do not change the running code
@@ -90,18 +109,32 @@ def show(table: dict[str, Any]) -> str:
     return REPRODUCTIONS[table["name"]].show(table)
 
 
-def write(table: dict[str, Any], path: Path) -> None:
-    """Write a table as JSON."""
+def write(table: dict[str, Any], path: Path) -> list[Path]:
+    """Write a table as JSON, and its pictures beside it; return the files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")
+    return [path, *_write_pictures(table, path)]
 
 
 def write_document(folder: Path) -> list[Path]:
-    """Write README.md of the tables in ``folder`` and return its path; write nothing if there is no table."""
+    """Write README.md and the pictures of the tables in ``folder``; return the files, none if there is no table."""
     records = sorted(folder.glob("*.json"))
-    if records:
-        replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
-    return [folder / README] if records else []
+    if not records:
+        return []
+    pictures = [picture for path in records for picture in _write_pictures(_read(path), path)]
+    replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
+    return [folder / README, *pictures]
+
+
+def _write_pictures(table: dict[str, Any], record: Path) -> list[Path]:
+    from fl_sim.reporting import plots
+
+    pictures = REPRODUCTIONS[table["name"]].draw(table)
+    return [plots.save(picture.figure, _picture_file(record, picture), _DPI) for picture in pictures]
+
+
+def _picture_file(record: Path, picture: Picture) -> Path:
+    return record.with_name(f"{record.stem}-{picture.name}.png")
 
 
 def find_table(name: str) -> dict[str, Any] | None:
@@ -125,4 +158,5 @@ def _section(path: Path) -> str:
     origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
     layer = f", layer {table['layer']}" if "layer" in table else ""
     title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}"
-    return f"## {title}\n\n{table['paper']}.\n\n{reproduction.show(table).strip()}\n\n{origin}\n"
+    shown = "".join(f"![{one.words}]({_picture_file(path, one).name})\n\n" for one in reproduction.draw(table))
+    return f"## {title}\n\n{table['paper']}.\n\n{reproduction.show(table).strip()}\n\n{shown}{origin}\n"

@@ -1,0 +1,149 @@
+"""Pictures of a reproduced table: measured figures with their 95 % intervals, published points beside them.
+
+A :class:`~fl_sim.research.representations.studies.reproductions.Reproduction` whose ``draw`` returns pictures gets them
+written beside its record, and shown in the README.md of the folder.
+
+>>> ours = {"mean": 25.0, "half_width": 1.0}
+>>> curve = Curve("robust", x=(1.0, 4.0), measured=(ours, ours), published=(None, (66.0, 0.0)))
+>>> figure = draw_panels([Panel("AG News, k = 32", (curve,))], x="ε", y="accuracy, percent")
+>>> [axes.get_title(loc="left") for axes in figure.axes]
+['AG News, k = 32']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import Look
+
+_COLUMNS = 2
+_SIDE_BY_SIDE = 1.03
+"""The factor between the positions of neighbouring curves on a log axis, so that equal figures hide no bar."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a table.
+
+    Attributes:
+        name: its part of the file name: ``RECORD-NAME.png``.
+        words: what it shows, for people who cannot see it.
+        figure: the picture.
+    """
+
+    name: str
+    words: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Figures of one system over a variable.
+
+    Attributes:
+        label: of the legend.
+        x: the variable; empty draws a horizontal line, for a system that the variable does not change.
+        measured: the figures (``agreement.Estimate``: mean and half_width), one per x; one for a horizontal line.
+        published: mean and half width of each, None where none is published.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    measured: tuple[Mapping[str, Any], ...]
+    published: tuple[tuple[float, float] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share their axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+
+def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) -> Figure:
+    """Return a figure of panels, two a row, with one legend; hollow marks are measured, full ones published.
+
+    Args:
+        panels: at least one; curves of one label look alike in all of them.
+        x: label of the variable.
+        y: label of the figures.
+        log: whether the variable's axis is logarithmic.
+    """
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import looks
+
+    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    look = {labels[of.number]: of for of in looks(len(labels))}
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(1 + 4.4 * columns, 0.9 + 3.2 * rows), layout="constrained")
+    for number, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        for curve in panel.curves:
+            _draw_curve(axes, curve, look[curve.label], len(labels), log=log)
+        axes.set_title(panel.title, loc="left", fontsize="medium")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        _set_scale(axes, panel, log=log)
+    _add_legend(figure)
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, *, log: bool) -> None:
+    means = [one["mean"] for one in curve.measured]
+    if not curve.x:
+        axes.axhline(means[0], color=look.colour, linestyle="--", linewidth=1, label=curve.label)
+        for mean, _ in filter(None, curve.published):
+            axes.axhline(mean, color=look.colour, linestyle=":", linewidth=1, label=f"{curve.label}, published")
+        return
+    shift = look.number - (curves - 1) / 2
+    x = [value * _SIDE_BY_SIDE**shift if log else value for value in curve.x]
+    style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidth": 1, "capsize": 2}
+    bars = [one["half_width"] for one in curve.measured]
+    axes.errorbar(x, means, bars, fillstyle="none", label=curve.label, **style)
+    points = [(at, *value) for at, value in zip(x, curve.published, strict=False) if value is not None]
+    if points:
+        at, published, widths = zip(*points, strict=True)
+        name = f"{curve.label}, published"
+        axes.errorbar(at, published, widths, linestyle="none", markersize=4, label=name, **style)
+
+
+def _set_scale(axes: Axes, panel: Panel, *, log: bool) -> None:
+    """Set the x axis: plain numbers, those of the curves where they are far enough apart."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    values = sorted({value for curve in panel.curves for value in curve.x})
+    if not values:
+        return
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 1.5, max(values) * 1.5)
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(FixedLocator(_apart(values) if log else values))
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Return the values whose labels do not touch on a log axis: each 1/10 of its length above the last."""
+    step = (values[-1] / values[0]) ** 0.1
+    kept = [values[0]]
+    for value in values[1:]:
+        if value >= kept[-1] * step:
+            kept.append(value)
+    return kept
+
+
+def _add_legend(figure: Figure) -> None:
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small")
