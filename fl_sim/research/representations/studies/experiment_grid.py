@@ -54,23 +54,36 @@ def _run_serially(configs: Sequence[ExperimentConfig]) -> Iterator[tuple[int, di
 
 def _run_on_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
     import ray
-
-    from fl_sim.engines.ray_engine import PLAIN_WORKERS
+    from ray.exceptions import RayTaskError
 
     started = not ray.is_initialized()
     if started:
-        for name, value in PLAIN_WORKERS.items():
-            os.environ.setdefault(name, value)
-        ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        _start_ray(jobs)
     try:
         work = ray.remote(num_cpus=1, max_retries=0)(_run_json)
         pending = {work.remote(config.model_dump_json()): number for number, config in enumerate(configs)}
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1)
             yield pending.pop(ready[0]), ray.get(ready[0])
+    except RayTaskError as error:
+        raise error.cause from error  # the experiment's own error, which is a line and no traceback
     finally:
         if started:
             ray.shutdown()
+
+
+def _start_ray(jobs: int) -> None:
+    import ray
+
+    from fl_sim.engines.placement import EngineError
+    from fl_sim.engines.ray_engine import PLAIN_WORKERS
+
+    for name, value in PLAIN_WORKERS.items():
+        os.environ.setdefault(name, value)
+    try:
+        ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # Ray passes on errors of its own processes, often as a plain Exception
+        raise EngineError(f"Ray cannot be started: {str(error).partition(chr(10))[0]}; --jobs 1 needs none") from error
 
 
 def _run_json(config: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fl_sim.config import ConfigError
 from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import ag_study, dpnr_ag
-from fl_sim.research.representations.studies.adult import adult_document, adult_study
+from fl_sim.research.representations.studies.adult import adult_document, adult_pictures, adult_study
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_tables import Log, Options
 from fl_sim.storage.run_folder import decode, encode, replace_file
@@ -47,7 +47,12 @@ class Reproduction:
 
 REPRODUCTIONS = {
     "adult": Reproduction(
-        "FEDERATE's table 3 (Adult)", "adult", adult_study.reproduce, adult_document.as_markdown, ("l1", "l2")
+        "FEDERATE's table 3 (Adult)",
+        "adult",
+        adult_study.reproduce,
+        adult_document.as_markdown,
+        ("l1", "l2"),
+        draw=adult_pictures.draw,
     ),
     "ag-study": Reproduction(
         "the study's figures 7 and 8 (AG News, SST-2)",

@@ -61,16 +61,13 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
         options: of the reproduction.
         log: called with a line of progress.
     """
+    by_seed = _trained(options, log)
+    finals = [final for trained in by_seed for final in _selected(trained)]
     chosen: list[Row] = []
     by_epsilon: list[Row] = []
-    fairest = []
-    for seed in options.seeds:
-        trained = _trained(seed, options, log)
-        fairest.append({system: fairest_by_accuracy(candidates_of(trained[system])) for system in SYSTEMS[1:]})
-        finals = [*selected_by_threshold(trained), *selected_by_epsilon(trained)]
-        for final, record in zip(finals, collect_records([f.config for f in finals], options, log), strict=True):
-            rows = list(_rows(final, record))
-            (chosen if final.relaxations else by_epsilon).extend(rows)
+    for final, record in zip(finals, collect_records([f.config for f in finals], options, log), strict=True):
+        (chosen if final.relaxations else by_epsilon).extend(_rows(final, record))
+    fairest = [{of: fairest_by_accuracy(candidates_of(trained[of])) for of in SYSTEMS[1:]} for trained in by_seed]
     selections = {
         relaxation: _table([r for r in chosen if r["relaxation"] == relaxation]) for relaxation in RELAXATIONS
     }
@@ -87,14 +84,19 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
     }
 
 
-def _trained(seed: int, options: Options, log: Log) -> Trained:
-    """Return the points of all systems with their records, run in one grid."""
+def _trained(options: Options, log: Log) -> list[Trained]:
+    """Return each seed's points of all systems with their records, all run in one grid."""
     grid = FULL if options.full else THIN
-    points = {s: list(grid_points(s, seed, grid, options)) for s in SYSTEMS}
+    points = {(seed, of): list(grid_points(of, seed, grid, options)) for seed in options.seeds for of in SYSTEMS}
     records = iter(collect_records([config for configs in points.values() for config in configs], options, log))
-    return {
-        s: list(zip(configs, itertools.islice(records, len(configs)), strict=True)) for s, configs in points.items()
+    with_records = {
+        key: list(zip(configs, itertools.islice(records, len(configs)), strict=True)) for key, configs in points.items()
     }
+    return [{of: with_records[seed, of] for of in SYSTEMS} for seed in options.seeds]
+
+
+def _selected(trained: Trained) -> list[Selected]:
+    return [*selected_by_threshold(trained), *selected_by_epsilon(trained)]
 
 
 def _rows(final: Selected, record: Row) -> Iterator[Row]:
