@@ -22,8 +22,9 @@ from torch import nn
 from torch.nn import functional
 
 from fl_sim.clients.batches import Batch
+from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_names import Pooling
+from fl_sim.clients.models.model_names import POOLER, Pooling
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
@@ -46,6 +47,10 @@ class Classifier(nn.Module):
         self.body = body
         self.head = nn.Linear(architecture.width(body), classes)
         self.pooling: Pooling = spec.pooling or ("mean" if architecture.reads_both_ways(body) else "last")
+        if self.pooling == POOLER and not architecture.has_pooler(body):
+            raise ModelError(
+                f"model.pooling is 'pooler'; allowed for {spec.name!r}: mean, cls, last, it has no pooler with weights"
+            )
         self.normalize = spec.normalize
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -61,9 +66,13 @@ class Classifier(nn.Module):
 
     def features(self, batch: Batch) -> torch.Tensor:
         """Return the state of each sentence that the head reads, (B, 1, h)."""
-        states = self.architecture.states(self.body, batch)
-        pooled = _pool(states, batch, self.pooling)
+        pooled = self._pooled(batch)
         return functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+    def _pooled(self, batch: Batch) -> torch.Tensor:
+        if self.pooling == POOLER:
+            return self.architecture.pooler_states(self.body, batch).unsqueeze(1)
+        return _pool(self.architecture.states(self.body, batch), batch, self.pooling)
 
 
 def _pool(states: torch.Tensor, batch: Batch, pooling: Pooling) -> torch.Tensor:

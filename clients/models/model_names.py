@@ -2,7 +2,7 @@
 
 >>> from typing import get_args
 >>> get_args(TaskName), get_args(Pooling)
-(('next-word', 'classification'), ('mean', 'cls', 'last'))
+(('next-word', 'classification'), ('mean', 'cls', 'last', 'pooler'))
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ SMALL_AWD_LSTM_PUBLIC = "small-awd-lstm-public"
 MINILM = "minilm"
 SMOLLM2 = "smollm2"
 
+POOLER = "pooler"
+
 TaskName = Literal["next-word", "classification"]
 """What a model predicts (`fl_sim.clients.tasks`)."""
 
-Pooling = Literal["mean", "cls", "last"]
-"""The state of a sentence that a classification head reads."""
+Pooling = Literal["mean", "cls", "last", "pooler"]
+"""The state of a sentence that a classification head reads; ``pooler`` is tanh(W · first state + b), BERT's own."""

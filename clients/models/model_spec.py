@@ -41,8 +41,9 @@ class ModelSpec(BaseModel):
         max_tokens: context length; for a named model the smaller of this and its own.
         tune: which parameters train: ``full`` all, ``head`` the output layer alone, ``bias`` all biases (BitFit)
             and, for classification, the head.
-        pooling: the state that the classification head reads: the ``mean`` over the sentence, the first (``cls``) or
-            the ``last``; default: the mean for encoders that read both ways, else the last.
+        pooling: the state that the classification head reads: the ``mean`` over the sentence, the first (``cls``), the
+            ``last``, or tanh(W · first state + b) by the model's own ``pooler`` (BERT and its kin); default: the mean
+            for encoders that read both ways, else the last.
         normalize: whether the classification head reads the pooled state scaled to length 1.
         lora_rank: 0 trains what ``tune`` says; r > 0 freezes the model and trains rank-r adapters (needs ``peft``)
             and, for classification, the head.

@@ -100,6 +100,14 @@ class Architecture(ABC):
         """Return the last states, (B, T, h), of a module without output layer."""
         return module(batch)
 
+    def has_pooler(self, module: Any) -> bool:
+        """Return whether the module has a pooler, tanh(W · first state + b), with weights of its own."""
+        return False
+
+    def pooler_states(self, module: Any, batch: Batch) -> torch.Tensor:
+        """Return the pooler's state of each sentence, (B, h); called where :meth:`has_pooler` is true."""
+        raise NotImplementedError
+
     def width(self, module: Any) -> int:
         """Return h, the size of a state."""
         return self.embedding(module).weight.shape[1]

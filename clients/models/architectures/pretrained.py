@@ -80,8 +80,14 @@ def load_causal(name: str, max_layers: int, placement: Placement = Placement()) 
     return _load(name, AutoModelForCausalLM, config, placement)
 
 
-def load_body(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:
+def load_body(name: str, max_layers: int, placement: Placement = Placement(), *, pooler: bool = False) -> nn.Module:
     """Load a causal or two-way model without any output layer.
+
+    Args:
+        name: of the model.
+        max_layers: the deepest model that is loaded.
+        placement: of the weights.
+        pooler: whether its pooler stays, if it comes with weights of one.
 
     Raises:
         ModelError: it cannot be loaded, is too large, or is an encoder with a decoder.
@@ -89,14 +95,17 @@ def load_body(name: str, max_layers: int, placement: Placement = Placement()) ->
     from transformers import AutoModel
 
     if is_adapter(name):
-        return merged(load_body(base_of(name), max_layers), name)
+        return merged(load_body(base_of(name), max_layers, pooler=pooler), name)
     config = _config_of(name, max_layers)
     if config.is_encoder_decoder:
         raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")
-    return without_pooler(_load(name, AutoModel, config, placement))
+    body = _load(name, AutoModel, config, placement)
+    return body if pooler else without_pooler(body)
 
 
-def without_weights(name: str, max_layers: int, dtype: torch.dtype, *, output_layer: bool) -> nn.Module:
+def without_weights(
+    name: str, max_layers: int, dtype: torch.dtype, *, output_layer: bool, pooler: bool = False
+) -> nn.Module:
     """Build a model from its configuration alone, with no weight of its own; a configuration file is all that is read.
 
     Raises:
@@ -110,11 +119,11 @@ def without_weights(name: str, max_layers: int, dtype: torch.dtype, *, output_la
         module: nn.Module = loader.from_config(config, dtype=dtype)
     except Exception as error:  # transformers' and torch's errors have no common class
         raise _cannot_load(name, error) from error
-    return module if output_layer else without_pooler(module)
+    return module if output_layer or pooler else without_pooler(module)
 
 
 def without_pooler(body: Any) -> nn.Module:
-    """Return the body without the layer that some have on the first state, because fl_sim adds the head."""
+    """Return the body without the layer that some have on the first state, which nothing reads."""
     if getattr(body, "pooler", None) is not None:
         body.pooler = None
     return body
@@ -206,7 +215,7 @@ def _load(name: str, loader: Any, config: Any, placement: Placement) -> nn.Modul
     missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise ModelError(f"model {name!r} lacks {len(missing)} weights, the first is {missing[0]!r}")
-    return module
+    return without_pooler(module) if report["missing_keys"] else module  # a pooler of random weights is none
 
 
 def _cannot_load(name: str, error: Exception) -> ModelError:

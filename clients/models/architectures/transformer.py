@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
+from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.tokenizers import BUNDLED
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ class Transformer(Architecture):
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
         from fl_sim.clients.models.architectures.pretrained import Placement, load_body, load_causal
 
-        load = load_causal if output_layer else load_body
-        return load(spec.name, spec.max_layers, Placement.of(spec))
+        if output_layer:
+            return load_causal(spec.name, spec.max_layers, Placement.of(spec))
+        return load_body(spec.name, spec.max_layers, Placement.of(spec), pooler=spec.pooling == POOLER)
 
     def without_weights(self, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
         from fl_sim.clients.models.architectures.pretrained import Placement, without_weights
 
-        return without_weights(spec.name, spec.max_layers, Placement.of(spec).dtype, output_layer=output_layer)
+        dtype, pooler = Placement.of(spec).dtype, spec.pooling == POOLER
+        return without_weights(spec.name, spec.max_layers, dtype, output_layer=output_layer, pooler=pooler)
 
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).
@@ -77,6 +80,21 @@ class Transformer(Architecture):
 
     def states(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the last states, (B, T, h); an attention mask goes to models that read both ways alone."""
+        return self._read(module, batch).last_hidden_state
+
+    def has_pooler(self, module: Any) -> bool:
+        """Return whether the model has BERT's pooler; ALBERT's and others', of another form, do not count."""
+        from torch import nn
+
+        pooler = getattr(core_of(module), "pooler", None)
+        parts = (getattr(pooler, "dense", None), getattr(pooler, "activation", None))
+        return isinstance(parts[0], nn.Linear) and isinstance(parts[1], nn.Tanh)
+
+    def pooler_states(self, module: Any, batch: Batch) -> torch.Tensor:
+        return self._read(module, batch).pooler_output
+
+    def _read(self, module: Any, batch: Batch) -> Any:
+        """Return what transformers returns for a batch."""
         import torch
 
         core = core_of(module)
@@ -90,7 +108,7 @@ class Transformer(Architecture):
                 options["token_type_ids"] = torch.zeros_like(batch.inputs)
         if "use_cache" in takes:
             options["use_cache"] = False
-        return module(input_ids=batch.inputs, **options).last_hidden_state
+        return module(input_ids=batch.inputs, **options)
 
     def width(self, module: Any) -> int:
         return core_of(module).config.hidden_size

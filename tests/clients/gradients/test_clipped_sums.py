@@ -59,7 +59,10 @@ def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tens
     if model.task is not CLASSES:
         return functional.cross_entropy(true_states(model, module, example, ids[:-1], "logits"), ids[1:])
     states = true_states(model, module.body, example, ids, "last_hidden_state")
-    pooled = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[module.pooling]
+    if module.pooling == "pooler":
+        pooled = torch.tanh(module.body.pooler.dense(states[0]))
+    else:
+        pooled = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[module.pooling]
     if module.normalize:
         pooled = pooled / pooled.norm()
     return functional.cross_entropy(module.head(pooled), torch.tensor(example.target))

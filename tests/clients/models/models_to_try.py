@@ -112,7 +112,9 @@ def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageMo
     spec = ModelSpec(name=config.model_type, tokenizer="bundled", max_tokens=CONTEXT, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
-        module: Any = without_pooler(transformers.AutoModel.from_config(config))
+        module: Any = transformers.AutoModel.from_config(config)
+        if spec.pooling != "pooler":
+            module = without_pooler(module)
         if spec.lora_rank:
             module = PRETRAINED.with_adapters(module, spec, output_layer=False)
         module = Classifier(PRETRAINED, module, len(CLASSES.classes), spec)
@@ -156,6 +158,7 @@ COVERED: dict[str, Build] = {
     "gpt2-class-mean": lambda: small_gpt2(CLASSES, pooling="mean", normalize=True),
     "bert-class": bert,
     "bert-class-cls": lambda: bert(pooling="cls"),
+    "bert-class-pooler": lambda: bert(pooling="pooler"),
     "bert-class-head": lambda: bert(tune="head"),
     "bert-class-bias": lambda: bert(tune="bias"),
     "bert-class-lora": lambda: bert(lora_rank=3),

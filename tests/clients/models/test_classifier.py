@@ -56,6 +56,40 @@ def test_gpt2_reads_its_last_state() -> None:
     assert module.pooling == "last"
 
 
+@pytest.fixture(scope="module")
+def pooled_folder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same sizes with weights of a pooler, and a name that none of its layers has in the folder above."""
+    folder = tmp_path_factory.mktemp("pooled")
+    config = transformers.BertConfig.from_pretrained(bert_folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(2)
+        transformers.BertModel(config).save_pretrained(folder)
+    load_tokenizer("bundled").save_pretrained(folder)
+    return folder
+
+
+def test_the_pooler_is_the_model_s_own(pooled_folder: Path, tmp_path: Path) -> None:
+    model = classifier(pooled_folder, pooling="pooler")
+    module: Any = model.module
+    own: Any = transformers.AutoModel.from_pretrained(pooled_folder)
+    batch = model.batch(examples(5, 9, task=CLASSES))
+    first = model.architecture.states(module.body, batch)[:, 0]
+    expected = torch.tanh(first @ own.pooler.dense.weight.T + own.pooler.dense.bias)
+    torch.testing.assert_close(module.features(batch)[:, 0], expected)
+    assert "body.pooler.dense.weight" in dict(model.named_shapes())  # it trains with the body
+    models_to_try.shifted(model).save(tmp_path)
+    back: Any = classifier(tmp_path, pooling="pooler").module
+    torch.testing.assert_close(back.features(batch), module.features(batch))
+    assert back.pooling == "pooler"
+
+
+def test_a_model_without_weights_of_a_pooler_is_refused(bert_folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.pooling is 'pooler'; allowed for .*: mean, cls, last"):
+        classifier(bert_folder, pooling="pooler")  # transformers would make it a pooler of random weights
+    with pytest.raises(ModelError, match="it has no pooler"):
+        load_model(SMALL.model_copy(update={"pooling": "pooler"}), 0, CLASSES)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_padding_does_not_matter(bert_folder: Path, pooling: str) -> None:
     model = models_to_try.shifted(classifier(bert_folder, pooling=pooling))
