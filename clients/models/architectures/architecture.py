@@ -155,6 +155,14 @@ class Architecture(ABC):
         """Return the frozen layers below the adapters if ``model.lora_layers`` is given, and None else."""
         return None
 
+    def split_below(self, module: nn.Module, trained: int) -> LowerLayers | None:
+        """Return the layers below the ``trained`` uppermost ones, 1 to all of :meth:`blocks`; None if there are none.
+
+        Raises:
+            ModelError: the module cannot be split.
+        """
+        raise ModelError("the model has no list of layers; allowed: a transformer")
+
     def save(self, module: nn.Module, folder: Path, spec: ModelSpec) -> None:
         """Write the module's sizes and weights (safetensors).
 

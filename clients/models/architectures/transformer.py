@@ -156,14 +156,15 @@ class Transformer(Architecture):
         return tuple(tuning.blocks_of(core_of(module))[1])
 
     def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:
-        if spec.lora_layers is None:
-            return None
+        return None if spec.lora_layers is None else self.split_below(module, spec.lora_layers)
+
+    def split_below(self, module: Any, trained: int) -> LowerLayers | None:
         from fl_sim.clients.models import tuning
         from fl_sim.clients.models.architectures.lower_layers import LowerLayers
 
         core = core_of(module)
         blocks = tuning.blocks_of(core)[1]
-        first = len(blocks) - spec.lora_layers
+        first = len(blocks) - trained
         return None if first == 0 else LowerLayers(blocks, first, self._body_of(core), core.config.vocab_size)
 
     def _body_of(self, core: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.client.draws import Draw
@@ -14,6 +15,7 @@ from fl_sim.research.representations.client.encoder_inputs import Table, TokenLi
 from fl_sim.research.representations.client.encoders import EncoderSpec, MlpEncoder, WordBag, build_encoder
 from fl_sim.research.representations.client.frozen_features import FrozenEncoder
 from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
+from fl_sim.research.representations.client.lower_states import LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from tests.research.representations.tiny_bert import save_tiny_bert
 
@@ -161,6 +163,50 @@ def test_a_trainable_transformer_agrees_with_the_frozen_one(tiny_bert: Path) -> 
     np.testing.assert_allclose(encoder(batch).detach(), expected, atol=1e-5)
     encoder(batch).sum().backward()
     assert any(p.grad is not None and (p.grad != 0).any() for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_trained_layers_read_what_the_frozen_ones_made_once(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
+    values = {"kind": "transformer", "model": str(tiny_bert), "pooling": pooling}
+    spec = EncoderSpec.model_validate({**values, "trained_layers": 1})
+    whole, upper = build_encoder(EncoderSpec.model_validate(values), 0, 0), build_encoder(spec, 0, 0)
+    inputs = LowerStates(spec, tmp_path).read(["good film", "bad", ""])
+    rows = np.array([1, 0])
+    plain = TokenLists([[2, 4, 6, 3], [2, 5, 3]]).batch(rows)
+    torch.testing.assert_close(upper(inputs.batch(rows)), whole(plain), atol=1e-3, rtol=1e-3)  # float16 states
+    torch.testing.assert_close(upper(plain), whole(plain))  # tokens are read, too
+    trained = {name for name, p in upper.named_parameters() if p.requires_grad}
+    assert all(".layer.1." in name or ".pooler." in name for name in trained)
+    assert any(".pooler." in name for name in trained) == (pooling == "pooler")
+    upper(inputs.batch(rows)).square().sum().backward()
+    assert all((p.grad is not None) == p.requires_grad for p in upper.parameters())
+    assert any(name.endswith(".layer.1.output.dense.weight") for name in trained)
+    (file,) = tmp_path.glob("states-*.bin")
+    again = LowerStates(spec, tmp_path).read(["good film", "bad", ""])
+    torch.testing.assert_close(again.batch(rows).states, inputs.batch(rows).states, rtol=0, atol=0)
+    assert list(tmp_path.glob("states-*.bin")) == [file]
+
+
+def test_all_layers_may_train_above_frozen_word_vectors(tiny_bert: Path) -> None:
+    spec = EncoderSpec(kind="transformer", model=str(tiny_bert), trained_layers=2)
+    frozen = {name for name, p in build_encoder(spec, 0, 0).named_parameters() if not p.requires_grad}
+    assert all("embeddings" in name or "head" in name for name in frozen)
+    assert LowerStates(spec).read(["good"]).batch(np.array([0])).states is None
+
+
+def test_more_trained_layers_than_there_are_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(ModelError, match=r"encoder\.trained_layers is 3; allowed for .*: 1 to 2"):
+        build_encoder(EncoderSpec(kind="transformer", model=str(tiny_bert), trained_layers=3), 0, 0)
+    with pytest.raises(ValueError, match="trained_layers is 1; allowed with kind = 'transformer'"):
+        EncoderSpec(kind="mlp", trained_layers=1)
+    assert "trained_layers" not in EncoderSpec().model_dump()  # a record from before the key stays the same
+
+
+def test_dpnr_sends_the_pooler_s_state_also_of_a_frozen_encoder(tiny_bert: Path) -> None:
+    features = FrozenEncoder(EncoderSpec(kind="table", model=str(tiny_bert), pooling="pooler")).features(["good film"])
+    module = transformers.AutoModel.from_pretrained(tiny_bert)
+    expected = module(input_ids=torch.tensor([[2, 4, 6, 3]])).pooler_output
+    np.testing.assert_allclose(features, expected.detach(), atol=1e-5)
 
 
 def test_a_transformer_without_a_name_is_refused() -> None:

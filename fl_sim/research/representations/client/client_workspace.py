@@ -48,6 +48,7 @@ from fl_sim.research.representations.client.local_privacy import (
     WordDropout,
     build_mechanism,
 )
+from fl_sim.research.representations.client.lower_states import LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit, read_adult
 from fl_sim.research.representations.corpora.entity_words import entity_words
@@ -62,7 +63,6 @@ DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence
 
 _TOY_ROWS = 6000
 
-_ROWS_AT_ONCE = 2048
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 
@@ -166,8 +166,8 @@ class Workspace:
         self.encoder.eval()
         with torch.no_grad():
             parts = [
-                self.encoder(inputs.batch(rows[start : start + _ROWS_AT_ONCE]))
-                for start in range(0, len(rows), _ROWS_AT_ONCE)
+                self.encoder(inputs.batch(rows[start : start + self.encoder.rows_at_once]))
+                for start in range(0, len(rows), self.encoder.rows_at_once)
             ]
         return torch.cat(parts) if parts else torch.zeros(0, self.encoder.width)
 
@@ -322,10 +322,13 @@ def _build_text_reader(data: LabelledData, encoder: EncoderSpec, feature_cache: 
         return _TextReader(
             data, 0, len(vocabulary), lambda texts: TokenLists([vocabulary.encode(words_of(text)) for text in texts])
         )
+    folder = None if feature_cache is None else Path(feature_cache).expanduser()
+    if encoder.trained_layers is not None:
+        return _TextReader(data, 0, 0, LowerStates(encoder, folder).read)
     if encoder.kind == "transformer":
         tokenize = _build_tokenizer(encoder)
         return _TextReader(data, 0, 0, lambda texts: TokenLists(tokenize(texts)))
-    frozen = FrozenEncoder(encoder, None if feature_cache is None else Path(feature_cache).expanduser())
+    frozen = FrozenEncoder(encoder, folder)
     return _TextReader(data, 0, frozen.width, lambda texts: Table(frozen.features(texts)))
 
 

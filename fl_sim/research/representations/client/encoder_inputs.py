@@ -34,10 +34,12 @@ class Ragged:
     Attributes:
         tokens: int64 (total,).
         offsets: start of each text, int64 (B,).
+        states: what enters the first layer that trains, float32 (total, h); None if the encoder starts from tokens.
     """
 
     tokens: torch.Tensor
     offsets: torch.Tensor
+    states: torch.Tensor | None = None
 
 
 class EncoderInputs(ABC):

@@ -5,7 +5,7 @@
 | ``table`` | numbers as they are (a frozen encoder's features) | nothing |
 | ``mlp`` | numbers, through linear layers with ReLU and dropout between them (FEDERATE) | everything |
 | ``bag`` | words of a vocabulary: the mean of their vectors (``nn.EmbeddingBag``; the study of DPNR) | everything |
-| ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything (DPNR fine-tunes) |
+| ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything, or its upper layers |
 
 A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_features`); its
 features are the input of ``table`` or ``mlp``.
@@ -18,16 +18,18 @@ torch.Size([2, 8])
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.classifier import Classifier
-from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.model_spec import ModelSpec, Pooling
 from fl_sim.clients.tasks import Classification
 from fl_sim.research.representations.client.draws import Draw
@@ -36,6 +38,8 @@ from fl_sim.research.representations.client.feed_forward import FeedForward
 from fl_sim.research.strict_model import StrictModel
 
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
+
+_ROWS_OF_UPPER_LAYERS = 64  # their states fit into a processor's cache
 
 
 class EncoderSpec(StrictModel):
@@ -50,7 +54,10 @@ class EncoderSpec(StrictModel):
         model: a Hugging Face encoder by hub name, folder, or ``minilm``: the model that ``transformer`` trains, or
             the source of the features of ``table`` and ``mlp``.
         max_tokens: longest input of that model.
-        pooling: of that model's states; default: the mean.
+        pooling: of that model's states: ``mean``, the default, ``cls``, ``last``, or ``pooler``, the tanh layer of BERT
+            on the first state, which DPNR sends.
+        trained_layers: uppermost layers of ``transformer`` that train, with the pooler; what is below reads every text
+            once, without gradients. Default: everything trains.
     """
 
     kind: EncoderKind = "mlp"
@@ -61,6 +68,19 @@ class EncoderSpec(StrictModel):
     model: str | None = Field(default=None, min_length=1)
     max_tokens: int = Field(default=128, ge=2, le=131072)
     pooling: Pooling | None = None
+    trained_layers: int | None = Field(default=None, ge=1, le=10**6)
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a key of a later version at its default, so that older experiments' records stay the same."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name != "trained_layers" or value is not None}
+
+    @model_validator(mode="after")
+    def _trains_layers_of_a_transformer(self) -> EncoderSpec:
+        if self.trained_layers is not None and self.kind != "transformer":
+            raise ValueError(f"trained_layers is {self.trained_layers}; allowed with kind = 'transformer'")
+        return self
 
     @model_validator(mode="after")
     def _has_a_first_layer(self) -> EncoderSpec:
@@ -74,9 +94,11 @@ class Encoder(nn.Module, ABC):
 
     Attributes:
         width: k.
+        rows_at_once: of a pass in evaluation.
     """
 
     width: int
+    rows_at_once: int = 2048
 
     @abstractmethod
     def forward(self, batch: Any, draw: Draw | None = None) -> torch.Tensor:
@@ -123,21 +145,59 @@ class WordBag(Encoder):
 
 
 class Transformer(Encoder):
-    """The pooled last state of a Hugging Face encoder, with all of its weights trained."""
+    """The pooled last state of a Hugging Face encoder, all of which trains, or its upper layers."""
 
     def __init__(self, spec: EncoderSpec, seed: int) -> None:
         super().__init__()
-        if spec.model is None:
-            raise ModelError("encoder.model is missing; encoder.kind = 'transformer' needs a model's name or folder")
-        model = load_model(model_spec(spec, "full"), seed, Classification(("0", "1")))
-        if not isinstance(model.module, Classifier):  # what load_model returns for classification
-            raise ModelError(f"encoder.model {spec.model!r} is no encoder")
-        self.module = model.module
+        model = load_partly_frozen(spec, seed)
+        self.module = classifier_of(model)
         self.module.head.requires_grad_(False)
         self.width = self.module.width
+        self._lower = model.lower
+        if self._lower is not None:
+            self.rows_at_once = _ROWS_OF_UPPER_LAYERS
 
     def forward(self, batch: Ragged, draw: Draw | None = None) -> torch.Tensor:
-        return self.module.features(padded_batch(batch))[:, 0]
+        padded = padded_batch(batch)
+        if self._lower is None or padded.states is None:
+            return self.module.features(padded)[:, 0]
+        with self._lower.replaced_by(padded.states):
+            return self.module.features(padded)[:, 0]
+
+
+def load_partly_frozen(spec: EncoderSpec, seed: int) -> LanguageModel:
+    """Return the model of a ``transformer``, frozen below its trained layers, which ``lower`` then are.
+
+    Raises:
+        ModelError: no model is named, it is no encoder, or it has fewer layers.
+    """
+    if spec.model is None:
+        raise ModelError("encoder.model is missing; encoder.kind = 'transformer' needs a model's name or folder")
+    model = load_model(model_spec(spec, "full"), seed, Classification(("0", "1")))
+    if spec.trained_layers is not None:
+        body = classifier_of(model).body
+        blocks = model.architecture.blocks(body)
+        if not spec.trained_layers <= len(blocks):
+            raise ModelError(
+                f"encoder.trained_layers is {spec.trained_layers}; allowed for {spec.model!r}: 1 to {len(blocks)}"
+            )
+        _freeze_below(body, blocks[-spec.trained_layers :])
+        model.lower = model.architecture.split_below(body, spec.trained_layers)
+    return model
+
+
+def classifier_of(model: LanguageModel) -> Classifier:
+    """Return the module of a model that was loaded for classification."""
+    if model.classifier is None:
+        raise ModelError(f"encoder.model {model.spec.name!r} is no encoder")
+    return model.classifier
+
+
+def _freeze_below(body: nn.Module, trained: Sequence[nn.Module]) -> None:
+    """Freeze all parameters of ``body`` but those of ``trained`` layers and of the pooler."""
+    kept = {id(parameter) for block in trained for parameter in block.parameters()}
+    for name, parameter in body.named_parameters():
+        parameter.requires_grad_(id(parameter) in kept or POOLER in name.split("."))
 
 
 def model_spec(spec: EncoderSpec, tune: Literal["full", "head"]) -> ModelSpec:
@@ -178,4 +238,12 @@ def padded_batch(batch: Ragged) -> Batch:
         positions=positions.contiguous(),
         predictions=torch.ones(len(lengths)),
         lengths=lengths,
+        states=None if batch.states is None else _padded_states(batch.states, positions < lengths[:, None]),
     )
+
+
+def _padded_states(states: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
+    """Return states (total, h) as rows, (B, T, h), zero where ``is_token`` (B, T) is false."""
+    rows = torch.zeros(*is_token.shape, states.shape[1])
+    rows[is_token] = states
+    return rows
