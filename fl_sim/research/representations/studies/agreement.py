@@ -1,9 +1,10 @@
 """A figure over seeds with its 95 % interval, and whether it reproduces a published one.
 
-The interval of a mean over n seeds is t·max(s, e)/√n wide to each side: s is the deviation between the seeds, e the
-sampling error of one seed's figure, t the 97.5 % quantile of Student's distribution with n − 1 degrees of freedom.
-Every seed draws its own test rows, so s contains e; where a few seeds happen to agree better than test sets of this
-size can, e takes its place. A publication's interval follows from its own deviation and number of runs, and from e.
+The interval of a mean over n seeds is max(t·s, z·e)/√n wide to each side: s is the deviation between the seeds, e the
+sampling error of one seed's figure, t and z the 97.5 % quantiles of Student's distribution with n − 1 degrees of
+freedom and of the normal one. Every seed draws its own test rows, so s contains e; where a few seeds happen to agree
+better than test sets of this size can, e takes its place. A publication's interval follows from its own deviation and
+number of runs, and from e.
 
 A published figure is *reproduced* if its mean is in our interval, or our mean in its interval. Sums of deviations, the
 weaker rule of former records, stay beside it.
@@ -103,6 +104,7 @@ def within_deviations(ours: Estimate, published: Published) -> bool:
 
 
 def _half_width(deviation: float, error: float | None, runs: int) -> float:
-    """Return t·max(s, e)/√n; of a single run, whose deviation is unknown, that of the normal distribution."""
-    quantile = float(stats.t.ppf(_LEVEL, runs - 1)) if runs > 1 else float(stats.norm.ppf(_LEVEL))
-    return quantile * max(deviation, error or 0.0) / math.sqrt(runs)
+    """Return max(t·s, z·e)/√n; a single run has no s."""
+    of_seeds = float(stats.t.ppf(_LEVEL, runs - 1)) * deviation if runs > 1 else 0.0
+    of_sampling = float(stats.norm.ppf(_LEVEL)) * (error or 0.0)
+    return max(of_seeds, of_sampling) / math.sqrt(runs)

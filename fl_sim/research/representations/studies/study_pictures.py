@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from fl_sim.reporting.plots import Look
 
+_IN_ONE_ROW = 3
 _COLUMNS = 2
-_SIDE_BY_SIDE = 1.03
-"""The factor between the positions of neighbouring curves on a log axis, so that equal figures hide no bar."""
+_SIDE_BY_SIDE, _SHARE_BESIDE = 1.03, 0.006
+"""Between neighbouring curves, so that equal figures hide no bar: a factor on a log axis, a share of a linear axis."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) -> Figure:
-    """Return a figure of panels, two a row, with one legend; hollow marks are measured, full ones published.
+    """Return a figure of panels with one legend; hollow marks are measured, full ones published.
+
+    Up to three panels stand in one row, more in rows of two.
 
     Args:
         panels: at least one; curves of one label look alike in all of them.
@@ -83,13 +86,14 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
 
     labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
     look = {labels[of.number]: of for of in looks(len(labels))}
-    columns = min(_COLUMNS, len(panels))
+    columns = len(panels) if len(panels) <= _IN_ONE_ROW else _COLUMNS
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(1 + 4.4 * columns, 0.9 + 3.2 * rows), layout="constrained")
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
+        beside = None if log else _SHARE_BESIDE * _span(panel)
         for curve in panel.curves:
-            _draw_curve(axes, curve, look[curve.label], len(labels), log=log)
+            _draw_curve(axes, curve, look[curve.label], len(labels), beside)
         axes.set_title(panel.title, loc="left", fontsize="medium")
         axes.set_xlabel(x)
         axes.set_ylabel(y)
@@ -98,7 +102,13 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, *, log: bool) -> None:
+def _span(panel: Panel) -> float:
+    values = [value for curve in panel.curves for value in curve.x]
+    return max(values) - min(values) if values else 0.0
+
+
+def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, beside: float | None) -> None:
+    """Draw a curve next to the others; ``beside`` is the step to the next on a linear axis, None on a log axis."""
     means = [one["mean"] for one in curve.measured]
     if not curve.x:
         axes.axhline(means[0], color=look.colour, linestyle="--", linewidth=1, label=curve.label)
@@ -106,7 +116,7 @@ def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, *, log: bool)
             axes.axhline(mean, color=look.colour, linestyle=":", linewidth=1, label=f"{curve.label}, published")
         return
     shift = look.number - (curves - 1) / 2
-    x = [value * _SIDE_BY_SIDE**shift if log else value for value in curve.x]
+    x = [value * _SIDE_BY_SIDE**shift if beside is None else value + shift * beside for value in curve.x]
     style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidth": 1, "capsize": 2}
     bars = [one["half_width"] for one in curve.measured]
     axes.errorbar(x, means, bars, fillstyle="none", label=curve.label, **style)

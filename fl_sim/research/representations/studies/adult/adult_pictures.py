@@ -123,7 +123,7 @@ def _sweep(selections: Sequence[Row]) -> Figure:
             Curve(system, thresholds, tuple(selection["rows"][system][metric]["measured"] for selection in selections))
             for system in selections[0]["rows"]
         ]
-        panels.append(Panel(label, tuple(curves)))
+        panels.append(Panel(_titled(label), tuple(curves)))
     return draw_panels(panels, "relaxation threshold, points of accuracy", "percent", log=False)
 
 
@@ -135,7 +135,7 @@ def _by_epsilon(rows: Sequence[Row]) -> Figure:
         for system in systems:
             own = [row for row in rows if row["system"] == system]
             curves.append(Curve(system, tuple(r["epsilon_proven"] for r in own), tuple(r[metric] for r in own)))
-        panels.append(Panel(label, tuple(curves)))
+        panels.append(Panel(_titled(label), tuple(curves)))
     return draw_panels(panels, "ε, proven", "percent")
 
 
@@ -146,6 +146,12 @@ def _fairness(rows: Sequence[Row]) -> Figure:
         curves.append(Curve(system, tuple(row["accuracy"] for row in own), tuple(row["tpr_gap"] for row in own)))
     title = "The smallest validation TPR-gap within half a point of an accuracy"
     return draw_panels([Panel(title, tuple(curves))], "validation accuracy, percent", "TPR-gap, percent", log=False)
+
+
+def _titled(label: str) -> str:
+    """Return a label of an axis as the title of a panel, whose axis has the unit."""
+    subject = label.partition(",")[0]
+    return subject[0].upper() + subject[1:]
 
 
 def _with_a_model(rows: Row) -> dict[str, Any]:
