@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from fl_sim.cli import main
 from fl_sim.reporting.plots import render
 from fl_sim.research import reproduce_command
 from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
-from fl_sim.research.representations.studies import ag_study, dpnr_ag, reproductions
+from fl_sim.research.representations.studies import ag_study, reproductions
+from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_fairness, dpnr_pictures, dpnr_published
 from fl_sim.research.representations.studies.reproductions import Reproduction
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
 from fl_sim.research.representations.studies.study_tables import Options
@@ -72,29 +74,88 @@ def test_the_study_s_figures_have_every_release(
     assert "to go" not in capsys.readouterr().err, "what is done is kept"
 
 
-def test_dpnr_s_tables_say_what_is_claimed_and_proven_in_every_row(
-    small_persons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = dpnr_ag.Grid((0.05, 1.0), (0.5,), epochs=1, attacker_epochs=1, model=str(save_tiny_bert(tmp_path)))
-    monkeypatch.setattr(dpnr_ag, "THIN", tiny)
-    table = reproductions.run("dpnr-ag", Options(small_persons, (0, 1), work=tmp_path / "work"))
-    rows = {(row["system"], row["epsilon"], row["word_dropout"]): row for row in table["rows"]}
-    assert len(rows) == 3 + 2 * (2 + 1)
-    assert rows["dpnr", 0.05, 0.0]["epsilon_corrected"] == pytest.approx(384 * 0.05)
-    assert rows["dpnr-shared", 0.05, 0.0]["epsilon_corrected"] == float("inf")
-    assert rows["dpnr", 1.0, 0.5]["epsilon_claimed"] == pytest.approx(0.62, abs=0.001)  # as the paper states it
-    assert rows["dpnr", 1.0, 0.5]["published"]["accuracy"] == 77.42
-    assert "privacy_f" not in rows["dpnr", 1.0, 0.0]
-    assert set(rows["non-priv", None, 0.0]["attacker"]) == {"Bush", "Kerry", "Arafat", "Blair", "Sharon"}
-    shown = reproductions.show(table)
-    assert "∞" in shown
-    assert "(50.66)" not in shown
-    assert shown.count("| dpnr-shared |") == 3 + 3  # tables 2 and 3 together, 4, 5, 7
-    assert list((tmp_path / "work" / "features").glob("features-*.npy"))
+@pytest.fixture(scope="module")
+def dpnr_table(small_persons: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """DPNR's record on two seeds, one of them fine-tuned, with a tiny BERT."""
+    folder = tmp_path_factory.mktemp("dpnr-record")
+    tiny = dpnr_ag.Grid(
+        (0.05, 1.0), (0.5,), epochs=1, attacker_epochs=1, model=str(save_tiny_bert(folder)), tuned_seeds=1,
+        tuned_epsilons=(0.05,), tuned_epochs=1, tuned_layers=1,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dpnr_ag, "THIN", tiny)
+        table = reproductions.run("dpnr-ag", Options(small_persons, (0, 1), work=folder / "work"))
+    assert list((folder / "work" / "features").glob("features-*.npy"))
+    assert list((folder / "work" / "features").glob("states-*.bin"))
+    return table
+
+
+def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: dict[str, Any]) -> None:
+    rows = {tuple(row[n] for n in ("encoder", "system", "epsilon", "word_dropout")): row for row in dpnr_table["rows"]}
+    assert len(rows) == 3 + 2 * (2 + 1) + 2 + 2
+    assert rows["frozen", "dpnr", 0.05, 0.0]["epsilon_proven"] == pytest.approx(384 * 0.05)
+    assert rows["frozen", "dpnr-shared", 0.05, 0.0]["epsilon_proven"] == float("inf")
+    assert rows["fine-tuned", "dpnr", 0.05, 0.0]["epsilon_proven"] == pytest.approx(8 * 0.05)  # the pooler's width
+    dropped = rows["frozen", "dpnr", 1.0, 0.5]
+    assert dropped["epsilon_claimed"] == pytest.approx(0.62, abs=0.001)  # as the paper states it
+    assert dropped["published"] == {"accuracy": 77.42}
+    assert list(dropped).index("epsilon_proven") < list(dropped).index("epsilon_claimed")
+    assert "privacy_f" in rows["frozen", "dpnr", 1.0, 0.0]  # figure 3 has an attacker per ε
+    assert [rows[key]["seeds"] for key in rows if key[1] == "non-priv"] == [2, 1]
+    assert set(rows["frozen", "non-priv", None, 0.0]["attacker"]) == {"Bush", "Kerry", "Arafat", "Blair", "Sharon"}
+    shown = reproductions.show(dpnr_table)
+    assert shown.index("proven") < shown.index("claimed")
+    assert shown.count("| dpnr-shared |") == (3 + 1) + 2 * 3 + 2 * 5  # tables 2 and 3; 4, 5, 7; five persons' gaps
+
+
+def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(dpnr_table: dict[str, Any]) -> None:
+    row = next(row for row in dpnr_table["rows"] if row["system"] == "dpnr" and row["epsilon"] == 0.05)
+    assert row["agrees"].keys() == row["within_deviations"].keys() == row["published"].keys()
+    assert row["agrees"]["task"].keys() == row["published"]["task"].keys() == set(dpnr_published.PERSONS)
+    expected = {"accuracy": 1, "privacy_f": 1, "attacker": 6, "task": 6}
+    flat = {name: list(dpnr_ag._flat(row["agrees"][name])) for name in expected}
+    assert {name: len(found) for name, found in flat.items()} == expected
+    frozen = dpnr_table["reproduced"]["frozen"]
+    assert frozen["published"] == 2 + 2 * 14 + 2 * 14 + 2 * 2  # majority; NON-PRIV, ADV; DPNR twice, at ε 1 and μ 0.5
+
+
+def test_dpnr_s_pictures_and_page_come_from_the_record_alone(dpnr_table: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "representations"
+    reproductions.write(dpnr_table, folder / "dpnr-ag.json")
+    names = {"dpnr-ag_epsilon.png", "dpnr-ag_fairness.png", "dpnr-ag_tsne.png"}
+    assert {path.name for path in folder.glob("*.png")} == names
+    page, *pictures = reproductions.write_document(folder)
+    assert {path.name for path in pictures} == names
+    assert all(f"]({name})" in page.read_text() for name in names)
+    points = dpnr_table["tsne"]["points"]
+    assert list(points) == ["non-priv", "dpnr", "dpnr-shared"]
+    assert all(len(dpnr_pictures.unpack_points(text)) == len(dpnr_table["tsne"]["named"]) for text in points.values())
+
+
+def _figures(gap: float, accuracy: float = 80.0) -> dict[str, Any]:
+    return {"task": {"Blair": (accuracy, gap)}, "sizes": {"Blair": (1308, 149)}}
+
+
+def test_a_gap_narrows_by_its_size_with_an_error_of_seeds_and_texts() -> None:
+    row = dpnr_fairness.fairness_row("dpnr", "Blair", [_figures(-15.0), _figures(-17.0)], [_figures(4.0)] * 2)
+    assert row["narrower_by"] == 12.0  # 16 − |4|: a gap in the other direction counts with its size
+    assert row["published"] == pytest.approx(15.44 - 12.22)
+    rates = [(0.8, 0.64), (0.8, 0.84)]
+    texts = sum(a * (1 - a) / 1308 + p * (1 - p) / 149 for a, p in rates)
+    assert row["standard_error"] == pytest.approx(math.sqrt(1e4 * texts + 1.0), abs=0.01)  # the seeds': √2/√2
+    assert row["published_standard_errors"] < 1
+
+
+def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[str, Any]) -> None:
+    assert {row["verdict"] for row in dpnr_table["fairness"]} <= {"narrower", "wider", "not told apart"}
+    assert len(dpnr_table["fairness"]) == 2 * 2 * 5
+    shown = reproductions.show(dpnr_table)
+    assert "* Published: narrower by 1.9, 3.2, 4.7 points for Arafat, Blair, Sharon" in shown
+    assert shown.count("the accuracy changes by") == 4
 
 
 def test_the_published_figures_are_the_paper_s() -> None:
-    assert dpnr_ag.TABLE_2[0.05] == dpnr_ag.TABLE_4["dpnr"][0] == 80.87
+    assert dpnr_published.TABLE_2[0.05] == dpnr_published.TABLE_4["dpnr"][0] == 80.87
     assert ag_study.PUBLISHED["ag-news", 64]["adaptive"][4.0, 0.1] == 0.40
     assert ag_study.PUBLISHED["ag-news", 32]["robust"][5.0, 0.0] == 0.73
 

@@ -15,8 +15,9 @@ from typing import Any
 from fl_sim.config import ConfigError
 from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
-from fl_sim.research.representations.studies import ag_study, dpnr_ag
+from fl_sim.research.representations.studies import ag_study
 from fl_sim.research.representations.studies.adult import adult_document, adult_pictures, adult_study
+from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_pictures, dpnr_tables
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_tables import Log, Options
 from fl_sim.storage.run_folder import decode, encode, replace_file
@@ -61,7 +62,13 @@ REPRODUCTIONS = {
         ag_study.as_markdown,
         draw=ag_study.draw,
     ),
-    "dpnr-ag": Reproduction("DPNR's tables 2 to 5 and 7 on its AG set", "dpnr", dpnr_ag.reproduce, dpnr_ag.as_markdown),
+    "dpnr-ag": Reproduction(
+        "DPNR's tables 2 to 5 and 7, figures 3 and 4, on its AG set",
+        "dpnr",
+        dpnr_ag.reproduce,
+        dpnr_tables.as_markdown,
+        draw=dpnr_pictures.draw_pictures,
+    ),
 }
 """By name; add a row for another."""
 

@@ -1,0 +1,1 @@
+"""DPNR's tables and figures on its AG set."""

@@ -1,0 +1,269 @@
+"""DPNR's tables 2 to 5 and 7 and its figures 3 and 4 on its AG set, with MiniLM in place of BERT-base.
+
+Two encoders: *frozen*, whose features of k = 384 numbers are computed once, with a network of two layers trained on
+them; and *fine-tuned*, the upper layers and the tanh pooler trained with the classifier, for fewer seeds. The latter
+sends the pooler's state, as the paper's does. The attacker reads the sent vectors. DPNR appears twice: as in its paper,
+with independent noise on each coordinate, and as in its published code, with one noise number for all coordinates
+(``dpnr-shared``), which protects nothing.
+
+>>> THIN.tuned_seeds, FULL.tuned_seeds is None, THIN.epsilons == FULL.epsilons
+(3, True, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fl_sim.research.representations.config import ExperimentConfig, load_mapping
+from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
+from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, within_deviations
+from fl_sim.research.representations.studies.dpnr.dpnr_fairness import fairness_row, verdict
+from fl_sim.research.representations.studies.dpnr.dpnr_pictures import scattered
+from fl_sim.research.representations.studies.dpnr.dpnr_published import (
+    ATTACKED,
+    EPSILON_OF_RATES,
+    EPSILONS,
+    LAYERS,
+    RATES,
+    published_figures,
+)
+from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading
+
+BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
+"""The paper's name of each method."""
+FROZEN, TUNED = "frozen", "fine-tuned"
+RowKey = tuple[str, str, float | None, float]
+"""Encoder, system, ε and μ."""
+Rows = dict[RowKey, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The trainings of each seed.
+
+    Attributes:
+        epsilons: ε of DPNR, 0.05 and 1 among them; one training and one attacker each.
+        rates: μ at ε = 1.
+        epochs: of training on frozen features.
+        attacker_epochs: of the attacker's training.
+        model: the encoder.
+        tuned_seeds: number of seeds that are also fine-tuned; None for all.
+        tuned_epsilons: ε of DPNR with a fine-tuned encoder, 0.05 among them.
+        tuned_epochs: of fine-tuning.
+        tuned_layers: uppermost layers that train, with the pooler.
+        tuned_tokens: longest text of a fine-tuned encoder.
+    """
+
+    epsilons: tuple[float, ...] = EPSILONS
+    rates: tuple[float, ...] = RATES
+    epochs: int = 4
+    attacker_epochs: int = 20
+    model: str = "minilm"
+    tuned_seeds: int | None = None
+    tuned_epsilons: tuple[float, ...] = EPSILONS
+    tuned_epochs: int = 4
+    tuned_layers: int = 2
+    tuned_tokens: int = 64
+
+
+THIN = Grid(attacker_epochs=5, tuned_seeds=3, tuned_epsilons=(0.05, 1.0), tuned_epochs=1)
+"""The default."""
+
+FULL = Grid()
+"""Four epochs of fine-tuning with every ε and seed, and the attacker's default training."""
+
+
+def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+    """Return tables and figures as a JSON-ready mapping: a row for each encoder, system, ε and μ.
+
+    Args:
+        options: of the reproduction.
+        log: called with a line of progress.
+    """
+    grid = FULL if options.full else THIN
+    rows: Rows = collect_figures(lambda seed: _frozen(seed, grid, options), _figures, options, log)
+    tuned = replace(options, seeds=options.seeds[: grid.tuned_seeds])
+    rows |= collect_figures(lambda seed: _tuned(seed, grid, options), _figures, tuned, log)
+    log("  t-SNE")
+    return {
+        **heading("dpnr-ag", "DPNR (Lyu, He and Li 2020), tables 2 to 5 and 7, figures 3 and 4, the AG set", options),
+        "model": grid.model,
+        "attacker_epochs": grid.attacker_epochs,
+        "tuning": {
+            "seeds": list(tuned.seeds),
+            "epochs": grid.tuned_epochs,
+            "trained_layers": grid.tuned_layers,
+            "max_tokens": grid.tuned_tokens,
+        },
+        "rows": (made := [_row(key, values) for key, values in rows.items()]),
+        "reproduced": {encoder: _count(made, encoder) for encoder in (FROZEN, TUNED)},
+        "fairness": _fairness(rows),
+        "tsne": scattered(_pictured(options.seeds[0], grid, options)),
+    }
+
+
+def _base(seed: int, options: Options) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "data": {"name": "dpnr-ag", "source": str(options.source)},
+        "feature_cache": None if options.work is None else str(options.work / "features"),
+    }
+
+
+def _attacks(grid: Grid) -> dict[str, Any]:
+    return {"leakage": False, "mdl": False, "attacker": True, "attacker_epochs": grid.attacker_epochs}
+
+
+def _frozen(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
+    """Yield the experiments of a seed with frozen features."""
+    base = {
+        **_base(seed, options),
+        "encoder": {"kind": "mlp", "width": 384, "model": grid.model},
+        "training": {"epochs": grid.epochs, "batch_size": 64},
+        "attacks": _attacks(grid),
+    }
+    for method in BASELINES:
+        yield load_mapping({**base, "method": method})
+    for layer in LAYERS:
+        for epsilon in grid.epsilons:
+            rates = grid.rates if epsilon == EPSILON_OF_RATES else ()
+            releases = [{"epsilon": epsilon, "word_dropout": rate} for rate in rates]
+            privacy = {"layer": layer, "epsilon": epsilon}
+            yield load_mapping({**base, "method": "robust", "privacy": privacy, "releases": releases})
+
+
+def _tuned(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
+    """Yield the experiments of a seed that fine-tune the encoder and send its pooler's state."""
+    base = {
+        **_base(seed, options),
+        "encoder": {
+            "kind": "transformer",
+            "model": grid.model,
+            "pooling": "pooler",
+            "trained_layers": grid.tuned_layers,
+            "max_tokens": grid.tuned_tokens,
+        },
+        "training": {"epochs": grid.tuned_epochs, "batch_size": 32},
+        "optimizer": {"learning_rate": 1e-4},
+        "attacks": _attacks(grid),
+    }
+    for method in BASELINES:
+        if method != "majority":  # it has no encoder
+            yield load_mapping({**base, "method": method})
+    for layer in LAYERS:
+        for epsilon in grid.tuned_epsilons:
+            yield load_mapping({**base, "method": "robust", "privacy": {"layer": layer, "epsilon": epsilon}})
+
+
+def _pictured(seed: int, grid: Grid, options: Options) -> dict[str, ExperimentConfig]:
+    """Return the systems of figure 4 by name: those whose sent vectors are drawn."""
+    systems = {}
+    for config in _frozen(seed, grid, options):
+        if config.method == "unconstrained":
+            systems["non-priv"] = config
+        if config.method == "robust" and config.privacy.epsilon == ATTACKED:
+            systems[config.layer] = config
+    return systems
+
+
+def _figures(record: dict[str, Any]) -> Iterator[tuple[RowKey, dict[str, Any]]]:
+    """Yield the rows of a record and their figures, in percent."""
+    test, privacy = record["metrics"]["test"], record["privacy"]
+    method = record["config"]["method"]
+    noisy = method not in BASELINES
+    system = privacy["layer"] if noisy else BASELINES[method]
+    encoder = TUNED if record["config"]["encoder"]["kind"] == "transformer" else FROZEN
+    figures: dict[str, Any] = {"accuracy": 100 * test["accuracy"], "privacy": privacy}
+    attacker = record["metrics"]["attacks"]["attacker"]
+    figures["privacy_f"] = 100 * attacker["empirical_privacy_f"]
+    figures["privacy_x"] = 100 * attacker["empirical_privacy_x"]
+    figures["attacker"], figures["task"], figures["sizes"] = {}, {}, {}
+    for number, person in enumerate(AG_PERSONS):
+        group = test["groups"][person]
+        absent = 100 * group["accuracy_without"]
+        named = round(record["data"]["test"] * group["share_with"])
+        figures["attacker"][person] = (100 * attacker["absent"][number], 100 * attacker["present"][number])
+        figures["task"][person] = (absent, 100 * group["accuracy_with"] - absent)
+        figures["sizes"][person] = (record["data"]["test"] - named, named)
+    yield (encoder, system, privacy["epsilon"] if noisy else None, 0.0), figures
+    for release in record.get("releases", ()):
+        key = (encoder, system, release["privacy"]["epsilon"], release["word_dropout"])
+        yield key, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
+
+
+def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    encoder, system, epsilon, rate = key
+    privacy = values[0]["privacy"]
+    row: dict[str, Any] = {
+        "encoder": encoder,
+        "system": system,
+        "epsilon_proven": privacy.get("epsilon_corrected"),
+        "epsilon_claimed": privacy.get("epsilon_claimed"),
+        "epsilon": epsilon,
+        "word_dropout": rate,
+        "seeds": len(values),
+    }
+    for name in ("accuracy", "privacy_f", "privacy_x"):
+        if name in values[0]:
+            row[name] = estimate([value[name] for value in values])
+    for name in ("attacker", "task"):
+        if name in values[0]:
+            row[name] = {
+                person: [estimate([value[name][person][side] for value in values]) for side in (0, 1)]
+                for person in AG_PERSONS
+            }
+    row["published"] = published_figures(system, epsilon, rate)
+    row["agrees"] = _compare(row, reproduces)
+    row["within_deviations"] = _compare(row, within_deviations)
+    return row
+
+
+def _compare(row: dict[str, Any], rule: Any) -> dict[str, Any]:
+    """Return of each published figure of a row whether ``rule`` calls it reproduced, in the form of "published"."""
+    verdicts: dict[str, Any] = {}
+    for name, published in row["published"].items():
+        if isinstance(published, float):
+            verdicts[name] = rule(row[name], Published(published))
+        else:
+            verdicts[name] = {
+                person: [rule(ours, Published(figure)) for ours, figure in zip(row[name][person], pair, strict=True)]
+                for person, pair in published.items()
+            }
+    return verdicts
+
+
+def _count(rows: Sequence[dict[str, Any]], encoder: str) -> dict[str, int]:
+    """Return how many published figures there are beside an encoder's, and how many of them are reproduced."""
+    own = [row for row in rows if row["encoder"] == encoder]
+    reproduced = [verdict for row in own for verdict in _flat(row["agrees"])]
+    former = [verdict for row in own for verdict in _flat(row["within_deviations"])]
+    return {"published": len(reproduced), "reproduced": sum(reproduced), "within_deviations": sum(former)}
+
+
+def _flat(verdicts: Any) -> Iterator[bool]:
+    """Yield the verdicts of nested mappings and lists."""
+    if isinstance(verdicts, bool):
+        yield verdicts
+        return
+    for part in verdicts.values() if isinstance(verdicts, dict) else verdicts:
+        yield from _flat(part)
+
+
+def _fairness(rows: Rows) -> list[dict[str, Any]]:
+    """Return a row per encoder, version of DPNR and person: by how much its gap is smaller than NON-PRIV's."""
+    made = []
+    for encoder in (FROZEN, TUNED):
+        plain = rows[encoder, "non-priv", None, 0.0]
+        for layer in LAYERS:
+            private = rows[encoder, layer, ATTACKED, 0.0]
+            own = [fairness_row(layer, person, plain, private) for person in AG_PERSONS]
+            change = _mean_of(private, "accuracy") - _mean_of(plain, "accuracy")
+            words = verdict([row["standard_errors"] for row in own if "published" in row])
+            made += [{"encoder": encoder, **row, "accuracy_change": change, "verdict": words} for row in own]
+    return made
+
+
+def _mean_of(values: Sequence[dict[str, Any]], name: str) -> float:
+    return estimate([value[name] for value in values])["mean"]

@@ -1,0 +1,212 @@
+"""Pictures of DPNR's record: accuracy and empirical privacy against ε, gaps by person, and t-SNE of sent vectors.
+
+>>> points = np.array([[0.0, -1.0], [10.0, 1.0]], dtype=np.float32)
+>>> unpack_points(pack_points(points)).tolist()
+[[0, 0], [255, 255]]
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.research.representations.config import ExperimentConfig
+from fl_sim.research.representations.evaluation.representation_pictures import group_names, tsne
+from fl_sim.research.representations.studies.dpnr.dpnr_published import (
+    ATTACKED,
+    EPSILON_OF_RATES,
+    LAYERS,
+    PERSONS,
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    narrowing,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import Look
+
+Row = Mapping[str, Any]
+
+PERSON = "Arafat"
+"""Whose presence figure 4 shows: entity 3, the most frequent that the paper prints."""
+_DPI = 110
+_BESIDE = 1.05  # the factor between the positions of two curves at one ε, which would hide each other
+_PUBLISHED: dict[str, Any] = {"marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 6}
+_WORDS = {"accuracy": "accuracy", "privacy_f": "empirical privacy 1 − F"}
+
+
+def pack_points(points: NDArray[np.float32]) -> str:
+    """Return points, float32 (n, 2), scaled to 0 … 255 in each coordinate, as base64 of uint8 (n, 2)."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    scaled = np.round(255 * (points - low) / np.where(high > low, high - low, 1))
+    return base64.b64encode(scaled.astype(np.uint8).tobytes()).decode()
+
+
+def unpack_points(text: str) -> NDArray[np.uint8]:
+    """Return what :func:`pack_points` packed, uint8 (n, 2)."""
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 2)
+
+
+def scattered(systems: Mapping[str, ExperimentConfig]) -> dict[str, Any]:
+    """Return figure 4's points, JSON-ready: t-SNE of the test texts' sent vectors, and who is named in them.
+
+    Args:
+        systems: name to experiment, all on the same texts.
+    """
+    from fl_sim.research.representations.client.client_workspace import open_data
+    from fl_sim.research.representations.representation_experiment import train_and_release
+
+    config = next(iter(systems.values()))
+    data = open_data(config.data, config.seed)
+    named = data.test.private[:, data.attributes.index(PERSON)]
+    panels = {name: train_and_release(config).released["test"] for name, config in systems.items()}
+    points = {name: pack_points(tsne(vectors, config.seed)) for name, vectors in panels.items()}
+    return {"person": PERSON, "named": "".join(map(str, named.tolist())), "points": points}
+
+
+def draw_pictures(table: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw all pictures of a record as PNG files in ``folder`` and return their paths."""
+    from fl_sim.reporting.plots import save
+
+    pictures = {"epsilon": _draw_epsilon, "fairness": _draw_fairness, "tsne": _draw_tsne}
+    return [save(draw(table), folder / f"dpnr-ag_{name}.png", _DPI) for name, draw in pictures.items()]
+
+
+def _draw_epsilon(table: Mapping[str, Any]) -> Figure:
+    """Draw accuracy against ε (table 2) and μ (table 3), and empirical privacy against ε (figure 3)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.5, 4.4), layout="constrained")
+    axes = figure.subplots(1, 3)
+    rows = table["rows"]
+    for panel, metric in zip(axes[:2], _WORDS, strict=True):
+        _draw_curves(panel, [row for row in rows if not row["word_dropout"]], metric, "epsilon")
+        _draw_levels(panel, rows, metric)
+        panel.set_xscale("log")
+        _name_epsilons(panel, rows)
+    panel, at_one = axes[2], [row for row in rows if row["epsilon"] == EPSILON_OF_RATES and row["encoder"] == "frozen"]
+    _draw_curves(panel, at_one, "accuracy", "word_dropout")
+    panel.set_xlabel(f"μ, at ε = {EPSILON_OF_RATES:g} claimed")
+    panel.set_ylabel("accuracy, percent")
+    for panel, title in zip(axes, ("Table 2: accuracy", "Figure 3: empirical privacy", "Table 3: μ"), strict=True):
+        panel.set_title(title, loc="left", fontsize="medium")
+    published = [TABLE_2, {ATTACKED: TABLE_4["dpnr"][1]}, {0.0: TABLE_2[EPSILON_OF_RATES], **TABLE_3}]
+    for panel, figures in zip(axes, published, strict=True):
+        panel.plot(list(figures), list(figures.values()), color=_grey(), label="published", **_PUBLISHED)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
+    return figure
+
+
+def _draw_curves(axes: Axes, rows: Sequence[Row], metric: str, against: str) -> None:
+    """Draw the metric of each encoder and version of DPNR, with 95 % intervals of the means."""
+    from fl_sim.reporting.plots import looks
+
+    keys = list(dict.fromkeys((row["encoder"], row["system"]) for row in rows if row["system"] in LAYERS))
+    for look, (encoder, system) in zip(looks(len(keys)), keys, strict=True):
+        curve = [row for row in rows if (row["encoder"], row["system"]) == (encoder, system) and metric in row]
+        curve.sort(key=lambda row: row[against])
+        shift = _BESIDE ** (look.number - (len(keys) - 1) / 2) if against == "epsilon" else 1.0
+        _draw_curve(axes, curve, metric, [shift * row[against] for row in curve], look, f"{system}, {encoder}")
+
+
+def _draw_curve(axes: Axes, curve: Sequence[Row], metric: str, at: Sequence[float], look: Look, name: str) -> None:
+    means = [row[metric]["mean"] for row in curve]
+    widths = [row[metric]["half_width"] for row in curve]
+    style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": "none", "linestyle": look.dash}
+    axes.errorbar(at, means, widths, capsize=3, label=name, **style)
+
+
+def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+    """Draw what does not depend on ε as lines: NON-PRIV of both encoders, majority, and NON-PRIV as published."""
+    dashes = {("frozen", "non-priv"): "--", ("fine-tuned", "non-priv"): "-.", ("frozen", "majority"): ":"}
+    for row in rows:
+        dash = dashes.get((row["encoder"], row["system"]))
+        if dash is not None:
+            name = row["system"] if row["system"] == "majority" else f"{row['system']}, {row['encoder']}"
+            axes.axhline(row[metric]["mean"], color="black", linewidth=0.9, linestyle=dash, label=name)
+    level = TABLE_4["non-priv"][list(_WORDS).index(metric)]
+    axes.axhline(level, color=_grey(), linewidth=2.2, alpha=0.4, label="non-priv, published")
+
+
+def _name_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
+    """Label the axis with ε as proven of DPNR, and as claimed below it."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    proven = {
+        row["epsilon"]: row["epsilon_proven"] for row in rows if row["system"] == "dpnr" if not row["word_dropout"]
+    }
+    axes.xaxis.set_major_locator(FixedLocator(sorted(proven)))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{proven[e]:.4g}\n({e:g})" for e in sorted(proven)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("ε of dpnr, proven (claimed); dpnr-shared: ∞ proven")
+    metric = "accuracy" if axes.get_subplotspec().colspan.start == 0 else "privacy_f"
+    axes.set_ylabel(f"{_WORDS[metric]}, percent")
+
+
+def _draw_fairness(table: Mapping[str, Any]) -> Figure:
+    """Draw by how much each person's gap narrows, with 95 % intervals, beside the published figure."""
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import looks
+
+    rows = table["fairness"]
+    keys = list(dict.fromkeys((row["encoder"], row["system"]) for row in rows))
+    people = list(dict.fromkeys(row["person"] for row in rows))
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(0, color="black", linewidth=0.8)
+    for look, key in zip(looks(len(keys)), keys, strict=True):
+        own = [row for row in rows if (row["encoder"], row["system"]) == key]
+        at = [people.index(row["person"]) + 0.15 * (look.number - (len(keys) - 1) / 2) for row in own]
+        means, widths = [row["narrower_by"] for row in own], [1.96 * row["standard_error"] for row in own]
+        style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": "none"}
+        axes.errorbar(at, means, widths, capsize=3, linestyle="none", label=f"{key[1]}, {key[0]}", **style)
+    shown = [people.index(person) for person in PERSONS]
+    axes.plot(shown, [narrowing(person) for person in PERSONS], color=_grey(), label="published", **_PUBLISHED)
+    axes.set_xticks(range(len(people)), people)
+    axes.set_ylabel(f"points by which the gap is\nnarrower than NON-PRIV's, ε = {ATTACKED:g} claimed")
+    axes.set_title("Table 7: is DPNR fairer? (95 % intervals)", loc="left", fontsize="medium")
+    figure.legend(loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _draw_tsne(table: Mapping[str, Any]) -> Figure:
+    """Draw figure 4's panels."""
+    from matplotlib.figure import Figure
+
+    content = table["tsne"]
+    named = np.array([int(value) for value in content["named"]])
+    figure = Figure(figsize=(4 * len(content["points"]), 4.3), layout="constrained")
+    panels = figure.subplots(1, len(content["points"]), squeeze=False)[0]
+    for axes, (name, text) in zip(panels, content["points"].items(), strict=True):
+        points = unpack_points(text)
+        for value, words in enumerate(group_names(content["person"])):
+            axes.scatter(*points[named == value].T, s=5, alpha=0.6, label=words)
+        axes.set_title(_title(name, table["rows"]), fontsize="medium")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    panels[0].legend(markerscale=3, fontsize="small")
+    return figure
+
+
+def _title(system: str, rows: Sequence[Row]) -> str:
+    """Return a system's name with its ε as proven and as claimed."""
+    if system not in LAYERS:
+        return f"{system}, no noise"
+    proven = next(row["epsilon_proven"] for row in rows if row["system"] == system and row["epsilon"] == ATTACKED)
+    return f"{system}, ε = {f'{proven:.4g}'.replace('inf', '∞')} proven ({ATTACKED:g} claimed)"
+
+
+def _grey() -> str:
+    from fl_sim.reporting.plots import GREY
+
+    return GREY
