@@ -93,6 +93,7 @@ def _draw_epsilon(table: Mapping[str, Any]) -> Figure:
         _draw_levels(panel, rows, metric)
         panel.set_xscale("log")
         _name_epsilons(panel, rows)
+        panel.set_ylabel(f"{_WORDS[metric]}, percent")
     panel, at_one = axes[2], [row for row in rows if row["epsilon"] == EPSILON_OF_RATES and row["encoder"] == "frozen"]
     _draw_curves(panel, at_one, "accuracy", "word_dropout")
     panel.set_xlabel(f"μ, at ε = {EPSILON_OF_RATES:g} claimed")
@@ -141,15 +142,12 @@ def _name_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
     """Label the axis with ε as proven of DPNR, and as claimed below it."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    proven = {
-        row["epsilon"]: row["epsilon_proven"] for row in rows if row["system"] == "dpnr" if not row["word_dropout"]
-    }
+    plain = [row for row in rows if row["system"] == "dpnr" and not row["word_dropout"]]
+    proven = {row["epsilon"]: row["epsilon_proven"] for row in plain}
     axes.xaxis.set_major_locator(FixedLocator(sorted(proven)))
     axes.xaxis.set_major_formatter(FixedFormatter([f"{proven[e]:.4g}\n({e:g})" for e in sorted(proven)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("ε of dpnr, proven (claimed); dpnr-shared: ∞ proven")
-    metric = "accuracy" if axes.get_subplotspec().colspan.start == 0 else "privacy_f"
-    axes.set_ylabel(f"{_WORDS[metric]}, percent")
 
 
 def _draw_fairness(table: Mapping[str, Any]) -> Figure:
