@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from fl_sim.research.representations.studies.dpnr.dpnr_published import (
     TABLE_4,
     narrowing,
 )
+from fl_sim.research.representations.studies.study_pictures import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,6 @@ Row = Mapping[str, Any]
 
 PERSON = "Arafat"
 """Whose presence figure 4 shows: entity 3, the most frequent that the paper prints."""
-_DPI = 110
 _BESIDE = 1.05  # the factor between the positions of two curves at one ε, which would hide each other
 _PUBLISHED: dict[str, Any] = {"marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 6}
 _WORDS = {"accuracy": "accuracy", "privacy_f": "empirical privacy 1 − F"}
@@ -73,12 +72,13 @@ def scattered(systems: Mapping[str, ExperimentConfig]) -> dict[str, Any]:
     return {"person": PERSON, "named": "".join(map(str, named.tolist())), "points": points}
 
 
-def draw_pictures(table: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw all pictures of a record as PNG files in ``folder`` and return their paths."""
-    from fl_sim.reporting.plots import save
-
-    pictures = {"epsilon": _draw_epsilon, "fairness": _draw_fairness, "tsne": _draw_tsne}
-    return [save(draw(table), folder / f"dpnr-ag_{name}.png", _DPI) for name, draw in pictures.items()]
+def draw_pictures(table: Mapping[str, Any]) -> list[Picture]:
+    """Return all pictures of a record."""
+    return [
+        Picture("epsilon", "Accuracy and empirical privacy against ε, accuracy against μ", _draw_epsilon(table)),
+        Picture("fairness", "By how much DPNR narrows each person's gap", _draw_fairness(table)),
+        Picture("tsne", f"t-SNE of the sent vectors, by {table['tsne']['person']}", _draw_tsne(table)),
+    ]
 
 
 def _draw_epsilon(table: Mapping[str, Any]) -> Figure:
