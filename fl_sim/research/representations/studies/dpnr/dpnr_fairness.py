@@ -88,7 +88,7 @@ def verdict_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield (
         f"* Published: narrower by {_listed(row['published'] for row in of_paper.values())} points for "
         f"{', '.join(of_paper)}, which is {_listed(row['published_standard_errors'] for row in of_paper.values())} "
-        "standard errors of a test set of this size. A difference of p < 0.0001 is 3.9."
+        "standard errors of a test set of this size; p < 0.0001 takes 3.9."
     )
     for key in dict.fromkeys((row["encoder"], row["system"]) for row in printed):
         own = [row for row in printed if (row["encoder"], row["system"]) == key]
