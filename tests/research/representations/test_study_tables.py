@@ -44,21 +44,26 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_study_s_figures_have_every_release(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ag_study, "THIN", TINY_STUDY)
+    monkeypatch.setattr(ag_study, "GRID", TINY_STUDY)
     command = ["reproduce", "ag-study", "--data", str(corpora), "--out", str(tmp_path / "work")]
     assert main.main([*command, "--seeds", "0,1", "--record", str(tmp_path)]) == 0
     said = capsys.readouterr()
-    assert said.err.count("to go") == 2 * 2 * 4  # seeds, corpora, systems
+    assert said.err.count("to go") == 2 * 2 * 5  # seeds, corpora, systems
     table = json.loads((tmp_path / "representations" / "ag-study.json").read_text())
     assert table["environment"]["libraries"]
     rows = {(r["corpus"], r["system"], r["epsilon"], r.get("word_dropout")): r for r in table["rows"]}
-    assert len(rows) == len(table["rows"]) == 2 * (1 + 12 + 12 + 5)
+    assert len(rows) == len(table["rows"]) == 2 * (1 + 12 + 2 * 12 + 5)
+    assert table["grid"] == "full"
+    stored = [json.loads(path.read_bytes())["config"] for path in (tmp_path / "work" / "ag-study").glob("*.json")]
+    schedules = [config["training"]["adaptive"] for config in stored if config["method"] == "adaptive"]
+    assert sorted(schedules) == ["1/n"] * 4 + ["10/n"] * 4, "seeds, corpora"
     row = rows["ag-news", "non-robust", 0.5, 0.0]
     assert row["epsilon_claimed"] == 0.5
     assert row["epsilon_corrected"] == pytest.approx(2.0)  # k = 4
     dropped = rows["ag-news", "robust", 4.0, 0.5]
     assert dropped["epsilon_claimed"] < 4 < dropped["epsilon_corrected"] < 16
-    assert "| 4 | 0.5 |" in said.out
+    assert "\n| 15.31 | 3.33 | 4 | 0.5 | " in said.out, "proven ε, then claimed ε"
+    assert "| Adaptative 10/n | Adaptative 1/n |" in said.out
     assert "without a privacy layer" in said.out
     picture = tmp_path / "representations" / "ag-study-epsilon.png"
     assert picture.read_bytes().startswith(b"\x89PNG"), "beside the record"
@@ -155,8 +160,9 @@ def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[s
 
 
 def test_the_published_figures_are_the_paper_s() -> None:
+    assert ag_study.Grid().robust == ag_study.EPSILONS == (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert dpnr_published.TABLE_2[0.05] == dpnr_published.TABLE_4["dpnr"][0] == 80.87
-    assert ag_study.PUBLISHED["ag-news", 64]["adaptive"][4.0, 0.1] == 0.40
+    assert ag_study.PUBLISHED["ag-news", 64]["adaptive 10/n"][4.0, 0.1] == 0.40
     assert ag_study.PUBLISHED["ag-news", 32]["robust"][5.0, 0.0] == 0.73
 
 
