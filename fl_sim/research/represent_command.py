@@ -23,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_one.add_argument("--out", type=Path, metavar="FILE", help="where to write the record, JSON")
     run_one.add_argument("--picture", type=Path, metavar="FILE", help="draw the test texts by t-SNE as a PNG or SVG")
     run_one.add_argument("--json", action="store_true", help="print the record instead of a summary")
+    _add_words(what)
     again = what.add_parser("reproduce", help="a published table", description="Reproduce a published table.")
-    again.add_argument("name", metavar="NAME", help="adult, ag-study or dpnr-ag (docs/representations.md)")
+    again.add_argument("name", metavar="NAME", help="adult, ag-study, dpnr-ag or words (docs/representations.md)")
     again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
     again.add_argument("--seeds", metavar="N,N,…", help="default 0 to 9")
     again.add_argument("--full", action="store_true", help="the paper's full grid")
@@ -38,10 +39,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_words(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    words = what.add_parser(
+        "words", help="the attack on word vectors", description="Recover words from captured Word2Vec vectors."
+    )
+    words.add_argument("user", type=Path, metavar="USER", help="the user's texts: .csv, .tsv, .jsonl or .parquet")
+    words.add_argument(
+        "attacker", nargs="?", type=Path, metavar="ATTACKER", help="the attacker's texts; default: a part of USER"
+    )
+    words.add_argument("--text", default="text", metavar="COLUMN", help="column with the text (default text)")
+    words.add_argument(
+        "--parts", default="halves", metavar="NAME",
+        help="of USER: disjoint halves (default), or samples, two draws of half of it, which overlap",
+    )  # fmt: skip
+    words.add_argument("--widths", default="100", metavar="N,N,…", help="numbers per vector (default 100)")
+    words.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9", metavar="N,N,…", help="default 0 to 9")
+    words.add_argument("--layer", default="none", metavar="NAME", help="of the user's vectors: none, dpnr, l1 or l2")
+    words.add_argument("--epsilons", metavar="ε,ε,…", help="of the layer, for one word's vector")
+    words.add_argument("--least", type=int, default=5, metavar="N", help="occurrences that a word needs (default 5)")
+    words.add_argument("--epochs", type=int, default=5, metavar="N", help="of Word2Vec (default 5)")
+    words.add_argument("--out", type=Path, metavar="FILE", help="where to write the record, JSON")
+    words.add_argument("--json", action="store_true", help="print the record instead of a summary")
+
+
 @owner_only()
 def run(args: argparse.Namespace) -> int:
     """Run the experiment or make the table; return exit code 0."""
-    return _run_one(args) if args.what == "run" else _reproduce(args)
+    return {"run": _run_one, "words": _attack_words, "reproduce": _reproduce}[args.what](args)
+
+
+def _attack_words(args: argparse.Namespace) -> int:
+    import json
+
+    from fl_sim.research.representations.studies.words.word_files import attack_files, summary
+    from fl_sim.storage.run_folder import encode, replace_file
+
+    record = attack_files(args)
+    text = json.dumps(encode(record), indent=1, ensure_ascii=False)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(args.out, text.encode() + b"\n")
+    print(text if args.json else summary(record))
+    return 0
 
 
 def _run_one(args: argparse.Namespace) -> int:

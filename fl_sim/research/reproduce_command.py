@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
-TABLES = ("adult", "ag-study", "dpnr-ag")
+TABLES = ("adult", "ag-study", "dpnr-ag", "words")
 """Tables of private representations (docs/representations.md); all other names are figures of language models."""
 
 

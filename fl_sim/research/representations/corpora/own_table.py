@@ -84,7 +84,7 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     Raises:
         CorpusError: the file, a column or a value does not fit; the message names it.
     """
-    rows, present = _rows(path)
+    rows, present = read_rows(path)
     _check_columns(path, columns, present)
     kept = [row for row in rows if not any(_is_missing(row[name]) for name in (columns.task, *columns.private))]
     if not kept:
@@ -101,7 +101,7 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     return data
 
 
-def _rows(path: Path) -> tuple[list[Row], list[str]]:
+def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     """Return all rows of a table and the names of its columns."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
     kind = _KINDS.get(suffixes[-1] if suffixes else "")

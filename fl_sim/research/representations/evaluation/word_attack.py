@@ -84,14 +84,20 @@ def recover_words(user: WordVectors, attacker: WordVectors) -> WordRecovery:
     first = nearest = 0
     for start in range(0, len(user.words), _ROWS_AT_ONCE):
         similarity = _unit(user.vectors[start : start + _ROWS_AT_ONCE]) @ directions
-        count = min(NEAREST, similarity.shape[1])
-        best = np.argsort(-similarity, axis=1, kind="stable")[:, :count]
         labels = np.array([ids.get(word, -1) for word in user.words[start : start + _ROWS_AT_ONCE]])
-        first += int((best[:, 0] == labels).sum())
-        nearest += int((best == labels[:, None]).any(axis=1).sum())
+        ranks = _ranks(similarity[labels >= 0], labels[labels >= 0])
+        first += int((ranks == 0).sum())
+        nearest += int((ranks < NEAREST).sum())
     total = len(user.words)
     known = sum(word in ids for word in user.words)
     return WordRecovery(total, known / total, first / total, nearest / total)
+
+
+def _ranks(similarity: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many columns come before the labelled one, int64 (n,): the more similar, and of equals the first."""
+    own = similarity[np.arange(len(labels)), labels][:, None]
+    earlier = np.arange(similarity.shape[1]) < labels[:, None]
+    return np.asarray(((similarity > own) | ((similarity == own) & earlier)).sum(axis=1), dtype=np.int64)
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

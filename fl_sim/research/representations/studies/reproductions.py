@@ -1,7 +1,7 @@
 """The reproducible tables of private representations, by name.
 
 >>> sorted(REPRODUCTIONS)
-['adult', 'ag-study', 'dpnr-ag']
+['adult', 'ag-study', 'dpnr-ag', 'words']
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fl_sim.research.representations.studies.adult import adult_document, adult_
 from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_pictures, dpnr_tables
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_tables import Log, Options
+from fl_sim.research.representations.studies.words import words_study
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
 
@@ -68,6 +69,13 @@ REPRODUCTIONS = {
         dpnr_ag.reproduce,
         dpnr_tables.as_markdown,
         draw=dpnr_pictures.draw_pictures,
+    ),
+    "words": Reproduction(
+        "the study's attack on word vectors (AG News, SST-2)",
+        ".",
+        words_study.reproduce,
+        words_study.as_markdown,
+        draw=words_study.draw,
     ),
 }
 """By name; add a row for another."""
