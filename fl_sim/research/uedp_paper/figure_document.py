@@ -32,6 +32,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     TrainingRecord,
     file_name,
     read_records,
+    write_record,
 )
 from fl_sim.research.uedp_paper.figures import PublishedNumber, find_figures, load_figure
 from fl_sim.research.uedp_paper.leakage.attack_tables import (
@@ -100,12 +101,26 @@ def write_document(folder: Path) -> list[Path]:
 def _write(folder: Path, head: str, records: Sequence[Record]) -> list[Path]:
     """Write README.md and the pictures of records into a folder; return their paths."""
     files = []
+    records = [_with_current_texts(record, folder) for record in records]
     for record in records:
         picture = picture_of(record)
         if picture is not None:
             files.append(plots.save(picture, folder / picture_name(record), _DPI))
     replace_file(folder / README, document(records, head).encode())
     return [folder / README, *files]
+
+
+def _with_current_texts(record: Record, folder: Path) -> Record:
+    """Return a record whose description and finding are those of the page; write it if it had others.
+
+    The finding is written after the run, so a record starts with that of an earlier one.
+    """
+    current = dict(zip(("shows", "finding"), _figure_texts(record), strict=True))
+    if all(str(record.config.get(name, "")).strip() == text for name, text in current.items()):
+        return record
+    updated = record.model_copy(update={"config": {**record.config, **current}})
+    write_record(updated, folder / Path(file_name(record)).name)
+    return updated
 
 
 def ordered(records: Iterable[Record]) -> list[Record]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.research.uedp_paper.figure_document import document, ordered, picture_name, section
+from fl_sim.research.uedp_paper.figure_document import document, ordered, picture_name, section, write_document
 from fl_sim.research.uedp_paper.figure_numbers import epsilon_panels, settings_of
 from fl_sim.research.uedp_paper.figure_pictures import draw
 from fl_sim.research.uedp_paper.figure_records import (
@@ -310,6 +310,21 @@ def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> N
 )
 def test_targets(target: TargetLine, value: float | None) -> None:
     assert _target_value(target, {"end": point()}) == (None if value is None else pytest.approx(value))
+
+
+def test_a_record_says_what_its_page_says(tmp_path: Path) -> None:
+    for folder in (RESULTS, RESULTS / "leak"):
+        for record in read_records(folder):
+            figure = load_figure(find_figures()[record.figure])
+            texts = [str(record.config.get(name, "")).strip() for name in ("shows", "finding")]
+            assert texts == [figure.shows.strip(), figure.finding.strip()], (
+                f"{record.figure}: reproduce --readme results"
+            )
+    (record,) = [record for record in read_records(RESULTS) if record.figure == "table2"]
+    stale = record.model_copy(update={"config": {**record.config, "finding": "Another one."}})
+    write_record(stale, tmp_path / "table2.json")
+    write_document(tmp_path)
+    assert (tmp_path / "table2.json").read_bytes() == (RESULTS / "table2.json").read_bytes()
 
 
 def test_the_results_are_what_their_records_say() -> None:

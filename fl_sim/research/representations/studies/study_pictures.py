@@ -98,7 +98,7 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         _set_scale(axes, panel, log=log)
-    _add_legend(figure)
+    _add_legend(figure, columns)
     return figure
 
 
@@ -152,8 +152,8 @@ def _apart(values: Sequence[float]) -> list[float]:
     return kept
 
 
-def _add_legend(figure: Figure) -> None:
+def _add_legend(figure: Figure, columns: int) -> None:
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 * columns, fontsize="small")
