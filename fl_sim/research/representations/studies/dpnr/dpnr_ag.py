@@ -7,7 +7,7 @@ with independent noise on each coordinate, and as in its published code, with on
 (``dpnr-shared``), which protects nothing.
 
 >>> THIN.tuned_seeds, FULL.tuned_seeds is None, THIN.epsilons == FULL.epsilons
-(3, True, True)
+(2, True, True)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Grid:
     tuned_tokens: int = 64
 
 
-THIN = Grid(attacker_epochs=5, tuned_seeds=3, tuned_epsilons=(0.05, 1.0), tuned_epochs=1)
+THIN = Grid(attacker_epochs=5, tuned_seeds=2, tuned_epsilons=(0.05,), tuned_epochs=1)
 """The default."""
 
 FULL = Grid()
