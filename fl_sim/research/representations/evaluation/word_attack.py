@@ -11,6 +11,7 @@ WordRecovery(words=2, known=0.5, first=0.5, nearest=0.5)
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,12 +51,13 @@ class WordVectors:
 
 
 def train_word_vectors(
-    texts: Sequence[str], seed: int, *, width: int = 100, least: int = 5, epochs: int = 5
+    texts: Sequence[str], seed: int, *, width: int = 100, least: int = 5, epochs: int = 5, by_word: bool = False
 ) -> WordVectors:
     """Return gensim's Word2Vec vectors of ``texts``, trained with one worker, so that they are a function of the seed.
 
-    gensim draws the initial vector of a word from the word's rank and the seed. If user and attacker both keep the
-    default seed, as in the study, words of similar rank start alike, and the vectors of the two models are comparable.
+    gensim 4 draws the initial vector of a word from the word's rank and the seed: if user and attacker both keep the
+    default seed, words of equal rank start alike. Until 3.8, the study's time, it drew it from the word itself and the
+    seed: every word starts alike in both models, whatever its rank.
 
     Args:
         texts: training texts.
@@ -63,18 +65,30 @@ def train_word_vectors(
         width: d.
         least: occurrences that a word needs.
         epochs: of training.
+        by_word: draw initial vectors as gensim did until 3.8.
     """
     from gensim.models import Word2Vec
 
+    sentences = [words_of(text) for text in texts]
     model = Word2Vec(
-        [words_of(text) for text in texts],
         vector_size=width,
         min_count=least,
         epochs=epochs,
         workers=1,
         seed=short_seed(seed, "word2vec", bits=31),
     )
+    model.build_vocab(sentences)
+    if by_word:
+        for number, word in enumerate(model.wv.index_to_key):
+            model.wv.vectors[number] = _initial_vector(word, seed, width)
+    model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     return WordVectors(tuple(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
+
+
+def _initial_vector(word: str, seed: int, width: int) -> NDArray[np.float32]:
+    """Return a word's initial vector, float32 (width,), uniform within ±1/(2·width) as in gensim 3.8."""
+    generator = np.random.default_rng([seed, zlib.crc32(word.encode())])
+    return ((generator.random(width) - 0.5) / width).astype(np.float32)
 
 
 def recover_words(user: WordVectors, attacker: WordVectors) -> WordRecovery:

@@ -6,7 +6,7 @@ sentence of w words sends w of them.
 
 >>> attack = WordAttack(widths=(8,), layer="l1", epsilons=(2.0,))
 >>> [(setting.initial, setting.epsilon) for setting in attack.settings()]
-[('same', None), ('different', None), ('same', 2.0)]
+[('word', None), ('rank', None), ('different', None), ('word', 2.0)]
 >>> left, right = part_texts(["a", "b", "c", "d"], "halves", seed=0)
 >>> sorted(left + right)
 ['a', 'b', 'c', 'd']
@@ -35,22 +35,31 @@ Texts = Sequence[str]
 PartName = Literal["halves", "samples"]
 PARTS = get_args(PartName)
 """Texts of the parties, from one corpus: disjoint halves, or two draws of half the texts, which overlap."""
+InitialName = Literal["word", "rank", "different"]
 SHARES = ("known", "first", "nearest")
 _MOST_WIDTH = 1000
 
 
 class Setting(NamedTuple):
-    """A condition of the attack; ``initial``: do both parties draw initial vectors from the same seed?"""
+    """A condition of the attack.
+
+    Attributes:
+        width: numbers per vector.
+        initial: how initial vectors are drawn: from one seed and the ``word`` (gensim until 3.8, the study's), from one
+            seed and the word's ``rank`` (gensim 4), or by rank from ``different`` seeds.
+        layer: of the user's vectors.
+        epsilon: the layer's parameter.
+    """
 
     width: int
-    initial: Literal["same", "different"]
+    initial: InitialName
     layer: LayerName
     epsilon: float | None
 
 
 @dataclass(frozen=True)
 class WordAttack:
-    """Conditions to measure; perturbed vectors are attacked with the same initial vectors, the stronger attack.
+    """Conditions to measure; perturbed vectors are attacked with initial vectors by word, the strongest attack.
 
     Attributes:
         widths: numbers per vector.
@@ -80,10 +89,10 @@ class WordAttack:
     def settings(self) -> Iterator[Setting]:
         """Yield all conditions."""
         for width in self.widths:
-            yield Setting(width, "same", "none", None)
-            yield Setting(width, "different", "none", None)
+            for initial in get_args(InitialName):
+                yield Setting(width, initial, "none", None)
             for epsilon in self.epsilons:
-                yield Setting(width, "same", self.layer, epsilon)
+                yield Setting(width, "word", self.layer, epsilon)
 
 
 def part_texts(texts: Texts, parts: PartName, seed: int) -> tuple[list[str], list[str]]:
@@ -102,20 +111,21 @@ def attack_words(user: Texts, attacker: Texts, attack: WordAttack, seed: int) ->
     """
     rows = []
     for width in attack.widths:
-        captured = _train("user", user, attack, width, seed)
+        by_word, by_rank = (_train("user", user, attack, width, seed, by_word=how) for how in (True, False))
         apart = short_seed(seed, "words of the attacker", bits=31)
         models = {
-            "same": _train("attacker", attacker, attack, width, seed),
-            "different": _train("attacker", attacker, attack, width, apart),
+            "word": (by_word, _train("attacker", attacker, attack, width, seed, by_word=True)),
+            "rank": (by_rank, _train("attacker", attacker, attack, width, seed, by_word=False)),
+            "different": (by_rank, _train("attacker", attacker, attack, width, apart, by_word=False)),
         }
         for setting in (setting for setting in attack.settings() if setting.width == width):
-            rows.append(_measure(captured, models[setting.initial], setting, seed))
+            rows.append(_measure(*models[setting.initial], setting, seed))
     return rows
 
 
-def _train(party: str, texts: Texts, attack: WordAttack, width: int, seed: int) -> WordVectors:
+def _train(party: str, texts: Texts, attack: WordAttack, width: int, seed: int, *, by_word: bool) -> WordVectors:
     try:
-        model = train_word_vectors(texts, seed, width=width, least=attack.least, epochs=attack.epochs)
+        model = train_word_vectors(texts, seed, width=width, least=attack.least, epochs=attack.epochs, by_word=by_word)
     except ImportError as error:
         raise ConfigError("gensim is not installed; pip install 'fl-sim[representations]'") from error
     except RuntimeError as error:  # gensim's only message for an empty vocabulary

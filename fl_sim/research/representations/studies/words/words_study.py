@@ -66,7 +66,7 @@ def draw(table: dict[str, Any]) -> list[Picture]:
     """Return a picture of the share among the 5 nearest against proven ε, one curve per layer."""
     rows = table["situations"]["samples"]
     curves = [
-        Curve(f"no layer, {row['initial']} initial vectors", (), (row["nearest"],))
+        Curve(f"no layer, initial vectors: {row['initial']}", (), (row["nearest"],))
         for row in rows
         if row["layer"] == "none"
     ]
