@@ -23,19 +23,21 @@ which become one column each. Columns are standardised by the training rows' mea
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.readers.cleaning import DEFAULT_MAX_CHARACTERS, MEANING, Cleaning, Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns, table_rows
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.source_limits import DEFAULT_RECORD_MB, DEFAULT_UNPACKING, SourceLimits
 from fl_sim.formats import printable
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,
@@ -54,6 +56,7 @@ Row = Mapping[str, Any]
 _KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".parquet": "parquet"}
 _PACKED = (".xz", ".gz")
 _MISSING = ("", "?", "NA", "NaN", "nan", "null", "None")
+_FLAG = re.compile(r"--(bad-bytes|max-characters|max-record-mb|max-unpacking)\b")  # of fl-sim prepare
 _MOST_VALUES = 50
 _SHOWN = 30
 
@@ -71,6 +74,19 @@ class TableColumns(StrictModel):
     validation_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
     test_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
     least_rows: int = Field(10, ge=1, description="the fewest test rows of a class in a group whose rates are compared")
+    bad_bytes: Literal["refuse", "replace"] = Field("refuse", description="what becomes of bytes that are not UTF-8")
+    max_characters: int = Field(
+        DEFAULT_MAX_CHARACTERS, ge=100, description="longest text; a longer one is cut at white space"
+    )
+    max_record_mb: int = Field(DEFAULT_RECORD_MB, ge=1, le=2048, description="longest line, row or cell, MiB")
+    max_unpacking: int = Field(
+        DEFAULT_UNPACKING, ge=1, le=10**6, description="bytes that a byte of a packed file may stand for"
+    )
+
+    def reading(self) -> Reading:
+        """Return a new reading of the table: how bad text is treated, and what of it was counted."""
+        limits = SourceLimits(record_mb=self.max_record_mb, unpacking=self.max_unpacking)
+        return Reading(Cleaning(self.max_characters, self.bad_bytes, limits))
 
 
 def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData:
@@ -84,25 +100,38 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     Raises:
         CorpusError: the file, a column or a value does not fit; the message names it.
     """
-    rows, present = read_rows(path)
+    reading = columns.reading()
+    try:
+        rows, present = read_rows(path, reading)
+    except CorpusError as error:
+        raise CorpusError(_with_keys(str(error))) from error
     _check_columns(path, columns, present)
     kept = [row for row in rows if not any(_is_missing(row[name]) for name in (columns.task, *columns.private))]
     if not kept:
         raise CorpusError(f"{path}: no row has a value of {', '.join((columns.task, *columns.private))}")
+    left_out = len(rows) - len(kept)
+    if columns.text is not None:
+        kept = _with_clean_text(path, kept, columns.text, reading)
     classes, labels = _classes(path, columns.task, kept)
     attributes, private = _attributes(path, columns.private, kept)
     parts = _parts(path, kept, columns, seed)
     inputs, missing = _inputs(path, kept, columns, present, parts[TRAIN])
     whole = LabelledSplit(inputs, labels, private)
     splits = {name: whole.take(parts[name]) for name in SPLITS}
-    counts = _counted({"rows left out": len(rows) - len(kept), **missing})
+    notes = {_with_keys(MEANING[Note(name)]): count for name, count in reading.notes.items()}
+    counts = _counted({"rows left out": left_out, **missing, **notes})
     data = LabelledData(path.stem.partition(".")[0], classes, attributes, splits, counts)
     _check_splits(path, data, columns)
     return data
 
 
-def read_rows(path: Path) -> tuple[list[Row], list[str]]:
-    """Return all rows of a table and the names of its columns."""
+def read_rows(path: Path, reading: Reading) -> tuple[list[Row], list[str]]:
+    """Return all rows of a table and the names of its columns.
+
+    Args:
+        path: a file named .csv, .tsv, .jsonl or .parquet; text files may be compressed (.xz, .gz).
+        reading: how bad text is treated; it counts.
+    """
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
     kind = _KINDS.get(suffixes[-1] if suffixes else "")
     if kind is None:
@@ -110,11 +139,30 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     if not path.is_file():
         raise CorpusError(f"{path}: there is no such file")
     names = pq.read_schema(path).names if kind == "parquet" else []
-    rows = [values for _, values in table_rows(kind, path, names, Reading())]
+    rows = [values for _, values in table_rows(kind, path, names, reading)]
     if not rows:
         raise CorpusError(f"{path}: has no rows")
     present = names or list(dict.fromkeys(name for row in rows for name in row))
     return [{name: row.get(name) for name in present} for row in rows], present
+
+
+def _with_keys(message: str) -> str:
+    """Return a message with the keys of this table in the place of `fl-sim prepare`'s flags."""
+    message = message.replace("prepare it with --bad-bytes replace", "set data.table.bad_bytes=replace")
+    return _FLAG.sub(lambda flag: f"data.table.{flag[1].replace('-', '_')}", message)
+
+
+def _with_clean_text(path: Path, rows: Sequence[Row], column: str, reading: Reading) -> list[Row]:
+    """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut."""
+    cleaned: list[Row] = []
+    for row in rows:
+        of_row = Sentence("", "", "" if _is_missing(row[column]) else str(row[column]), ())
+        text = next(reading.clean([of_row]), None)
+        if text is not None:
+            cleaned.append({**row, column: text.text})
+    if not cleaned:
+        raise CorpusError(f"{path}: no row has a text in column {column!r}")
+    return cleaned
 
 
 def _check_columns(path: Path, columns: TableColumns, present: list[str]) -> None:
@@ -185,8 +233,7 @@ def _inputs(
 ) -> tuple[NDArray[np.float32] | tuple[str, ...], dict[str, int]]:
     """Return texts, or standardised features float32 (n, d), and the number of missing values by column."""
     if columns.text is not None:
-        texts = tuple(_text(row[columns.text]) for row in rows)
-        return texts, {f"missing {columns.text}": sum(not text for text in texts)}
+        return tuple(row[columns.text] for row in rows), {}
     others = {columns.task, *columns.private, *columns.leave_out, columns.split}
     features = list(columns.features) or [name for name in present if name not in others]
     if not features:

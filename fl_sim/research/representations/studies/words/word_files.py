@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fl_sim.config import ConfigError
+from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.tables import require_columns
 from fl_sim.research.representations.client.local_privacy import LayerName
 from fl_sim.research.representations.corpora.own_table import read_rows
@@ -94,6 +95,6 @@ def numbers(flag: str, text: str, kind: Callable[[str], Number]) -> tuple[Number
 
 def _texts(path: Path, column: str) -> list[str]:
     """Return the texts of a file, rows without one left out."""
-    rows, present = read_rows(path)
+    rows, present = read_rows(path, Reading())
     require_columns([column], present, str(path))
     return [str(row[column]) for row in rows if row[column] not in (None, "")]
