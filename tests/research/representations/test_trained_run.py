@@ -61,7 +61,7 @@ def test_both_promises_stand_apart(trained: Path, small_persons: Path) -> None:
     assert told["releases"] == 2
     said = summary(record)
     assert "protects its own training data" in said
-    assert "ε proven    8.00 for sent texts" in said
+    assert "ε proven    8.00 for any two texts" in said
 
 
 def test_the_guarantee_is_the_ledger_s_and_not_the_configuration_s(
