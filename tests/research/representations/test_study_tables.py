@@ -13,8 +13,9 @@ import pytest
 from fl_sim.cli import main
 from fl_sim.reporting.plots import render
 from fl_sim.research import reproduce_command
+from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
-from fl_sim.research.representations.studies import ag_study, reproductions
+from fl_sim.research.representations.studies import ag_study, reproductions, study_tables
 from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_fairness, dpnr_pictures, dpnr_published
 from fl_sim.research.representations.studies.reproductions import Reproduction
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
@@ -222,3 +223,10 @@ def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> N
         low, high = axes.get_xlim()
         assert low < 4 < 20 < high
     assert len(render(figure, dpi=50)) > 1000
+
+
+def test_a_stored_record_is_found_again_by_what_was_asked_for(tmp_path: Path) -> None:
+    asked = {"method": "random", "data": {"source": "adult"}}
+    name = study_tables._file(load_mapping(asked), tmp_path).name
+    assert study_tables._file(load_mapping({**asked, "nodes": 0, "feature_cache": "there"}), tmp_path).name == name
+    assert study_tables._file(load_mapping({**asked, "seed": 1}), tmp_path).name != name

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 from fl_sim.clients.batches import Batch
@@ -69,12 +69,6 @@ class EncoderSpec(StrictModel):
     max_tokens: int = Field(default=128, ge=2, le=131072)
     pooling: Pooling | None = None
     trained_layers: int | None = Field(default=None, ge=1, le=10**6)
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a key of a later version at its default, so that older experiments' records stay the same."""
-        values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name != "trained_layers" or value is not None}
 
     @model_validator(mode="after")
     def _trains_layers_of_a_transformer(self) -> EncoderSpec:

@@ -138,4 +138,10 @@ def _load_record(config: ExperimentConfig, work: Path | None) -> dict[str, Any] 
 
 
 def _file(config: ExperimentConfig, work: Path) -> Path:
-    return work / f"{hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:32]}.json"
+    """Return the file of an experiment's record, named after what it was asked for beyond the defaults.
+
+    So a new key leaves stored records valid; a default that changes must raise RECORD_FORMAT. Where features are
+    stored changes no record.
+    """
+    asked = config.model_dump_json(exclude_defaults=True, exclude={"feature_cache"})
+    return work / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
