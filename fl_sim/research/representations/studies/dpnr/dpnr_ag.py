@@ -33,6 +33,8 @@ from fl_sim.research.representations.studies.study_tables import Log, Options, c
 
 BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
 """The paper's name of each method."""
+LEAST_SEEDS = 3
+"""For a verdict on a published figure: the interval of two seeds, 9 deviations to each side, holds nearly any."""
 FROZEN, TUNED = "frozen", "fine-tuned"
 RowKey = tuple[str, str, float | None, float]
 """Encoder, system, ε and μ."""
@@ -215,13 +217,21 @@ def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 for person in AG_PERSONS
             }
     row["published"] = published_figures(system, epsilon, rate)
-    row["agrees"] = _compare(row, reproduces)
-    row["within_deviations"] = _compare(row, within_deviations)
+    told = len(values) >= LEAST_SEEDS
+    row["agrees"] = _compare(row, reproduces if told else _untold)
+    row["within_deviations"] = _compare(row, within_deviations if told else _untold)
     return row
 
 
+def _untold(ours: Any, published: Published) -> None:
+    """Give no verdict."""
+
+
 def _compare(row: dict[str, Any], rule: Any) -> dict[str, Any]:
-    """Return of each published figure of a row whether ``rule`` calls it reproduced, in the form of "published"."""
+    """Return of each published figure of a row whether ``rule`` calls it reproduced, in the form of "published".
+
+    None where there are too few seeds for a verdict.
+    """
     verdicts: dict[str, Any] = {}
     for name, published in row["published"].items():
         if isinstance(published, float):
@@ -234,17 +244,19 @@ def _compare(row: dict[str, Any], rule: Any) -> dict[str, Any]:
     return verdicts
 
 
-def _count(rows: Sequence[dict[str, Any]], encoder: str) -> dict[str, int]:
+def _count(rows: Sequence[dict[str, Any]], encoder: str) -> dict[str, int | None]:
     """Return how many published figures there are beside an encoder's, and how many of them are reproduced."""
     own = [row for row in rows if row["encoder"] == encoder]
-    reproduced = [verdict for row in own for verdict in _flat(row["agrees"])]
-    former = [verdict for row in own for verdict in _flat(row["within_deviations"])]
-    return {"published": len(reproduced), "reproduced": sum(reproduced), "within_deviations": sum(former)}
+    counts: dict[str, int | None] = {"published": sum(1 for row in own for _ in _flat(row["agrees"]))}
+    for name, rule in (("reproduced", "agrees"), ("within_deviations", "within_deviations")):
+        verdicts = [verdict for row in own for verdict in _flat(row[rule])]
+        counts[name] = None if None in verdicts else sum(filter(None, verdicts))
+    return counts
 
 
-def _flat(verdicts: Any) -> Iterator[bool]:
+def _flat(verdicts: Any) -> Iterator[bool | None]:
     """Yield the verdicts of nested mappings and lists."""
-    if isinstance(verdicts, bool):
+    if verdicts is None or isinstance(verdicts, bool):
         yield verdicts
         return
     for part in verdicts.values() if isinstance(verdicts, dict) else verdicts:

@@ -34,12 +34,17 @@ def as_markdown(table: dict[str, Any]) -> str:
         lines += _person_table(attacked, name)
     lines += ["", "Does DPNR make the classifier fairer? NON-PRIV's gap (table 7) less DPNR's:", ""]
     lines += [*_fairness_table(table["fairness"]), "", *verdict_lines(table["fairness"]), ""]
-    for encoder, counts in table["reproduced"].items():
-        lines.append(
-            f"* Reproduced, {encoder}: {counts['reproduced']} of {counts['published']} published figures (within our "
-            f"deviation, the former rule: {counts['within_deviations']})."
-        )
+    lines += [_count_line(encoder, counts) for encoder, counts in table["reproduced"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _count_line(encoder: str, counts: Mapping[str, Any]) -> str:
+    if counts["reproduced"] is None:
+        return f"* Reproduced, {encoder}: no verdict on {counts['published']} published figures; too few seeds."
+    return (
+        f"* Reproduced, {encoder}: {counts['reproduced']} of {counts['published']} published figures (within our "
+        f"deviation, the former rule: {counts['within_deviations']})."
+    )
 
 
 def number(value: float | None) -> str:
