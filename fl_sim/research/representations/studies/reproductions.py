@@ -90,8 +90,9 @@ _HEAD = """\
 # Private text representations
 
 Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. Measured means ± standard deviations
-over the seeds, published figures in brackets. *Claimed* ε is what the method's authors state, *proven* what holds.
-docs/representations.md says what each system is, and why a figure is not the published one.
+over the seeds [± half width of the 95 % interval of the mean], published figures in brackets, ✓ where they are
+reproduced. *Proven* ε is what holds, *claimed* what the method's authors state. docs/representations.md says what each
+system is, when a figure counts as reproduced, and why one is not the published one.
 """
 
 
