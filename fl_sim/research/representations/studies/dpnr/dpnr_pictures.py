@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.evaluation.representation_pictures import group_names, tsne
 from fl_sim.research.representations.studies.dpnr.dpnr_published import (
@@ -145,7 +146,7 @@ def _name_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
     plain = [row for row in rows if row["system"] == "dpnr" and not row["word_dropout"]]
     proven = {row["epsilon"]: row["epsilon_proven"] for row in plain}
     axes.xaxis.set_major_locator(FixedLocator(sorted(proven)))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{proven[e]:.4g}\n({e:g})" for e in sorted(proven)]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{format_epsilon(proven[e])}\n({e:g})" for e in sorted(proven)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("ε of dpnr, proven (claimed); dpnr-shared: ∞ proven")
 
@@ -207,7 +208,7 @@ def _title(system: str, rows: Sequence[Row]) -> str:
 def _proven(rows: Sequence[Row], epsilon: float, system: str = "dpnr") -> str:
     """Return the proven ε of a system at a claimed one, without word dropout."""
     found = (row for row in rows if (row["system"], row["epsilon"], row["word_dropout"]) == (system, epsilon, 0.0))
-    return f"{next(found)['epsilon_proven']:.4g}".replace("inf", "∞")
+    return format_epsilon(next(found)["epsilon_proven"])
 
 
 def _grey() -> str:

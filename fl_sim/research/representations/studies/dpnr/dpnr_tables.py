@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
 from fl_sim.research.representations.studies.dpnr.dpnr_fairness import verdict_lines
 from fl_sim.research.representations.studies.dpnr.dpnr_published import ATTACKED
@@ -52,6 +53,10 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}".replace("inf", "∞")
 
 
+def _epsilon(value: float | None) -> str:
+    return "–" if value is None else format_epsilon(value)
+
+
 def _tuning_line(tuning: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, tuning["seeds"]))
     return (
@@ -65,7 +70,8 @@ def _epsilon_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         texts = [row["encoder"], row["system"]]
-        texts += [number(row[name]) for name in ("epsilon_proven", "epsilon_claimed", "epsilon", "word_dropout")]
+        texts += [_epsilon(row[name]) for name in ("epsilon_proven", "epsilon_claimed")]
+        texts += [number(row[name]) for name in ("epsilon", "word_dropout")]
         texts += [_cell(row, name) for name in ("accuracy", "privacy_f")]
         yield f"| {' | '.join(texts)} |"
 
@@ -74,7 +80,7 @@ def _attack_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| encoder | system | ε proven | accuracy | empirical privacy 1 − F |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        texts = [row["encoder"], row["system"], number(row["epsilon_proven"])]
+        texts = [row["encoder"], row["system"], _epsilon(row["epsilon_proven"])]
         texts += [_cell(row, name) for name in ("accuracy", "privacy_f")]
         yield f"| {' | '.join(texts)} |"
 
@@ -84,7 +90,7 @@ def _person_table(rows: Sequence[Row], name: str) -> Iterator[str]:
     yield "|---|---|---|" + "---|" * len(AG_PERSONS)
     for row in rows:
         cells = (_pair(row, name, person) for person in AG_PERSONS)
-        yield f"| {row['encoder']} | {row['system']} | {number(row['epsilon_proven'])} | {' | '.join(cells)} |"
+        yield f"| {row['encoder']} | {row['system']} | {_epsilon(row['epsilon_proven'])} | {' | '.join(cells)} |"
 
 
 def _fairness_table(rows: Sequence[Row]) -> Iterator[str]:
