@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ class SamplingErrors(NamedTuple):
 
     tpr_gap: float
     grms: float
+
+
+def share_error(share: float, rows: int) -> float:
+    """Return the standard error of a share of so many rows, such as an accuracy."""
+    return math.sqrt(share * (1 - share) / rows)
 
 
 def sampling_errors(

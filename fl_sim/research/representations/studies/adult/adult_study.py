@@ -10,10 +10,10 @@ accuracy. The record also has the paper's other thresholds (its tables 4 to 6) a
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fl_sim.research.representations.evaluation.sampling_error import share_error
 from fl_sim.research.representations.studies.adult.adult_grid import FULL, SYSTEMS, THIN, grid_points
 from fl_sim.research.representations.studies.adult.adult_selection import (
     RELAXATION,
@@ -105,7 +105,7 @@ def _rows(final: Selected, record: Row) -> Iterator[Row]:
     attacks = record["metrics"]["attacks"]["sex"]
     gaps = test["groups"]["sex"]
     figures = {"accuracy": test["accuracy"], "leakage": attacks["leakage"]}
-    errors = {name: math.sqrt(share * (1 - share) / record["data"]["test"]) for name, share in figures.items()}
+    errors = {name: share_error(share, record["data"]["test"]) for name, share in figures.items()}
     figures |= {"tpr_gap": abs(gaps["tpr_gap"]), "grms": gaps["grms"]}
     errors |= {"tpr_gap": gaps["tpr_gap_error"], "grms": gaps["grms_error"]}
     figures = {name: round(100 * value, 4) for name, value in figures.items()}

@@ -217,13 +217,13 @@ def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 for person in AG_PERSONS
             }
     row["published"] = published_figures(system, epsilon, rate)
-    told = len(values) >= LEAST_SEEDS
-    row["agrees"] = _compare(row, reproduces if told else _untold)
-    row["within_deviations"] = _compare(row, within_deviations if told else _untold)
+    enough = len(values) >= LEAST_SEEDS
+    row["agrees"] = _compare(row, reproduces if enough else _no_verdict)
+    row["within_deviations"] = _compare(row, within_deviations if enough else _no_verdict)
     return row
 
 
-def _untold(ours: Any, published: Published) -> None:
+def _no_verdict(ours: Any, published: Published) -> None:
     """Give no verdict."""
 
 

@@ -19,6 +19,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fl_sim.research.representations.evaluation.sampling_error import share_error
 from fl_sim.research.representations.studies.agreement import estimate
 from fl_sim.research.representations.studies.dpnr.dpnr_published import TABLE_7, narrowing
 
@@ -37,7 +38,7 @@ def gap_error(absent: float, absences: int, present: float, presences: int) -> f
         present: accuracy on texts with the person.
         presences: their number.
     """
-    return math.sqrt(absent * (1 - absent) / absences + present * (1 - present) / presences)
+    return math.hypot(share_error(absent, absences), share_error(present, presences))
 
 
 def verdict(standard_errors: Sequence[float]) -> str:

@@ -26,6 +26,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.client.draws import short_seed
 from fl_sim.research.representations.client.local_privacy import LayerName, build_mechanism
 from fl_sim.research.representations.corpora.labelled import shuffled
+from fl_sim.research.representations.evaluation.sampling_error import share_error
 from fl_sim.research.representations.evaluation.word_attack import WordVectors, recover_words, train_word_vectors
 from fl_sim.research.representations.studies.agreement import estimate
 from fl_sim.research.representations.studies.study_tables import spread
@@ -157,7 +158,7 @@ def _over_seeds(setting: Setting, rows: Sequence[dict[str, Any]]) -> dict[str, A
     of_all = [row for row in rows if Setting(*(row[name] for name in Setting._fields)) == setting]
     summary = {**setting._asdict(), **{name: of_all[0][name] for name in ("epsilon_proven", "epsilon_claimed")}}
     for share in SHARES:
-        errors = [100 * math.sqrt(row[share] * (1 - row[share]) / row["words"]) for row in of_all]
+        errors = [100 * share_error(row[share], row["words"]) for row in of_all]
         summary[share] = estimate([100 * row[share] for row in of_all], errors)
     return summary | {"words": [row["words"] for row in of_all]}
 
