@@ -12,7 +12,7 @@ validation accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fl_sim.research.representations.config import ExperimentConfig
@@ -62,14 +62,20 @@ def selected_by_threshold(trained: Trained) -> Iterator[Selected]:
             yield Selected(system, tuple(relaxations), _final(points[candidate.point][0], candidate, mdl=whole))
 
 
-def selected_by_epsilon(trained: Trained) -> Iterator[Selected]:
-    """Yield the model of each ε of each system with noise, selected at the threshold of table 3 (figure 4)."""
+def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]) -> Iterator[Selected]:
+    """Yield the model of each ε of each system with noise, selected at the threshold of table 3 (figure 4).
+
+    Args:
+        trained: all systems.
+        attacked: final trainings that are made anyhow, which serve here if they are of the same model.
+    """
     for system in NOISY:
         epsilons = {config.privacy.epsilon for config, _ in trained[system]}
         for epsilon in sorted(epsilon for epsilon in epsilons if epsilon is not None):
             points = [point for point in trained[system] if point[0].privacy.epsilon == epsilon]
             best = select(candidates_of(points), RELAXATION)
-            yield Selected(system, (), _final(points[best.point][0], best, mdl=False))
+            whole, light = (_final(points[best.point][0], best, mdl=mdl) for mdl in (True, False))
+            yield Selected(system, (), whole if whole in attacked else light)
 
 
 def _final(config: ExperimentConfig, candidate: Candidate, *, mdl: bool) -> ExperimentConfig:

@@ -96,7 +96,8 @@ def _trained(options: Options, log: Log) -> list[Trained]:
 
 
 def _selected(trained: Trained) -> list[Selected]:
-    return [*selected_by_threshold(trained), *selected_by_epsilon(trained)]
+    by_threshold = list(selected_by_threshold(trained))
+    return [*by_threshold, *selected_by_epsilon(trained, [selected.config for selected in by_threshold])]
 
 
 def _rows(final: Selected, record: Row) -> Iterator[Row]:
