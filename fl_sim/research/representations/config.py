@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 from fl_sim.config import ConfigError, merged, nested, read_toml
 from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
 from fl_sim.research.representations.client.encoders import EncoderSpec
-from fl_sim.research.representations.client.local_privacy import LayerName, Mechanism, build_mechanism
+from fl_sim.research.representations.client.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
 from fl_sim.research.representations.server.adversarial_training import NoiseInTraining, TrainingPlan
 from fl_sim.research.representations.server.heads import AdversaryStyle, Weighed
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
@@ -123,6 +123,9 @@ class PrivacySection(StrictModel):
         None, min_length=1, description="a corpus from `fl-sim prepare`: the words of its entities are dropped, too"
     )
     dropout_in_training: bool = Field(False, description="whether training texts lose words, too")
+    dropped_words: DroppedName = Field(
+        "removed", description="encoder.kind = bag: a dropped word is removed, or becomes the unknown word"
+    )
     secure_noise: bool = Field(False, description="release noise comes from the operating system: not reproducible")
 
 
@@ -140,6 +143,9 @@ class AttackSection(StrictModel):
     mdl: bool = Field(True, description="minimum description length by online coding")
     attacker: bool = Field(False, description="DPNR's attacker: 512 hidden units, trained on training texts")
     attacker_epochs: int = Field(20, ge=1, le=100_000, description="epochs of its training")
+    published_attacker: bool = Field(
+        False, description="that of DPNR's published code: 256 hidden units, vectors scaled to [0, 1], 4 epochs"
+    )
 
 
 class ExperimentConfig(StrictModel):
@@ -179,6 +185,11 @@ class ExperimentConfig(StrictModel):
             raise ValueError(
                 f"releases are {len(self.releases)}; allowed with a privacy layer and nodes = 0, else leave them out"
             )
+        if self.privacy.dropped_words != "removed" and self.encoder.kind != "bag":
+            raise ValueError(
+                f"privacy.dropped_words is {self.privacy.dropped_words!r}; allowed with encoder.kind = "
+                f"{self.encoder.kind!r}: removed"
+            )
         if self.system.projects and self.server.classifier and layer != "none":
             raise ValueError(
                 f"server.classifier is {self.server.classifier}; allowed with method {self.method!r} and a privacy "
@@ -211,6 +222,7 @@ class ExperimentConfig(StrictModel):
             sensitive=self.privacy.sensitive,
             entities_of=self.privacy.entities_of,
             dropout_in_training=self.privacy.dropout_in_training,
+            dropped_words=self.privacy.dropped_words,
             seed=self.seed,
             feature_cache=self.feature_cache,
         )

@@ -155,7 +155,7 @@ def _train_with(
     epochs = train(clients, server, config.optimizer, data.train, data.validation, config.plan(clients.width), observe)
     seed = None if config.privacy.secure_noise else config.seed
     splits = [VALIDATION, TEST]
-    if config.attacks.attacker or config.system.projects:
+    if _attackers(config, data) or config.system.projects:
         splits.append(TRAIN)
     sent = {split: clients.release(split, seed) for split in splits}
     server.eval()
@@ -258,17 +258,22 @@ def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, F
             both = np.vstack([released[VALIDATION], released[TEST]])
             row["mdl"] = asdict(attacks.description_length(both, np.concatenate([validation, test]), seed))
         rows[name] = row
-    if config.attacks.attacker and data.attributes:
+    for name, attacker in _attackers(config, data).items():
         result = attacks.attack(
-            released[TRAIN],
-            data.train.private,
-            released[TEST],
-            data.test.private,
-            config.seed,
-            config.attacks.attacker_epochs,
+            released[TRAIN], data.train.private, released[TEST], data.test.private, config.seed, attacker
         )
-        rows["attacker"] = _attacker_row(result)
+        rows[name] = _attacker_row(result)
     return rows
+
+
+def _attackers(config: ExperimentConfig, data: LabelledData) -> dict[str, attacks.Attacker]:
+    """Return DPNR's attackers by their name in the record."""
+    chosen = {}
+    if config.attacks.attacker:
+        chosen["attacker"] = replace(attacks.OURS, epochs=config.attacks.attacker_epochs)
+    if config.attacks.published_attacker:
+        chosen["published_attacker"] = attacks.PUBLISHED
+    return chosen if data.attributes else {}
 
 
 def _attacker_row(result: attacks.Attack) -> dict[str, Any]:
@@ -288,8 +293,8 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
         figures[split] = _utility(predicted, truth, data.attributes, config.seed)
     figures["attacks"] = {}
     if data.attributes:
-        guess = attacks.majority_attack(data.train.private, data.test.private)
-        figures["attacks"]["attacker"] = _attacker_row(guess)
+        guess = _attacker_row(attacks.majority_attack(data.train.private, data.test.private))
+        figures["attacks"] |= dict.fromkeys(["attacker", *_attackers(config, data)], guess)
     if config.attacks.mdl:
         noise = {
             split: streams.generator(config.seed, "random vectors", number)
@@ -298,6 +303,7 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
             for number, split in enumerate((VALIDATION, TEST))
         }
         # Vectors that are independent of the text: the largest possible description length.
-        for name, row in _attacks(config.with_values({"attacks.attacker": False}), data, noise).items():
+        plain = config.with_values({"attacks.attacker": False, "attacks.published_attacker": False})
+        for name, row in _attacks(plain, data, noise).items():
             figures["attacks"][name] = row
     return figures

@@ -31,6 +31,7 @@ from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.client.draws import Draw, short_seed
 from fl_sim.research.representations.client.encoder_inputs import (
+    UNKNOWN_WORD,
     EncoderInputs,
     Table,
     TokenLists,
@@ -43,6 +44,7 @@ from fl_sim.research.representations.client.encoders import Encoder, EncoderSpec
 from fl_sim.research.representations.client.frozen_features import FrozenEncoder
 from fl_sim.research.representations.client.local_privacy import (
     NO_DROPOUT,
+    DroppedName,
     LayerName,
     LocalGuarantee,
     WordDropout,
@@ -99,6 +101,7 @@ class ClientSpec(StrictModel):
         sensitive: words that are always dropped.
         entities_of: a prepared corpus; the words of its entities are always dropped, too.
         dropout_in_training: whether training texts lose words, too.
+        dropped_words: whether a dropped word is removed or, of a bag, becomes the unknown word.
         seed: of splits, weights and dropped words.
         feature_cache: a folder for a frozen encoder's features.
     """
@@ -111,6 +114,7 @@ class ClientSpec(StrictModel):
     sensitive: tuple[str, ...] = ()
     entities_of: str | None = None
     dropout_in_training: bool = False
+    dropped_words: DroppedName = "removed"
     seed: int = 0
     feature_cache: str | None = None
 
@@ -118,7 +122,8 @@ class ClientSpec(StrictModel):
     def dropout(self) -> WordDropout:
         """Return the dropout of words before the encoder."""
         listed = frozenset(word.lower() for word in self.sensitive)
-        return WordDropout(self.word_dropout, listed | _cached_entity_words(self.entities_of))
+        filler = UNKNOWN_WORD if self.dropped_words == "unknown" else None
+        return WordDropout(self.word_dropout, listed | _cached_entity_words(self.entities_of), filler)
 
 
 class Workspace:
@@ -199,7 +204,7 @@ class Workspace:
             word_dropout: μ.
             seed: of noise and dropped words, independent of other releases; None: the noise is the operating system's.
         """
-        dropout = WordDropout(word_dropout, self.spec.dropout.sensitive)
+        dropout = replace(self.spec.dropout, rate=word_dropout)
         layer = PrivacyLayer(build_mechanism(self.spec.layer, self.encoder.width, epsilon), dropout)
         vectors = self._encode_inputs(self._reader.read(split, dropout))
         purpose = f"release {epsilon!r} {word_dropout!r}"
@@ -263,7 +268,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
-        """Return the inputs of a split, without the words that ``dropout`` removes."""
+        """Return the inputs of a split, after ``dropout`` of its words."""
 
 
 class _TableReader(Reader):

@@ -25,6 +25,8 @@ from fl_sim.research.representations.client.local_privacy import WordDropout
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
 UNKNOWN = 0
 """Id of words outside the vocabulary."""
+UNKNOWN_WORD = "\ue000"
+"""A word that no vocabulary has: a character for private use."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Vocabulary:
 
     def __init__(self, texts: Iterable[str], least: int = 1) -> None:
         counts = Counter(word for text in texts for word in words_of(text))
+        del counts[UNKNOWN_WORD]
         common = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
         self.ids = {word: number for number, word in enumerate(common, start=UNKNOWN + 1)}
 
@@ -127,5 +130,5 @@ class Vocabulary:
 
 
 def drop_words(texts: Sequence[str], dropout: WordDropout, generator: np.random.Generator) -> list[str]:
-    """Return the texts without the words that ``dropout`` removes, split at white space; a text may become empty."""
+    """Return the texts after ``dropout`` of their words, split at white space; a text may become empty."""
     return [" ".join(dropout.filter_words(text.split(), generator)) for text in texts]

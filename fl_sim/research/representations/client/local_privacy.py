@@ -75,6 +75,7 @@ from fl_sim.strategies.accounting.adjacency import PrivacyError
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 LayerName = Literal["none", "dpnr", "dpnr-shared", "l1", "l2"]
+DroppedName = Literal["removed", "unknown"]
 
 _GRID_BITS = 10
 _MOST_DIMENSIONS = 1 << 16
@@ -135,19 +136,28 @@ class WordDropout:
         rate: μ in [0, 1].
         sensitive: words that are always dropped, such as the entities of an index, in lower case; compared without
             punctuation marks at a word's ends.
+        filler: the word that replaces a dropped one; None removes it. ε' is the same: of two texts that differ in one
+            word, both lose it with probability μ and are then equal. A text with a removed word more or less is equal,
+            too; with a filler it is not.
     """
 
     rate: float = 0.0
     sensitive: frozenset[str] = frozenset()
+    filler: str | None = None
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
     def filter_words(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
-        """Return the words that are not dropped, in their order."""
+        """Return the words in their order, the dropped ones removed or replaced."""
         uniforms = generator.random(len(words)) >= self.rate
-        pairs = zip(words, uniforms, strict=True)
-        return [word for word, stays in pairs if stays and word.strip(string.punctuation).lower() not in self.sensitive]
+        kept = [
+            stays and word.strip(string.punctuation).lower() not in self.sensitive
+            for word, stays in zip(words, uniforms, strict=True)
+        ]
+        if self.filler is None:
+            return [word for word, stays in zip(words, kept, strict=True) if stays]
+        return [word if stays else self.filler for word, stays in zip(words, kept, strict=True)]
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
         """Return ε' for texts that differ in ``words`` words, none of which is always dropped (the worst case)."""

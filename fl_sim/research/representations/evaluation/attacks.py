@@ -1,8 +1,8 @@
 """Attacks on representations: classifiers that predict private attributes.
 
-* :func:`attack`: DPNR's attacker, a two-layer MLP of 512 hidden units with ReLU, trained on the sent representations of
-  the training texts. Empirical privacy is 1 − X (X: accuracy, mean over attributes) or 1 − F (F: F1 of presence over
-  all attributes together).
+* :func:`attack`: DPNR's attacker, a two-layer MLP with ReLU, trained on the sent representations of the training texts;
+  ours (:data:`OURS`), or that of its published code (:data:`PUBLISHED`). Empirical privacy is 1 − X (X: accuracy, mean
+  over attributes) or 1 − F (F: F1 of presence over all attributes together).
 * :func:`leakage`: test accuracy of scikit-learn's MLPClassifier, trained on the validation split (FEDERATE, appendix
   D.1).
 * :func:`description_length`: minimum description length by online coding (Voita and Titov 2020) at eleven fractions.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,13 +37,37 @@ Integers = NDArray[np.int64]
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """The timesteps of online coding (Voita and Titov 2020)."""
 
-HIDDEN = 512
-_BATCH = 256
 _RATE = 0.001
 _ALPHA = 1.0  # L2 penalty of MLPClassifier, as in FEDERATE's published code
 _MOST_ITERATIONS = 1000
 _SMALLEST = 1e-15  # a probability of 0 would cost infinitely many bits
 _KILOBIT = 1024.0
+
+
+InputName = Literal["standardised", "unit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """Size, training and inputs of DPNR's attacker.
+
+    Attributes:
+        hidden: ReLU units.
+        epochs: of its training.
+        batch: examples of a step.
+        inputs: ``standardised``: each coordinate to mean 0 and deviation 1 over the training texts; ``unit``: each
+            vector to [0, 1], by its own smallest and largest coordinate.
+    """
+
+    hidden: int = 512
+    epochs: int = 20
+    batch: int = 256
+    inputs: InputName = "standardised"
+
+
+OURS = Attacker()
+PUBLISHED = Attacker(hidden=256, epochs=4, batch=64, inputs="unit")
+"""That of DPNR's published code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +104,12 @@ class DescriptionLength:
 
 
 def attack(
-    train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int, epochs: int = 20
+    train: Floats,
+    train_private: Integers,
+    test: Floats,
+    test_private: Integers,
+    seed: int,
+    attacker: Attacker = OURS,
 ) -> Attack:
     """Train an attacker per attribute on ``train`` and return its metrics on ``test``.
 
@@ -89,12 +119,11 @@ def attack(
         test: representations, float32 (m, k).
         test_private: their attributes, int64 (m, p).
         seed: of weights and batches.
-        epochs: of the attackers' training.
+        attacker: its size, training and inputs.
     """
-    guesses = np.stack(
-        [_guess_attribute(train, column, test, seed, number, epochs) for number, column in enumerate(train_private.T)],
-        axis=1,
-    )
+    own, others = _scaled(train, test, attacker.inputs)
+    columns = enumerate(train_private.T)
+    guesses = np.stack([_guesses(own, column, others, seed, number, attacker) for number, column in columns], axis=1)
     correct = guesses == test_private
     return Attack(
         accuracy=float(correct.mean()),
@@ -175,25 +204,40 @@ def _classifier(seed: int, purpose: str):  # type: ignore[no-untyped-def]
     return MLPClassifier(alpha=_ALPHA, max_iter=_MOST_ITERATIONS, random_state=short_seed(seed, purpose, bits=32))
 
 
-def _guess_attribute(train: Floats, target: Integers, test: Floats, seed: int, number: int, epochs: int) -> Integers:
-    """Return the two-layer attacker's guesses of attribute ``number`` on ``test``, int64 (m,)."""
+def _scaled(train: Floats, test: Floats, inputs: InputName) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the attacker's inputs, float32 (n, k) and (m, k)."""
+    if inputs == "unit":
+        return _unit_range(train), _unit_range(test)
+    mean, deviation = train.mean(axis=0), train.std(axis=0)
+    deviation = np.where(deviation > 0, deviation, 1).astype(np.float32)
+    return torch.from_numpy((train - mean) / deviation), torch.from_numpy((test - mean) / deviation)
+
+
+def _unit_range(vectors: Floats) -> torch.Tensor:
+    """Return each vector scaled to [0, 1] by its own extremes; a constant one becomes 0."""
+    low = vectors.min(axis=1, keepdims=True)
+    width = vectors.max(axis=1, keepdims=True) - low
+    return torch.from_numpy(np.divide(vectors - low, width, out=np.zeros_like(vectors), where=width > 0))
+
+
+def _guesses(
+    train: torch.Tensor, target: Integers, test: torch.Tensor, seed: int, number: int, attacker: Attacker
+) -> Integers:
+    """Return the attacker's guesses of attribute ``number`` on ``test``, int64 (m,)."""
     attacker_seed = short_seed(seed, "attacker", number)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(attacker_seed)
-        model = FeedForward([train.shape[1], HIDDEN, 2], 0.0, "attacker")
+        model = FeedForward([train.shape[1], attacker.hidden, 2], 0.0, "attacker")
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
-    mean, deviation = train.mean(axis=0), train.std(axis=0)
-    deviation = np.where(deviation > 0, deviation, 1).astype(np.float32)
-    inputs = torch.from_numpy((train - mean) / deviation)
     labels = torch.from_numpy(target)
-    for epoch in range(epochs):
+    for epoch in range(attacker.epochs):
         order = Draw.full_batch(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
-        for rows in order.split(_BATCH):
+        for rows in order.split(attacker.batch):
             optimizer.zero_grad()
-            functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+            functional.cross_entropy(model(train[rows]), labels[rows]).backward()
             optimizer.step()
     with torch.no_grad():
-        scores = model(torch.from_numpy((test - mean) / deviation))
+        scores = model(test)
     return np.asarray(scores.argmax(dim=1).numpy(), dtype=np.int64)
 
 

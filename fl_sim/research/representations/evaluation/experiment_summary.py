@@ -76,7 +76,9 @@ def _training_lines(record: dict[str, Any]) -> list[str]:
 
 def _attack(name: str, row: dict[str, Any]) -> str:
     if "accuracy" in row:
-        return f"Attacker    accuracy {row['accuracy']:.4f}, F1 {row['f1']:.4f}, 1−X {row['empirical_privacy_x']:.4f}"
+        whose = "of DPNR's code: " if name == "published_attacker" else ""
+        figures = f"accuracy {row['accuracy']:.4f}, F1 {row['f1']:.4f}, 1−X {row['empirical_privacy_x']:.4f}"
+        return f"Attacker    {whose}{figures}"
     parts = []
     if "leakage" in row:
         parts.append(f"leakage {row['leakage']:.4f}")

@@ -161,17 +161,19 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConf
                 "optimizer": {"name": "sgd", "learning_rate": 2.0},
             }
             yield load_mapping({**base, "method": "unconstrained"})
-            of_all = {"privacy": {"epsilon": EPSILON_OF_RATES}, "releases": _sections(RELEASES)}
+            privacy = {"epsilon": EPSILON_OF_RATES, "dropped_words": "unknown"}  # as in the notebook
+            of_all = {"privacy": privacy, "releases": _sections(RELEASES)}
             yield load_mapping({**base, **of_all, "method": "non-robust"})
             for schedule in SCHEDULES:
                 training = {**base["training"], "adaptive": schedule}
                 yield load_mapping({**base, **of_all, "method": "adaptive", "training": training})
             for epsilon in grid.robust:
-                dropouts = [(epsilon, rate) for rate in RATES] if epsilon == EPSILON_OF_RATES else []
-                keys = [(epsilon, 0.0), *dropouts]
-                yield load_mapping(
-                    {**base, "method": "robust", "privacy": {"epsilon": epsilon}, "releases": _sections(keys)}
-                )
+                if epsilon == EPSILON_OF_RATES:
+                    keys = [(epsilon, 0.0), *((epsilon, rate) for rate in RATES)]
+                    yield load_mapping({**base, **of_all, "method": "robust", "releases": _sections(keys)})
+                else:
+                    alone = {"privacy": {"epsilon": epsilon}, "releases": _sections([(epsilon, 0.0)])}
+                    yield load_mapping({**base, **alone, "method": "robust"})
 
 
 def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:

@@ -2,9 +2,9 @@
 
 Two encoders: *frozen*, whose features of k = 384 numbers are computed once, with a network of two layers trained on
 them; and *fine-tuned*, the upper layers and the tanh pooler trained with the classifier, for fewer seeds. The latter
-sends the pooler's state, as the paper's does. The attacker reads the sent vectors. DPNR appears twice: as in its paper,
-with independent noise on each coordinate, and as in its published code, with one noise number for all coordinates
-(``dpnr-shared``), which protects nothing.
+sends the pooler's state, as the paper's does. The attacker reads the sent vectors; the published code's attacker
+reads those without noise, too. DPNR appears twice: as in its paper, with independent noise on each coordinate, and as in
+its published code, with one noise number for all coordinates (``dpnr-shared``), which protects nothing.
 
 >>> THIN.tuned_seeds, FULL.tuned_seeds is None, THIN.epsilons == FULL.epsilons
 (2, True, True)
@@ -118,6 +118,11 @@ def _attacks(grid: Grid) -> dict[str, Any]:
     return {"leakage": False, "mdl": False, "attacker": True, "attacker_epochs": grid.attacker_epochs}
 
 
+def _both_attacks(grid: Grid) -> dict[str, Any]:
+    """Return the attacks on vectors without noise: how much is read from them depends on the attacker most."""
+    return {**_attacks(grid), "published_attacker": True}
+
+
 def _frozen(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
     """Yield the experiments of a seed with frozen features."""
     base = {
@@ -127,7 +132,7 @@ def _frozen(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfi
         "attacks": _attacks(grid),
     }
     for method in BASELINES:
-        yield load_mapping({**base, "method": method})
+        yield load_mapping({**base, "method": method, "attacks": _both_attacks(grid)})
     for layer in LAYERS:
         for epsilon in grid.epsilons:
             rates = grid.rates if epsilon == EPSILON_OF_RATES else ()
@@ -153,7 +158,7 @@ def _tuned(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig
     }
     for method in BASELINES:
         if method != "majority":  # it has no encoder
-            yield load_mapping({**base, "method": method})
+            yield load_mapping({**base, "method": method, "attacks": _both_attacks(grid)})
     for layer in LAYERS:
         for epsilon in grid.tuned_epsilons:
             yield load_mapping({**base, "method": "robust", "privacy": {"layer": layer, "epsilon": epsilon}})
@@ -181,6 +186,9 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[RowKey, dict[str, Any]]]:
     attacker = record["metrics"]["attacks"]["attacker"]
     figures["privacy_f"] = 100 * attacker["empirical_privacy_f"]
     figures["privacy_x"] = 100 * attacker["empirical_privacy_x"]
+    if not noisy:
+        of_code = record["metrics"]["attacks"]["published_attacker"]
+        figures["privacy_f_of_code"] = 100 * of_code["empirical_privacy_f"]
     figures["attacker"], figures["task"], figures["sizes"] = {}, {}, {}
     for number, person in enumerate(AG_PERSONS):
         group = test["groups"][person]
@@ -207,7 +215,7 @@ def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "word_dropout": rate,
         "seeds": len(values),
     }
-    for name in ("accuracy", "privacy_f", "privacy_x"):
+    for name in ("accuracy", "privacy_f", "privacy_x", "privacy_f_of_code"):
         if name in values[0]:
             row[name] = estimate([value[name] for value in values])
     for name in ("attacker", "task"):
@@ -220,6 +228,9 @@ def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     enough = len(values) >= LEAST_SEEDS
     row["agrees"] = _compare(row, reproduces if enough else _no_verdict)
     row["within_deviations"] = _compare(row, within_deviations if enough else _no_verdict)
+    if "privacy_f_of_code" in row:  # beside "agrees", so that the figure does not count twice
+        rule = reproduces if enough else _no_verdict
+        row["agrees_of_code"] = rule(row["privacy_f_of_code"], Published(row["published"]["privacy_f"]))
     return row
 
 

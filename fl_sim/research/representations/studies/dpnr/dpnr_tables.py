@@ -77,12 +77,12 @@ def _epsilon_table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _attack_table(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| encoder | system | ε proven | accuracy | empirical privacy 1 − F |"
-    yield "|---|---|---|---|---|"
+    yield "| encoder | system | ε proven | accuracy | empirical privacy 1 − F | 1 − F, the published code's attacker |"
+    yield "|---|---|---|---|---|---|"
     for row in rows:
         texts = [row["encoder"], row["system"], _epsilon(row["epsilon_proven"])]
         texts += [_cell(row, name) for name in ("accuracy", "privacy_f")]
-        yield f"| {' | '.join(texts)} |"
+        yield f"| {' | '.join(texts)} | {_cell_of_code(row)} |"
 
 
 def _person_table(rows: Sequence[Row], name: str) -> Iterator[str]:
@@ -111,6 +111,13 @@ def _cell(row: Row, name: str) -> str:
     published = row["published"].get(name)
     text = table_cell(row[name], row["seeds"], 1, None if published is None else f"{published:.2f}")
     return text + _mark(row["agrees"].get(name))
+
+
+def _cell_of_code(row: Row) -> str:
+    if "privacy_f_of_code" not in row:
+        return "–"
+    published = f"{row['published']['privacy_f']:.2f}"
+    return table_cell(row["privacy_f_of_code"], row["seeds"], 1, published) + _mark(row["agrees_of_code"])
 
 
 def _pair(row: Row, name: str, person: str) -> str:
