@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the treatment of bad text."""
+    """Add the flags of the treatment of bad text, and of the limits of a source."""
+    limits = add_text_cleaning(parser)
+    limits.add_argument(
+        "--max-kinds", type=int, metavar="N", help="most classes, and most labels of entities (default 1,000)"
+    )
+
+
+def add_text_cleaning(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the flags of texts without labels; return the group of the limits."""
     group = parser.add_argument_group("bad text (docs/corpora.md)")
     group.add_argument("--max-characters", type=int, metavar="N", help="cut longer sentences (default 10,000)")
     group.add_argument("--bad-bytes", metavar="HOW", help="refuse (default) lines that are not UTF-8, or replace")
@@ -28,9 +36,7 @@ def add_cleaning(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-unpacking", type=int, metavar="N", help="a packed byte stands for at most N bytes (default 100)"
     )
-    group.add_argument(
-        "--max-kinds", type=int, metavar="N", help="most classes, and most labels of entities (default 1,000)"
-    )
+    return group
 
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +59,7 @@ def cleaning_of(args: argparse.Namespace) -> Cleaning:
     plain = Cleaning()
     if "max_characters" not in args:
         return plain
-    given = {name: getattr(args, f"max_{name}") for name in ("record_mb", "unpacking", "kinds")}
+    given = {name: getattr(args, f"max_{name}", None) for name in ("record_mb", "unpacking", "kinds")}
     limits = SourceLimits(**{name: value for name, value in given.items() if value is not None})
     longest = plain.max_characters if args.max_characters is None else args.max_characters
     return Cleaning(longest, args.bad_bytes or plain.bad_bytes, limits)

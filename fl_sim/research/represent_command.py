@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_sim.cli.text_flags import add_text_cleaning
 from fl_sim.private_files import owner_only
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _add_words(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     words.add_argument("--epsilons", metavar="ε,ε,…", help="of the layer, for one word's vector")
     words.add_argument("--least", type=int, default=5, metavar="N", help="occurrences that a word needs (default 5)")
     words.add_argument("--epochs", type=int, default=5, metavar="N", help="of Word2Vec (default 5)")
+    add_text_cleaning(words)
     words.add_argument("--out", type=Path, metavar="FILE", help="where to write the record, JSON")
     words.add_argument("--json", action="store_true", help="print the record instead of a summary")
 

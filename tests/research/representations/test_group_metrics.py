@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,19 @@ def test_the_attacker_reads_what_is_there_and_nothing_from_noise() -> None:
     assert found == attacks.attack(train, s, test, t, seed=0)
     noise = attacks.attack(rng.normal(size=train.shape).astype(np.float32), s, test, t, seed=0)
     assert 0.4 < noise.accuracy < 0.6
+
+
+def test_the_published_attacker_scales_each_vector_by_its_own_extremes() -> None:
+    vectors = np.array([[1, 3, 2], [5, 5, 5]], dtype=np.float32)
+    own, others = attacks._scaled(vectors, vectors[:1], attacks.PUBLISHED.inputs)
+    assert own.tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+    assert others.tolist() == own.tolist()[:1]
+    rng = np.random.default_rng(0)
+    (train, s), (test, t) = told(rng, 600, 3.0), told(rng, 300, 3.0)
+    shift = rng.normal(scale=1000, size=(900, 1)).astype(np.float32)  # hides all from whoever reads vectors as sent
+    train, test = train + shift[:600], test + shift[600:]
+    assert attacks.attack(train, s, test, t, 0, attacks.PUBLISHED).accuracy > 0.7
+    assert attacks.attack(train, s, test, t, 0, replace(attacks.PUBLISHED, inputs="standardised")).accuracy < 0.65
 
 
 def test_the_majority_s_attack_by_hand() -> None:

@@ -349,6 +349,14 @@ def test_words_that_are_always_dropped_bring_no_amplification() -> None:
     assert dropout.epsilon(3.0) == 3.0
 
 
+def test_a_filler_takes_the_place_of_a_dropped_word_at_the_same_rate() -> None:
+    words = [f"w{number}" for number in range(200)]
+    removed, filled = (WordDropout(0.3, filler=f).filter_words(words, np.random.default_rng(0)) for f in (None, "_"))
+    assert [word for word in filled if word != "_"] == removed
+    assert len(filled) == len(words)
+    assert WordDropout(0.3, filler="_").epsilon(2.0) == WordDropout(0.3).epsilon(2.0)
+
+
 def test_words_are_dropped_at_their_rate() -> None:
     kept = WordDropout(0.3).filter_words(["w"] * 20_000, np.random.default_rng(0))
     assert len(kept) == pytest.approx(14_000, abs=250)

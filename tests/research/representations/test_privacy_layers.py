@@ -11,7 +11,14 @@ import transformers
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.client.draws import Draw
-from fl_sim.research.representations.client.encoder_inputs import Table, TokenLists, Vocabulary, drop_words, words_of
+from fl_sim.research.representations.client.encoder_inputs import (
+    UNKNOWN_WORD,
+    Table,
+    TokenLists,
+    Vocabulary,
+    drop_words,
+    words_of,
+)
 from fl_sim.research.representations.client.encoders import EncoderSpec, MlpEncoder, WordBag, build_encoder
 from fl_sim.research.representations.client.frozen_features import FrozenEncoder
 from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
@@ -126,6 +133,8 @@ def test_words_and_vocabulary() -> None:
     assert vocabulary.encode(["a", "b", "c", "zebra"]) == [1, 2, 3, 0]
     assert len(vocabulary) == 4
     assert drop_words(["a b", "c"], WordDropout(1.0), np.random.default_rng(0)) == ["", ""]
+    filled = drop_words(["a b"], WordDropout(1.0, filler=UNKNOWN_WORD), np.random.default_rng(0))
+    assert Vocabulary([*filled, "a"]).encode(words_of(filled[0])) == [0, 0], "also if a text contains it"
     assert drop_words(["a  Bush."], WordDropout(0.0, frozenset({"bush"})), np.random.default_rng(0)) == ["a"]
 
 

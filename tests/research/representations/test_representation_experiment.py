@@ -17,7 +17,9 @@ from fl_sim.config import ConfigError
 from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
 from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
+from fl_sim.research.representations.evaluation.experiment_summary import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
 from fl_sim.research.representations.server.adversarial_training import TrainingPlan, train
 from fl_sim.research.representations.server.federated import FlowerClients
@@ -219,11 +221,34 @@ def test_texts_with_word_dropout_through_a_bag(small_persons: Path) -> None:
         )
     )  # fmt: skip
     assert hidden["metrics"]["attacks"]["attacker"]["f1"] < attacker["f1"] - 0.2
+    assert "published_attacker" not in plain["metrics"]["attacks"]
     assert hidden["metrics"]["test"]["accuracy"] > 0.9
     dropped = run(configured(small_persons, "robust", **values, **{"privacy.word_dropout": 1.0}))
     assert dropped["privacy"]["epsilon_claimed"] == dropped["privacy"]["epsilon_corrected"] == 0.0
     assert dropped["privacy"]["epsilon_any_text"] == pytest.approx(32 * 20)
     assert dropped["metrics"]["test"]["accuracy"] < 0.5
+
+
+def test_both_attackers_of_dpnr_are_recorded_and_shown(small_persons: Path) -> None:
+    values = {"data.name": "dpnr-ag", "encoder.kind": "bag", "attacks.published_attacker": True}
+    alone = run(configured(small_persons, "unconstrained", **values, **{"training.epochs": 1}))
+    assert "attacker" not in alone["metrics"]["attacks"]
+    assert 0 <= alone["metrics"]["attacks"]["published_attacker"]["empirical_privacy_f"] <= 1
+    assert "\nAttacker    of DPNR's code: accuracy" in summary(alone)
+    guess = run(configured(small_persons, "majority", **values))["metrics"]["attacks"]
+    assert guess["published_attacker"] == guess["attacker"]
+
+
+def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None:
+    values = {"data.name": "dpnr-ag", "encoder.kind": "bag", "privacy.word_dropout": 1.0}
+    lengths = {}
+    for how in ("removed", "unknown"):
+        workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}).client)
+        inputs = workspace._reader.read("test", workspace.spec.dropout)
+        assert set(inputs.batch(np.arange(len(inputs))).tokens.tolist()) <= {UNKNOWN}
+        lengths[how] = [len(text) for text in inputs.texts]
+    assert not any(lengths["removed"])
+    assert lengths["unknown"] == [len(text.split()) for text in workspace.data.test.texts]
 
 
 def test_one_training_serves_several_releases(small_persons: Path) -> None:
@@ -339,6 +364,7 @@ def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> 
         ({"encoder.first_width": 9, "encoder.layers": 1}, "encoder: first_width is 9; allowed with kind = 'mlp'"),
         ({"encoder": {"kind": "bag", "first_width": 9}}, "encoder: first_width is 9"),
         ({"server.weighed": "both"}, "server.weighed is 'both'"),
+        ({"privacy.dropped_words": "unknown"}, "privacy.dropped_words is 'unknown'; allowed with encoder.kind = "),
         ({"server.adversary_dropout": 1.0}, "server.adversary_dropout is 1.0"),
         (
             {"method": "inlp", "privacy": {"layer": "l1", "epsilon": 1.0}, "server.classifier": [5]},

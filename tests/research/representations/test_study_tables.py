@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from fl_sim.reporting.plots import render
 from fl_sim.research import reproduce_command
 from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
+from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
 from fl_sim.research.representations.studies import ag_study, reproductions, study_tables
 from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_fairness, dpnr_pictures, dpnr_published
+from fl_sim.research.representations.studies.experiment_grid import Observer
 from fl_sim.research.representations.studies.reproductions import Reproduction
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
 from fl_sim.research.representations.studies.study_tables import Options
@@ -56,6 +59,11 @@ def test_the_study_s_figures_have_every_release(
     assert len(rows) == len(table["rows"]) == 2 * (1 + 12 + 2 * 12 + 5)
     assert table["grid"] == "full"
     stored = [json.loads(path.read_bytes())["config"] for path in (tmp_path / "work" / "ag-study").glob("*.json")]
+    dropped_words = {config["method"]: config["privacy"]["dropped_words"] for config in stored}
+    assert dropped_words == {
+        "unconstrained": "removed",
+        **dict.fromkeys(("non-robust", "adaptive", "robust"), "unknown"),
+    }
     schedules = [config["training"]["adaptive"] for config in stored if config["method"] == "adaptive"]
     assert sorted(schedules) == ["1/n"] * 4 + ["10/n"] * 4, "seeds, corpora"
     row = rows["ag-news", "non-robust", 0.5, 0.0]
@@ -110,6 +118,13 @@ def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: d
     assert [rows[key]["seeds"] for key in rows if key[1] == "non-priv"] == [2, 1]
     assert set(rows["frozen", "non-priv", None, 0.0]["attacker"]) == {"Bush", "Kerry", "Arafat", "Blair", "Sharon"}
     shown = reproductions.show(dpnr_table)
+    read = {key[:2]: row for key, row in rows.items() if "privacy_f_of_code" in row}
+    assert list(read) == [("frozen", n) for n in ("majority", "non-priv", "adv")] + [
+        ("fine-tuned", "non-priv"), ("fine-tuned", "adv"),
+    ]  # fmt: skip
+    assert read["frozen", "majority"]["privacy_f_of_code"] == read["frozen", "majority"]["privacy_f"]
+    assert read["frozen", "adv"]["agrees_of_code"] is None, "two seeds"
+    assert "| 1 − F, the published code's attacker |" in shown
     assert shown.index("proven") < shown.index("claimed")
     assert shown.count("| dpnr-shared |") == (3 + 1) + 2 * 3 + 2 * 5  # tables 2 and 3; 4, 5, 7; five persons' gaps
 
@@ -225,8 +240,24 @@ def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> N
     assert len(render(figure, dpi=50)) > 1000
 
 
-def test_a_stored_record_is_found_again_by_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_stored_record_is_found_again_by_what_was_asked_for() -> None:
     asked = {"method": "random", "data": {"source": "adult"}}
-    name = study_tables._file(load_mapping(asked), tmp_path).name
-    assert study_tables._file(load_mapping({**asked, "nodes": 0, "feature_cache": "there"}), tmp_path).name == name
-    assert study_tables._file(load_mapping({**asked, "seed": 1}), tmp_path).name != name
+    name = study_tables._name(load_mapping(asked))
+    assert study_tables._name(load_mapping({**asked, "nodes": 0, "feature_cache": "there"})) == name
+    assert study_tables._name(load_mapping({**asked, "seed": 1})) != name
+
+
+def test_equal_tasks_run_once_and_stored_ones_not_at_all(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def run_missing(missing: Sequence[int], store: Observer) -> None:
+        ran.extend(missing)
+        for position, number in enumerate(missing):
+            store(position, {"format": RECORD_FORMAT, "number": number})
+
+    names = ["a.json", "b.json", "a.json"]
+    found = study_tables.collect_stored(names, run_missing, tmp_path)
+    assert [record["number"] for record in found] == [0, 1, 0]
+    assert sorted(ran) == [0, 1]
+    assert study_tables.collect_stored([*names, "c.json"], run_missing, tmp_path)[:3] == found
+    assert ran[2:] == [3]

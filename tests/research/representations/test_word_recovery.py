@@ -18,6 +18,10 @@ from fl_sim.research.representations.studies.words import words_study
 from fl_sim.research.representations.studies.words.word_recovery import WordAttack, part_texts
 
 
+def _own_texts(name: str, source: Path, size: int, seed: int) -> tuple[list[str], list[str]]:
+    return _sentences(60, seed), _sentences(60, 9)
+
+
 def _sentences(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
     return [" ".join(f"w{int(n)}" for n in np.minimum(rng.zipf(1.4, 12), 60)) for _ in range(count)]
@@ -104,11 +108,64 @@ def test_without_gensim_the_extra_is_named(
     assert capsys.readouterr().err.endswith("gensim is not installed; pip install 'fl-sim[representations]'\n")
 
 
+def test_bad_bytes_are_refused_replaced_and_counted(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "latin.csv"
+    bad.write_bytes(texts.read_bytes() + b"w1 w2 caf\xe9\n" + b"w1 " * 40 + b"\n")
+    command = ["represent", "words", str(bad), "--seeds", "0", "--widths", "4", "--epochs", "1"]
+    assert main.main(command) == 2
+    assert capsys.readouterr().err.endswith("give --bad-bytes replace\n")
+    record = tmp_path / "record.json"
+    assert main.main([*command, "--bad-bytes", "replace", "--max-characters", "100", "--out", str(record)]) == 0
+    counts = json.loads(record.read_text())["user"]["counts"]
+    (replaced,) = (count for meaning, count in counts.items() if "not UTF-8" in meaning)
+    assert replaced == 1
+    (cut,) = (count for meaning, count in counts.items() if "not UTF-8" not in meaning)
+    assert cut == 1
+    assert "latin.csv: lines with bytes that are not UTF-8, replaced by U+FFFD: 1\n" in capsys.readouterr().out
+
+
+def test_the_three_situations_resume_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_study, "ATTACKS", (WordAttack((8,)),))
+    monkeypatch.setattr(words_study, "_texts", _own_texts)
+    options = Options(tmp_path, (0, 1), work=tmp_path / "work")
+    said: list[str] = []
+
+    def stop_after_two(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproductions.run("words", options, stop_after_two)
+    whole = reproductions.run("words", Options(tmp_path, (0, 1)))
+    resumed = reproductions.run("words", options, said.append)
+    assert len(said) == 2 + 4, "three situations, two seeds"
+    assert resumed["situations"] == whole["situations"]
+
+
+@pytest.mark.slow
+def test_the_three_situations_are_the_same_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ag_news", "sst2"):
+        (tmp_path / name).mkdir()
+    rows = [f'"{1 + number % 4}","{text}",""' for number, text in enumerate(_sentences(400, 0))]
+    (tmp_path / "ag_news" / "train.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "ag_news" / "test.csv").write_text("\n".join(rows[:4]) + "\n")
+    lines = [f"{number % 2}\t{text}" for number, text in enumerate(_sentences(200, 1))]
+    for part in ("train", "test"):
+        (tmp_path / "sst2" / f"{part}.tsv").write_text("label\tsentence\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr(words_study, "ATTACKS", (WordAttack((8,), "l1", (10.0,), epochs=1),))
+    monkeypatch.setattr(words_study, "TEXTS", 300)
+    alone, beside = (reproductions.run("words", Options(tmp_path, (0,), jobs=jobs)) for jobs in (1, 2))
+    assert beside["situations"] == alone["situations"]
+
+
 def test_the_three_situations_have_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         words_study, "ATTACKS", (WordAttack((8,), "dpnr", (1.0,)), WordAttack((8,), "l1", (10.0, 20.0)))
     )
-    monkeypatch.setattr(words_study, "_texts", lambda name, options, seed: (_sentences(60, seed), _sentences(60, 9)))
+    monkeypatch.setattr(words_study, "_texts", _own_texts)
     table = reproductions.run("words", Options(tmp_path, (0, 1)))
     assert set(table["situations"]) == set(words_study.SITUATIONS)
     assert [row["epsilon_proven"] for row in table["situations"]["samples"]] == pytest.approx(

@@ -111,7 +111,7 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
         raise CorpusError(f"{path}: no row has a value of {', '.join((columns.task, *columns.private))}")
     left_out = len(rows) - len(kept)
     if columns.text is not None:
-        kept = _with_clean_text(path, kept, columns.text, reading)
+        kept = with_clean_text(path, kept, columns.text, reading)
     classes, labels = _classes(path, columns.task, kept)
     attributes, private = _attributes(path, columns.private, kept)
     parts = _parts(path, kept, columns, seed)
@@ -152,8 +152,12 @@ def _with_keys(message: str) -> str:
     return _FLAG.sub(lambda flag: f"data.table.{flag[1].replace('-', '_')}", message)
 
 
-def _with_clean_text(path: Path, rows: Sequence[Row], column: str, reading: Reading) -> list[Row]:
-    """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut."""
+def with_clean_text(path: Path, rows: Sequence[Row], column: str, reading: Reading) -> list[Row]:
+    """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut.
+
+    Raises:
+        CorpusError: no row has a text.
+    """
     cleaned: list[Row] = []
     for row in rows:
         of_row = Sentence("", "", "" if _is_missing(row[column]) else str(row[column]), ())

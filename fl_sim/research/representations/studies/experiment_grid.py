@@ -1,6 +1,5 @@
-"""Many experiments, in this process or in parallel on Ray; the records do not depend on the number of workers.
+"""Many tasks, in this process or in parallel on Ray; their results do not depend on the number of workers.
 
->>> from fl_sim.research.representations.config import load_mapping
 >>> from pathlib import Path
 >>> from tempfile import TemporaryDirectory
 >>> from fl_sim.research.representations.config import load_mapping
@@ -24,12 +23,14 @@ from typing import Any
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import run
 
-Observer = Callable[[int, dict[str, Any]], None]
+Record = dict[str, Any]
+Work = Callable[[str], Record]
+Observer = Callable[[int, Record], None]
 
 
 def run_grid(
     configs: Sequence[ExperimentConfig], jobs: int = 1, observe: Observer = lambda number, record: None
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Run all experiments and return their records, in order.
 
     A record is a function of its configuration alone, and each worker computes on one thread, so ``jobs`` changes the
@@ -40,19 +41,31 @@ def run_grid(
         jobs: experiments at once; above 1, each in a worker of Ray.
         observe: called with the number and the record of each experiment as it ends.
     """
-    records: dict[int, dict[str, Any]] = {}
-    for number, record in _run_serially(configs) if jobs == 1 else _run_on_ray(configs, jobs):
+    return run_tasks(_run_json, [config.model_dump_json() for config in configs], jobs, observe)
+
+
+def run_tasks(work: Work, tasks: Sequence[str], jobs: int, observe: Observer) -> list[Record]:
+    """Return what ``work`` makes of every task, in order.
+
+    Args:
+        work: a function of a module, which depends on its task alone.
+        tasks: as JSON, because workers are other processes.
+        jobs: tasks at once; above 1, each in a worker of Ray.
+        observe: called with the number and the result of each task as it ends.
+    """
+    records: dict[int, Record] = {}
+    for number, record in _run_serially(work, tasks) if jobs == 1 else _run_on_ray(work, tasks, jobs):
         records[number] = record
         observe(number, record)
-    return [records[number] for number in range(len(configs))]
+    return [records[number] for number in range(len(tasks))]
 
 
-def _run_serially(configs: Sequence[ExperimentConfig]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, config in enumerate(configs):
-        yield number, run(config)
+def _run_serially(work: Work, tasks: Sequence[str]) -> Iterator[tuple[int, Record]]:
+    for number, task in enumerate(tasks):
+        yield number, work(task)
 
 
-def _run_on_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_on_ray(work: Work, tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Record]]:
     import ray
     from ray.exceptions import RayTaskError
 
@@ -60,13 +73,13 @@ def _run_on_ray(configs: Sequence[ExperimentConfig], jobs: int) -> Iterator[tupl
     if started:
         _start_ray(jobs)
     try:
-        work = ray.remote(num_cpus=1, max_retries=0)(_run_json)
-        pending = {work.remote(config.model_dump_json()): number for number, config in enumerate(configs)}
+        remote = ray.remote(num_cpus=1, max_retries=0)(work)
+        pending = {remote.remote(task): number for number, task in enumerate(tasks)}
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1)
             yield pending.pop(ready[0]), ray.get(ready[0])
     except RayTaskError as error:
-        raise error.cause from error  # the experiment's own error, which is a line and no traceback
+        raise error.cause from error  # the task's own error, which is a line and no traceback
     finally:
         if started:
             ray.shutdown()
@@ -86,6 +99,5 @@ def _start_ray(jobs: int) -> None:
         raise EngineError(f"Ray cannot be started: {str(error).partition(chr(10))[0]}; --jobs 1 needs none") from error
 
 
-def _run_json(config: str) -> dict[str, Any]:
-    """Run an experiment in a worker, from its configuration as JSON."""
+def _run_json(config: str) -> Record:
     return run(ExperimentConfig.model_validate_json(config))

@@ -18,7 +18,7 @@ from fl_sim.config import ConfigError
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
 from fl_sim.research.representations.studies.agreement import Estimate
-from fl_sim.research.representations.studies.experiment_grid import run_grid
+from fl_sim.research.representations.studies.experiment_grid import Observer, Record, run_grid
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
 Log = Callable[[str], None]
@@ -59,23 +59,47 @@ def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: 
         options: of the reproduction.
         log: called with a line of progress.
     """
-    keys = [config.model_dump_json() for config in configs]
-    records = {key: _load_record(config, options.work) for key, config in zip(keys, configs, strict=True)}
-    missing = [config for key, config in dict(zip(keys, configs, strict=True)).items() if records[key] is None]
-    done = 0
 
-    def store(position: int, record: dict[str, Any]) -> None:
-        nonlocal done
-        config, done = missing[position], done + 1
-        records[config.model_dump_json()] = record
-        if options.work is not None:
-            replace_file(_file(config, options.work), json.dumps(encode(record)).encode())
-        log(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {len(missing) - done} to go")
+    def run_missing(missing: Sequence[int], store: Observer) -> None:
+        left = len(missing)
 
-    if options.work is not None:
-        options.work.mkdir(parents=True, exist_ok=True)
-    run_grid(missing, options.jobs, store)
-    return [record for key in keys if (record := records[key]) is not None]
+        def observe(number: int, record: Record) -> None:
+            nonlocal left
+            left -= 1
+            store(number, record)
+            config = configs[missing[number]]
+            log(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {left} to go")
+
+        run_grid([configs[number] for number in missing], options.jobs, observe)
+
+    return collect_stored([_name(config) for config in configs], run_missing, options.work)
+
+
+def collect_stored(
+    names: Sequence[str], run_missing: Callable[[Sequence[int], Observer], None], work: Path | None
+) -> list[Record]:
+    """Return the records of all tasks, in order; run those that the work folder lacks, equal ones once.
+
+    Args:
+        names: of each task's file; tasks of one name are equal.
+        run_missing: runs the tasks of the numbers that it gets, and calls the observer with each one's position among
+            them and its record, which is stored at once.
+        work: a folder for finished tasks; None stores nothing.
+    """
+    records = {name: _load_record(name, work) for name in names}
+    missing = [number for name, number in _first_numbers(names).items() if records[name] is None]
+
+    def store(position: int, record: Record) -> None:
+        name = names[missing[position]]
+        records[name] = record
+        if work is not None:
+            replace_file(work / name, json.dumps(encode(record)).encode())
+
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+    if missing:
+        run_missing(missing, store)
+    return [record for name in names if (record := records[name]) is not None]
 
 
 def collect_figures(
@@ -126,9 +150,18 @@ def table_cell(measured: Estimate, seeds: int, digits: int, published: str | Non
     return f"{spread(measured, seeds, digits)} ({'–' if published is None else published})"
 
 
-def _load_record(config: ExperimentConfig, work: Path | None) -> dict[str, Any] | None:
-    """Return the stored record of an experiment; None if there is none of the current format."""
-    if work is None or not (file := _file(config, work)).exists():
+def digest(text: str) -> str:
+    """Return 32 digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _first_numbers(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in reversed(list(enumerate(names)))}
+
+
+def _load_record(name: str, work: Path | None) -> Record | None:
+    """Return the stored record of a task; None if there is none of the current format."""
+    if work is None or not (file := work / name).exists():
         return None
     try:
         record = decode(json.loads(file.read_bytes()))
@@ -137,11 +170,11 @@ def _load_record(config: ExperimentConfig, work: Path | None) -> dict[str, Any] 
     return dict(record) if record.get("format") == RECORD_FORMAT else None
 
 
-def _file(config: ExperimentConfig, work: Path) -> Path:
-    """Return the file of an experiment's record, named after what it was asked for beyond the defaults.
+def _name(config: ExperimentConfig) -> str:
+    """Return the name of an experiment's file, made of what it was asked for beyond the defaults.
 
     So a new key leaves stored records valid; a default that changes must raise RECORD_FORMAT. Where features are
     stored changes no record.
     """
     asked = config.model_dump_json(exclude_defaults=True, exclude={"feature_cache"})
-    return work / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+    return f"{digest(asked)}.json"

@@ -2,9 +2,9 @@
 
 Two encoders: *frozen*, whose features of k = 384 numbers are computed once, with a network of two layers trained on
 them; and *fine-tuned*, the upper layers and the tanh pooler trained with the classifier, for fewer seeds. The latter
-sends the pooler's state, as the paper's does. The attacker reads the sent vectors; the published code's attacker
-reads those without noise, too. DPNR appears twice: as in its paper, with independent noise on each coordinate, and as in
-its published code, with one noise number for all coordinates (``dpnr-shared``), which protects nothing.
+sends the pooler's state, as the paper's does. The attacker reads the sent vectors; the published code's reads those
+without noise, too. DPNR appears twice: as in its paper, with independent noise on each coordinate, and as in its
+published code, with one noise number for all coordinates (``dpnr-shared``), which protects nothing.
 
 >>> THIN.tuned_seeds, FULL.tuned_seeds is None, THIN.epsilons == FULL.epsilons
 (2, True, True)

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from fl_sim.cli.text_flags import cleaning_of
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.research.representations.client.local_privacy import LayerName
-from fl_sim.research.representations.corpora.own_table import read_rows
+from fl_sim.research.representations.corpora.own_table import read_rows, with_clean_text
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, describe_environment
 from fl_sim.research.representations.studies.words.word_recovery import (
     PARTS,
@@ -50,8 +52,13 @@ def attack_files(args: argparse.Namespace) -> dict[str, Any]:
     epsilons = () if args.epsilons is None else numbers("--epsilons", args.epsilons, float)
     widths, seeds = numbers("--widths", args.widths, int), numbers("--seeds", args.seeds, int)
     attack = WordAttack(widths, cast(LayerName, args.layer), epsilons, args.least, args.epochs)
-    own = _texts(args.user, args.text)
-    others = None if args.attacker is None else _texts(args.attacker, args.text)
+    cleaning = cleaning_of(args)
+    attacker: dict[str, Any] = {"parts": args.parts}
+    own, own_counts = _texts(args.user, args.text, cleaning)
+    others = None
+    if args.attacker is not None:
+        others, other_counts = _texts(args.attacker, args.text, cleaning)
+        attacker = {"file": args.attacker.name, "texts": len(others), "counts": other_counts}
 
     def texts(seed: int) -> tuple[Texts, Texts]:
         return part_texts(own, args.parts, seed) if others is None else (own, others)
@@ -60,8 +67,8 @@ def attack_files(args: argparse.Namespace) -> dict[str, Any]:
     rows = attack_over_seeds(texts, attack, seeds, lambda line: print(line, file=sys.stderr, flush=True))
     return {
         "format": RECORD_FORMAT,
-        "user": {"file": args.user.name, "texts": len(own)},
-        "attacker": {"parts": args.parts} if others is None else {"file": args.attacker.name, "texts": len(others)},
+        "user": {"file": args.user.name, "texts": len(own), "counts": own_counts},
+        "attacker": attacker,
         "seeds": list(seeds),
         "least": args.least,
         "epochs": args.epochs,
@@ -77,9 +84,13 @@ def summary(record: dict[str, Any]) -> str:
     """Return the record's shares as a Markdown table, and its time."""
     head = "Words recovered, in percent; ε is of one word's vector, a sentence of w words sends w of them."
     table = markdown_table(record["rows"], len(record["seeds"]))
-    return "\n".join(
-        [head, "", *table, "", f"Time {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"]
-    )
+    bad = [
+        f"{record[party]['file']}: {meaning}: {count:,}"
+        for party in ("user", "attacker")
+        for meaning, count in record[party].get("counts", {}).items()
+    ]
+    time_line = f"Time {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"
+    return "\n".join([head, "", *table, "", *bad, time_line])
 
 
 def numbers(flag: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
@@ -93,8 +104,13 @@ def numbers(flag: str, text: str, kind: Callable[[str], Number]) -> tuple[Number
     return values
 
 
-def _texts(path: Path, column: str) -> list[str]:
-    """Return the texts of a file, rows without one left out."""
-    rows, present = read_rows(path, Reading())
-    require_columns([column], present, str(path))
-    return [str(row[column]) for row in rows if row[column] not in (None, "")]
+def _texts(path: Path, column: str, cleaning: Cleaning) -> tuple[list[str], dict[str, int]]:
+    """Return the texts of a file as `fl-sim prepare` cleans them, and how many were bad, by what was done."""
+    reading = Reading(cleaning)
+    try:
+        rows, present = read_rows(path, reading)
+        require_columns([column], present, str(path))
+        texts = [str(row[column]) for row in with_clean_text(path, rows, column, reading)]
+    except CorpusError as error:
+        raise CorpusError(str(error).replace("prepare it with", "give")) from error
+    return texts, {MEANING[Note(name)]: count for name, count in reading.notes.items()}

@@ -9,18 +9,22 @@ texts; they have disjoint halves of it; the attacker has SST-2 instead. Its figu
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from fl_sim.research.representations.corpora.labelled import TRAIN
 from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS
+from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
+from fl_sim.research.representations.studies.experiment_grid import Observer, Record, run_tasks
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, draw_panels
-from fl_sim.research.representations.studies.study_tables import Log, Options, heading
+from fl_sim.research.representations.studies.study_tables import Log, Options, collect_stored, digest, heading
 from fl_sim.research.representations.studies.words.word_recovery import (
     Texts,
     WordAttack,
-    attack_over_seeds,
+    attack_words,
     markdown_table,
     over_seeds,
     part_texts,
@@ -41,15 +45,50 @@ SITUATIONS = {
 
 def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
     """Return the three situations as a JSON-ready mapping; layers are measured in the first, the strongest attack."""
-    situations = {}
-    for name in SITUATIONS:
-        log(f"{name}:")
-        rows = []
-        for attack in ATTACKS if name == "samples" else (WordAttack(),):
-            rows += attack_over_seeds(partial(_texts, name, options), attack, options.seeds, log)
-        situations[name] = over_seeds(list({_key(row): row for row in rows}.values()))
+    tasks = [
+        json.dumps(
+            {"situation": name, "attack": asdict(attack), "seed": seed, "source": str(options.source), "texts": TEXTS}
+        )
+        for name in SITUATIONS
+        for attack in (ATTACKS if name == "samples" else (WordAttack(),))
+        for seed in options.seeds
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SITUATIONS}
+    for record in _records(tasks, options, log):
+        rows[record["situation"]] += record["rows"]
+    situations = {name: over_seeds(list({_key(row): row for row in of_one}.values())) for name, of_one in rows.items()}
     title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
     return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
+
+
+def _records(tasks: Sequence[str], options: Options, log: Log) -> list[Record]:
+    """Return the record of each task; those of the work folder are not run again."""
+
+    def run_missing(missing: Sequence[int], store: Observer) -> None:
+        left = len(missing)
+
+        def observe(number: int, record: Record) -> None:
+            nonlocal left
+            left -= 1
+            store(number, record)
+            log(f"  {record['situation']}, seed {record['seed']}: {left} to go")
+
+        run_tasks(_attack, [tasks[number] for number in missing], options.jobs, observe)
+
+    return collect_stored([f"words-{digest(task)}.json" for task in tasks], run_missing, options.work)
+
+
+def _attack(task: str) -> Record:
+    """Return the rows of one seed of an attack in a situation."""
+    asked = json.loads(task)
+    name, seed = asked["situation"], asked["seed"]
+    attack = WordAttack(**{key: _tuple(value) for key, value in asked["attack"].items()})
+    rows = attack_words(*_texts(name, Path(asked["source"]), asked["texts"], seed), attack, seed)
+    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": rows}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def as_markdown(table: dict[str, Any]) -> str:
@@ -85,9 +124,9 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("seed", "width", "initial", "layer", "epsilon"))
 
 
-def _texts(name: str, options: Options, seed: int) -> tuple[Texts, Texts]:
-    news = TEXT_READERS["ag-news"](options.source / "ag_news", seed, TEXTS).splits[TRAIN].texts
+def _texts(name: str, source: Path, size: int, seed: int) -> tuple[Texts, Texts]:
+    news = TEXT_READERS["ag-news"](source / "ag_news", seed, size).splits[TRAIN].texts
     user, attacker = part_texts(news, "samples" if name == "samples" else "halves", seed)
     if name == "another corpus":
-        attacker = list(TEXT_READERS["sst2"](options.source / "sst2", seed, None).splits[TRAIN].texts)
+        attacker = list(TEXT_READERS["sst2"](source / "sst2", seed, None).splits[TRAIN].texts)
     return user, attacker
