@@ -216,6 +216,12 @@ def test_published_points_stand_beside_measured_ones_with_bars() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["plain", "robust", "robust, published"]
 
 
+def test_epsilon_on_an_axis_is_rounded_up() -> None:
+    curve = Curve("noise", (84.8528, 141.4214), tuple({"mean": mean, "half_width": 2.0} for mean in (82.8, 82.9)))
+    (axes,) = draw_panels([Panel("Adult", (curve,))], "ε", "accuracy").axes
+    assert [axes.xaxis.get_major_formatter()(value, at) for at, value in enumerate(curve.x)] == ["84.86", "142"]
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_a_reproduction_says_how_many_seeds_it_has(
     seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -36,6 +36,7 @@ class Reproduction:
         layers: allowed privacy layers, the default first.
         draw: returns the table's pictures; they are written beside its record, and README.md shows them.
         seeds: how many, from 0 on, if nobody says which.
+        one_grid: whether the thin grid is the full one.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Reproduction:
     layers: tuple[str, ...] = ("l1",)
     draw: Callable[[dict[str, Any]], Sequence[Picture]] = lambda table: ()
     seeds: int = 10
+    one_grid: bool = False
 
 
 REPRODUCTIONS = {
@@ -62,6 +64,7 @@ REPRODUCTIONS = {
         ag_study.reproduce,
         ag_study.as_markdown,
         draw=ag_study.draw,
+        one_grid=True,
     ),
     "dpnr-ag": Reproduction(
         "DPNR's tables 2 to 5 and 7, figures 3 and 4, on its AG set",
@@ -76,6 +79,7 @@ REPRODUCTIONS = {
         words_study.reproduce,
         words_study.as_markdown,
         draw=words_study.draw,
+        one_grid=True,
     ),
 }
 """By name; add a row for another."""
@@ -178,6 +182,7 @@ def _section(path: Path) -> str:
     commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]
     origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
     layer = f", layer {table['layer']}" if "layer" in table else ""
-    title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}"
+    grid = ", full grid" if table["grid"] == "full" and not reproduction.one_grid else ""
+    title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}{grid}"
     shown = "".join(f"![{one.words}]({_picture_file(path, one).name})\n\n" for one in reproduction.draw(table))
     return f"## {title}\n\n{table['paper']}.\n\n{reproduction.show(table).strip()}\n\n{shown}{origin}\n"

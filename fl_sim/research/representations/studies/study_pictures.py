@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fl_sim.formats import format_epsilon
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -78,7 +80,7 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
         panels: at least one; curves of one label look alike in all of them.
         x: label of the variable.
         y: label of the figures.
-        log: whether the variable's axis is logarithmic.
+        log: whether the variable is ε, on a logarithmic axis with labels rounded up.
     """
     from matplotlib.figure import Figure
 
@@ -128,18 +130,22 @@ def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, beside: float
 
 
 def _set_scale(axes: Axes, panel: Panel, *, log: bool) -> None:
-    """Set the x axis: plain numbers, those of the curves where they are far enough apart."""
-    from matplotlib.ticker import FixedLocator, NullLocator
+    """Set the x axis: the curves' numbers; on a log axis they are ε, those that are far enough apart are named."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     values = sorted({value for curve in panel.curves for value in curve.x})
     if not values:
         return
-    if log:
-        axes.set_xscale("log")
-        axes.set_xlim(min(values) / 1.5, max(values) * 1.5)
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(_apart(values) if log else values))
-    axes.xaxis.set_major_formatter("{x:g}")
+    if not log:
+        axes.xaxis.set_major_locator(FixedLocator(values))
+        axes.xaxis.set_major_formatter("{x:g}")
+        return
+    axes.set_xscale("log")
+    axes.set_xlim(min(values) / 1.5, max(values) * 1.5)
+    axes.xaxis.set_minor_locator(NullLocator())
+    named = _apart(values)
+    axes.xaxis.set_major_locator(FixedLocator(named))
+    axes.xaxis.set_major_formatter(FixedFormatter([format_epsilon(value) for value in named]))
 
 
 def _apart(values: Sequence[float]) -> list[float]:
