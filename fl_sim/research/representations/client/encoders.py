@@ -151,6 +151,15 @@ class Transformer(Encoder):
         if self._lower is not None:
             self.rows_at_once = _ROWS_OF_UPPER_LAYERS
 
+    def train(self, mode: bool = True) -> Transformer:
+        """Leave the model's own dropout off, as all training here does.
+
+        Its masks would come from torch's global generator: neither from the seed nor independent of the nodes.
+        """
+        super().train(mode)
+        self.module.eval()
+        return self
+
     def forward(self, batch: Ragged, draw: Draw | None = None) -> torch.Tensor:
         padded = padded_batch(batch)
         if self._lower is None or padded.states is None:
