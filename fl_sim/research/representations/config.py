@@ -24,7 +24,7 @@ from fl_sim.research.representations.client.local_privacy import DroppedName, La
 from fl_sim.research.representations.server.adversarial_training import NoiseInTraining, TrainingPlan
 from fl_sim.research.representations.server.heads import AdversaryStyle, Weighed
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
-from fl_sim.research.representations.server.schedules import ADAPTIVE, AdaptiveName
+from fl_sim.research.representations.server.schedules import ADAPTIVE, AdaptiveName, WeightSchedule
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
@@ -93,6 +93,9 @@ class ServerSection(StrictModel):
         "gradient",
         description="the factor of λ with reversed gradients: the gradient (FEDERATE's paper), or the adversaries' "
         "loss (its published code)",
+    )
+    weight_schedule: WeightSchedule = Field(
+        "rising", description="λ of an epoch: rising from 0 in the first (FEDERATE), or constant"
     )
     orthogonal: float = Field(0.5, ge=0, le=1000, description="λ_ort of adversarial-multiple")
 
@@ -196,6 +199,11 @@ class ExperimentConfig(StrictModel):
                 "layer: no hidden layers"
             )
         stop, epochs = self.training.stop_after, self.training.epochs
+        if epochs == 1 and self.system.style != "none" and self.server.weight_schedule == "rising":
+            raise ValueError(
+                f"training.epochs is 1; method {self.method!r} would have adversaries of weight 0, as in the first epoch "
+                "of a rising weight: allowed with server.weight_schedule = 'constant', else at least 2"
+            )
         if stop is not None and stop > epochs:
             raise ValueError(f"training.stop_after is {stop}; allowed: at most training.epochs, {epochs}")
         return self
@@ -253,6 +261,7 @@ class ExperimentConfig(StrictModel):
             seed=self.seed,
             schedule=ADAPTIVE[self.training.adaptive],
             stop_after=self.training.stop_after,
+            weight_schedule=self.server.weight_schedule,
         )
 
     def with_values(self, values: Mapping[str, Any]) -> ExperimentConfig:

@@ -143,6 +143,17 @@ def test_a_fine_tuned_encoder_is_a_function_of_the_seed(
     assert found[0] == found[1]
 
 
+def test_adversaries_of_a_single_epoch_need_a_constant_weight(small_adult: Path) -> None:
+    one = {"training.epochs": 1}
+    with pytest.raises(
+        ConfigError, match=r"training\.epochs is 1; method 'coavoux' would have adversaries of weight 0"
+    ):
+        configured(small_adult, "coavoux", **one)
+    constant = {**one, "server.weight_schedule": "constant", "server.weight": 20.0}
+    plain, defended = (run(configured(small_adult, name, **constant)) for name in ("unconstrained", "coavoux"))
+    assert plain["metrics"] != defended["metrics"], "with weight 0 they are equal"
+
+
 def test_three_flower_nodes_differ_by_the_order_of_a_sum_alone(small_adult: Path) -> None:
     one, three = run(configured(small_adult)), run(configured(small_adult, nodes=3))
     losses = [[row["loss"] for row in record["epochs"]] for record in (one, three)]
@@ -177,7 +188,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
         def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
             return workspace.perturb("train", rows, Draw.full_batch(seed, len(rows)), scale)
 
-    from fl_sim.research.representations.server.schedules import adversary_weight
+    from fl_sim.research.representations.server.schedules import rising_weight
     from fl_sim.strategies.primitives import streams
 
     for epoch in range(plan.epochs):
@@ -188,7 +199,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             z = EndToEnd().forward(rows, seed, plan.scale(epoch))
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
-                weight=adversary_weight(plan.weight, epoch, plan.epochs), orthogonal=plan.orthogonal,
+                weight=rising_weight(plan.weight, epoch, plan.epochs), orthogonal=plan.orthogonal,
                 draw=Draw.full_batch(seed, len(rows)),
             )  # fmt: skip
             optimizer.zero_grad()

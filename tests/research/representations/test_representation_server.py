@@ -20,7 +20,7 @@ from fl_sim.research.representations.server.heads import (
     reverse_gradient,
 )
 from fl_sim.research.representations.server.inlp import null_space_projection, row_space_projection
-from fl_sim.research.representations.server.schedules import ADAPTIVE, adversary_weight
+from fl_sim.research.representations.server.schedules import ADAPTIVE, rising_weight
 
 B, K = 12, 5
 
@@ -166,9 +166,9 @@ def test_declustering_pushes_those_apart_who_have_attributes_in_common() -> None
 
 
 def test_lambda_grows_from_zero_towards_its_weight() -> None:
-    assert adversary_weight(2.0, 0, 30) == 0.0
-    assert adversary_weight(2.0, 15, 30) == pytest.approx(2 * (2 / (1 + math.exp(-3.5)) - 1))
-    found = [adversary_weight(1.0, epoch, 30) for epoch in range(31)]
+    assert rising_weight(2.0, 0, 30) == 0.0
+    assert rising_weight(2.0, 15, 30) == pytest.approx(2 * (2 / (1 + math.exp(-3.5)) - 1))
+    found = [rising_weight(1.0, epoch, 30) for epoch in range(31)]
     assert found == sorted(found)
     assert found[-1] == pytest.approx(0.998, abs=1e-3)
 

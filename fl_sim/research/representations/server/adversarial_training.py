@@ -27,7 +27,7 @@ from fl_sim.research.representations.server.group_metrics import accuracy, grms,
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.research.representations.server.optimizers import OptimizerSpec
 from fl_sim.research.representations.server.parties import Clients
-from fl_sim.research.representations.server.schedules import EpsilonSchedule, adversary_weight
+from fl_sim.research.representations.server.schedules import EpsilonSchedule, WeightSchedule, rising_weight
 from fl_sim.strategies.primitives import streams
 
 NoiseInTraining = Literal["none", "same", "schedule"]
@@ -49,6 +49,7 @@ class TrainingPlan:
         seed: of all randomness.
         schedule: ε_n of epoch n, for ``schedule``.
         stop_after: trained epochs, at most ``epochs``; None for all.
+        weight_schedule: λ of each epoch: ``rising`` from 0 as in FEDERATE, or ``constant``.
     """
 
     epochs: int
@@ -61,6 +62,11 @@ class TrainingPlan:
     seed: int
     schedule: EpsilonSchedule | None = None
     stop_after: int | None = None
+    weight_schedule: WeightSchedule = "rising"
+
+    def weight_of(self, epoch: int) -> float:
+        """Return the adversaries' weight in ``epoch``, from 0."""
+        return self.weight if self.weight_schedule == "constant" else rising_weight(self.weight, epoch, self.epochs)
 
     def scale(self, epoch: int) -> float | None:
         """Return the scale of the noise in ``epoch``, from 0; None for the layer's own."""
@@ -107,7 +113,7 @@ def train(
     history = []
     for epoch in range(plan.epochs if plan.stop_after is None else plan.stop_after):
         order = streams.generator(plan.seed, "epoch order", epoch).permutation(len(training))
-        weight = adversary_weight(plan.weight, epoch, plan.epochs)
+        weight = plan.weight_of(epoch)
         losses = []
         server.train()
         for number, rows in enumerate(_batches(order, plan.batch_size)):

@@ -1,6 +1,6 @@
 """Schedules over epochs: the weight of the adversaries, and ε of adaptive noise.
 
->>> [round(adversary_weight(1.0, epoch, epochs=10), 3) for epoch in (0, 5, 9)]
+>>> [round(rising_weight(1.0, epoch, epochs=10), 3) for epoch in (0, 5, 9)]
 [0.0, 0.941, 0.996]
 """
 
@@ -21,7 +21,11 @@ STEEPNESS = 7.0
 """p_i rises from 0 to this over the epochs: "scaled" in the paper, 7·i/epochs in its published code."""
 
 
-def adversary_weight(weight: float, epoch: int, epochs: int) -> float:
+WeightSchedule = Literal["rising", "constant"]
+"""λ of an epoch: from 0 to λ (FEDERATE), or always λ."""
+
+
+def rising_weight(weight: float, epoch: int, epochs: int) -> float:
     """Return λ·λ_i, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs (FEDERATE, appendix D.4).
 
     Args:
