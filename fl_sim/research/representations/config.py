@@ -201,8 +201,8 @@ class ExperimentConfig(StrictModel):
         stop, epochs = self.training.stop_after, self.training.epochs
         if epochs == 1 and self.system.style != "none" and self.server.weight_schedule == "rising":
             raise ValueError(
-                f"training.epochs is 1; method {self.method!r} would have adversaries of weight 0, as in the first epoch "
-                "of a rising weight: allowed with server.weight_schedule = 'constant', else at least 2"
+                f"training.epochs is 1; method {self.method!r} would have adversaries of weight 0, as in the first "
+                "epoch of a rising weight: allowed with server.weight_schedule = 'constant', else at least 2"
             )
         if stop is not None and stop > epochs:
             raise ValueError(f"training.stop_after is {stop}; allowed: at most training.epochs, {epochs}")
