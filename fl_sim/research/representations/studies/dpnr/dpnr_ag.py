@@ -119,7 +119,7 @@ def _attacks(grid: Grid) -> dict[str, Any]:
 
 
 _ADV = {"server": {"weight_schedule": "constant"}}
-"""Coavoux et al. have no schedule, and a rising weight is 0 in the only epoch of fine-tuning."""
+"""The paper names no schedule of ADV's weight, and a rising one is 0 in the only epoch of fine-tuning."""
 
 
 def _baseline(method: str, base: dict[str, Any], grid: Grid) -> ExperimentConfig:
