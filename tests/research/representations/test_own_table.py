@@ -193,7 +193,7 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path, name: str, content
 
 def test_flags_complete_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, table())
-    (tmp_path / "run.toml").write_text('method = "federate"\n[encoder]\nkind = "mlp"\n[training]\nepochs = 1\n')
+    (tmp_path / "run.toml").write_text('method = "federate"\n[encoder]\nkind = "mlp"\n[training]\nepochs = 2\n')
     flags = ["privacy.epsilon=12", "data.name=table", f"data.source={path}", "data.table.task=income"]
     flags += ['data.table.private=["sex"]', "data.table.least_rows=1", "attacks.mdl=false", "attacks.leakage=false"]
     assert main(["represent", "run", str(tmp_path / "run.toml"), *(w for flag in flags for w in ("--set", flag))]) == 0
