@@ -262,8 +262,8 @@ def test_equal_tasks_run_once_and_stored_ones_not_at_all(tmp_path: Path) -> None
             store(position, {"format": RECORD_FORMAT, "number": number})
 
     names = ["a.json", "b.json", "a.json"]
-    found = study_tables.collect_stored(names, run_missing, tmp_path)
+    found = study_tables.collect_stored(names, run_missing, tmp_path, str, lambda line: None)
     assert [record["number"] for record in found] == [0, 1, 0]
     assert sorted(ran) == [0, 1]
-    assert study_tables.collect_stored([*names, "c.json"], run_missing, tmp_path)[:3] == found
+    assert study_tables.collect_stored([*names, "c.json"], run_missing, tmp_path, str, lambda line: None)[:3] == found
     assert ran[2:] == [3]

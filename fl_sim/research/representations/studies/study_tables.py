@@ -60,23 +60,21 @@ def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: 
         log: called with a line of progress.
     """
 
-    def run_missing(missing: Sequence[int], store: Observer) -> None:
-        left = len(missing)
-
-        def observe(number: int, record: Record) -> None:
-            nonlocal left
-            left -= 1
-            store(number, record)
-            config = configs[missing[number]]
-            log(f"  {config.method} seed {config.seed}: {record['seconds']:.1f} s, {left} to go")
-
+    def run_missing(missing: Sequence[int], observe: Observer) -> None:
         run_grid([configs[number] for number in missing], options.jobs, observe)
 
-    return collect_stored([_name(config) for config in configs], run_missing, options.work)
+    def words(record: Record) -> str:
+        return f"{record['config']['method']} seed {record['seed']}: {record['seconds']:.1f} s,"
+
+    return collect_stored([_name(config) for config in configs], run_missing, options.work, words, log)
 
 
 def collect_stored(
-    names: Sequence[str], run_missing: Callable[[Sequence[int], Observer], None], work: Path | None
+    names: Sequence[str],
+    run_missing: Callable[[Sequence[int], Observer], None],
+    work: Path | None,
+    words: Callable[[Record], str],
+    log: Log,
 ) -> list[Record]:
     """Return the records of all tasks, in order; run those that the work folder lacks, equal ones once.
 
@@ -85,15 +83,21 @@ def collect_stored(
         run_missing: runs the tasks of the numbers that it gets, and calls the observer with each one's position among
             them and its record, which is stored at once.
         work: a folder for finished tasks; None stores nothing.
+        words: the beginning of a record's line of progress.
+        log: called with that line.
     """
     records = {name: _load_record(name, work) for name in names}
     missing = [number for name, number in _first_numbers(names).items() if records[name] is None]
 
+    left = len(missing)
+
     def store(position: int, record: Record) -> None:
-        name = names[missing[position]]
+        nonlocal left
+        name, left = names[missing[position]], left - 1
         records[name] = record
         if work is not None:
             replace_file(work / name, json.dumps(encode(record)).encode())
+        log(f"  {words(record)} {left} to go")
 
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)

@@ -64,18 +64,13 @@ def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
 def _records(tasks: Sequence[str], options: Options, log: Log) -> list[Record]:
     """Return the record of each task; those of the work folder are not run again."""
 
-    def run_missing(missing: Sequence[int], store: Observer) -> None:
-        left = len(missing)
-
-        def observe(number: int, record: Record) -> None:
-            nonlocal left
-            left -= 1
-            store(number, record)
-            log(f"  {record['situation']}, seed {record['seed']}: {left} to go")
-
+    def run_missing(missing: Sequence[int], observe: Observer) -> None:
         run_tasks(_attack, [tasks[number] for number in missing], options.jobs, observe)
 
-    return collect_stored([f"words-{digest(task)}.json" for task in tasks], run_missing, options.work)
+    def words(record: Record) -> str:
+        return f"{record['situation']}, seed {record['seed']}:"
+
+    return collect_stored([f"words-{digest(task)}.json" for task in tasks], run_missing, options.work, words, log)
 
 
 def _attack(task: str) -> Record:
