@@ -141,16 +141,16 @@ def _set_scale(axes: Axes, panel: Panel, *, log: bool) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         return
     axes.set_xscale("log")
-    axes.set_xlim(min(values) / 1.5, max(values) * 1.5)
+    low, high = values[0] / 1.5, values[-1] * 1.5
+    axes.set_xlim(low, high)
     axes.xaxis.set_minor_locator(NullLocator())
-    named = _apart(values)
+    named = _apart(values, (high / low) ** 0.1)
     axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_major_formatter(FixedFormatter([format_epsilon(value) for value in named]))
 
 
-def _apart(values: Sequence[float]) -> list[float]:
-    """Return the values whose labels do not touch on a log axis: each 1/10 of its length above the last."""
-    step = (values[-1] / values[0]) ** 0.1
+def _apart(values: Sequence[float], step: float) -> list[float]:
+    """Return the values whose labels do not touch on a log axis: each at least ``step`` times the last."""
     kept = [values[0]]
     for value in values[1:]:
         if value >= kept[-1] * step:
