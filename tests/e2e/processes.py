@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,22 @@ def processes_in(folder: Path, named: str = "") -> dict[int, str]:
             except OSError:  # it ended meanwhile or belongs to another user
                 continue
     return {process: command for process, command in commands.items() if named in command}
+
+
+def wait_while_running(
+    process: subprocess.Popen[Any], holds: Callable[[], bool], seconds: float, look_seconds: float = 0.1
+) -> str | None:
+    """Wait until ``holds()``; return the reason if it does not: ``process`` ended, or it took too long.
+
+    Time is counted in looks, so minutes in which the whole machine stands still are one look.
+    """
+    for _ in range(round(seconds / look_seconds)):
+        if holds():
+            return None
+        if process.poll() is not None:
+            return f"ended with {process.returncode}"
+        time.sleep(look_seconds)
+    return "took too long"
 
 
 def wait_until_none_in(folder: Path, seconds: float = 30, named: str = "") -> dict[int, str]:

@@ -27,7 +27,7 @@ from fl_sim.engines import simulation
 from fl_sim.engines.grids import GridError
 from fl_sim.engines.ray_engine import RayEngine
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in, wait_while_running
 from tests.e2e.small_runs import (
     QUICK_TO_LOAD,
     command_line,
@@ -40,7 +40,6 @@ from tests.e2e.small_runs import (
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 LEARNING_RATE = 0.01
-_LOOK_SECONDS = 0.1
 SETTINGS = {
     "privacy__q_s": 0.8, "privacy__user_cap": 2.0, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE,
 }  # fmt: skip
@@ -189,18 +188,14 @@ def _started(place: Path, program: str, *words: str) -> Iterator[subprocess.Pope
 
 
 def _wait_for(place: Path, holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait for at least five minutes, counted in looks: time in which the whole machine stands still does not count."""
-    for _ in range(round(300 / _LOOK_SECONDS)):
-        if holds():
-            return
-        if process.poll() is not None:
-            pytest.fail(f"ended with {process.returncode}: {process.communicate()}")
-        time.sleep(_LOOK_SECONDS)
-    process.send_signal(signal.SIGUSR1)
-    time.sleep(2)
-    running = processes_in(place)
-    process.kill()
-    pytest.fail(f"took too long: {process.communicate()}, with {running}")
+    """Wait for some five minutes; a failure shows the stacks of the program's threads and its processes."""
+    why = wait_while_running(process, holds, 300)
+    if why is not None:
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(2)
+        running = processes_in(place)
+        process.kill()
+        pytest.fail(f"{why}: {process.communicate()}, with {running}")
 
 
 def _wait_for_round(place: Path, folder: Path, number: int, process: subprocess.Popen[str]) -> None:

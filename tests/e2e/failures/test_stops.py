@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from fl_sim.search.batch import INTERRUPTED, run_batch
 from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
+from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in, wait_while_running
 from tests.e2e.small_runs import (
     QUICK_TO_LOAD,
     command_line,
@@ -212,11 +211,10 @@ def command(place: Path) -> Iterator[Any]:
 
 def wait_for(process: subprocess.Popen[bytes], place: Path, pattern: str, number: int = 1) -> None:
     """Wait until that many files match ``pattern``, or that many processes run in ``place`` if it is empty."""
-    deadline = time.monotonic() + 120
-    while len(list(place.glob(pattern)) if pattern else processes_in(place)) < number:
-        assert process.poll() is None, (place / "stderr").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    why = wait_while_running(
+        process, lambda: len(list(place.glob(pattern)) if pattern else processes_in(place)) >= number, 120, 0.02
+    )
+    assert why is None, f"{why}: {(place / 'stderr').read_text()}"
 
 
 def ray_run(corpus: Path) -> list[str]:
