@@ -3,6 +3,7 @@
     python scripts/mutation_gate.py --jobs 4                       # all of them
     python scripts/mutation_gate.py --only ID --only ID            # some, with the reason of each failure
     python scripts/mutation_gate.py --sample 20 --seed 1 --json verdicts.json --markdown verdicts.md
+    python scripts/mutation_gate.py --changed-since COMMIT --sample 6   # first those of changed modules
 
 The working tree is never changed. The exit code is 0 if at least 97 % of the mutations are killed and each other one is
 explained as equivalent, 1 if not, and 2 if the list cannot be used (docs/development.md).
@@ -20,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutation_testing.catalogue import CatalogueError, Mutation, chosen, problems, read_catalogue
+from mutation_testing.catalogue import CatalogueError, Mutation, changed_first, chosen, problems, read_catalogue
 from mutation_testing.copies import Copies
 from mutation_testing.summaries import LEAST_SHARE, as_json, as_markdown, counts, passes, share_killed
 from mutation_testing.trials import Verdict, check_imports, failing_without_fault, judge
@@ -34,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        mutations = _requested(read_catalogue(ROOT), args.only, args.sample, args.seed)
+        mutations = read_catalogue(ROOT)
+        if args.changed_since is not None:
+            mutations = changed_first(ROOT, mutations, args.changed_since, args.sample)
+        else:
+            mutations = _requested(mutations, args.only, args.sample, args.seed)
         wrong = [line for mutation in mutations for line in problems(ROOT, mutation)]
         if wrong:
             raise CatalogueError("; ".join(wrong))
@@ -58,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this mutation; repeatable")
     parser.add_argument("--sample", type=int, metavar="K", help="only K of them, drawn at random")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw (default 0)")
+    parser.add_argument(
+        "--changed-since", metavar="COMMIT", help="with --sample: first those of modules that changed since then"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="copies of the tree at work (default 1)")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="SECONDS", help="per run of tests (default 600)"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests import rings
+from tests.rings import Guard
 
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / "fl-sim-tests")  # not the user's own state
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,42 +27,56 @@ settings.load_profile("fl_sim")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # With ``--dist loadfile`` one worker runs all tests of a file. The longest files come first, so that none of them ends
-# last and those that wait for other processes overlap with those that compute.
-LONGEST = (
-    "e2e/failures/test_stops.py",
-    "e2e/engines/test_ray.py",
-    "e2e/engines/test_flwr_run.py",
-    "e2e/engines/test_cluster.py",
-    "e2e/failures/test_lying_nodes.py",
-    "e2e/test_strategies.py",
-    "data_prep/taggers/test_taggers.py",
-    "e2e/test_notebooks.py",
-    "fl_sim/experiments/plan/test_public_settings.py",
-    "e2e/test_installed.py",
-    "strategies/test_add_a_strategy.py",
-    "research/representations/test_representation_experiment.py",
-    "e2e/failures/test_faults.py",
-    "e2e/test_enforced_runs.py",
-    "e2e/test_run.py",
-    "fl_sim/search/test_planner.py",
-    "fl_sim/auditing/real_rounds/test_canary_audit.py",
-    "e2e/engines/test_same_on_every_engine.py",
-    "strategies/test_ledger.py",
-    "fl_sim/experiments/plan/test_lineage.py",
-    "strategies/accounting/losses/test_convolution.py",
-)
+# last.
+LONGEST: tuple[str, ...] = ()
+
+_guard = Guard()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run files whole, whatever the ring of their tests, where the command names nothing but files."""
+    if config.option.markexpr == rings.DEFAULT and all(".py" in argument for argument in config.args):
+        config.option.markexpr = ""
 
 
 @pytest.hookimpl(optionalhook=True)  # also without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker more than there are processors: one often waits for Ray, for a disk or for a signal."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """Return a worker per processor, and one more where tests wait for Ray, for a disk or for a signal."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors + (config.option.markexpr != rings.DEFAULT)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out, without importing them, the files that have no test of the selected ring."""
+    is_tests = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_tests and rings.holds_none_of(collection_path, config.option.markexpr) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first and keep the order of the others."""
+    """Refuse a test that is in two rings; put the longest files first and keep the order of the others."""
+    for item in items:
+        if len(found := rings.rings_of(item)) > 1:
+            raise pytest.UsageError(f"{item.nodeid} is in the rings {', '.join(found)}; allowed: one (tests/rings.py)")
     ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Guard a test of the default ring, its fixtures included."""
+    _guard.test = None if rings.rings_of(item) else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _guard.test = None
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Return the tiny corpus of :mod:`tests.tiny`, which all tests share: it is only read."""
+    from tests.tiny import shared_corpus  # not at the top: the variables above come before what it imports
+
+    return shared_corpus()
 
 
 @pytest.fixture(scope="session")

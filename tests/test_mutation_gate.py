@@ -1,10 +1,11 @@
-"""The mutation gate: its list fits the code, a changing sample of its faults is caught, and it judges right."""
+"""The mutation gate: its list fits the code, a sample is chosen as it should be, and it judges right."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("mutation_gate", *(f"mutation_testing.{name}" for name in ("catalogue", "copies", "summaries", "trials")))
-SAMPLE = 5
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,26 @@ def test_every_subject_is_covered(mutations: list[Any]) -> None:
     assert all(mutation.fault == mutation.fault.strip() and "|" not in mutation.fault for mutation in mutations)
 
 
-def test_a_sample_of_the_faults_is_caught(gate: SimpleNamespace, mutations: list[Any], tmp_path: Path) -> None:
-    """A change of a mutated file moves its entries in the order, so that other ones are tried."""
-    quick = [mutation for mutation in mutations if mutation.quick and mutation.equivalent is None]
-    assert len(quick) >= 8 * SAMPLE
-    gate.copies.copy_tree(ROOT, tmp_path / "copy")
-    gate.trials.check_imports(tmp_path / "copy")
-    for mutation in gate.catalogue.rotated(ROOT, quick, SAMPLE):
-        verdict = gate.trials.judge(tmp_path / "copy", mutation, 300)
-        assert verdict.accepted, f"{mutation.id}: {mutation.fault}: {verdict.outcome} {verdict.reason}"
+def test_a_sample_begins_with_the_modules_that_changed(
+    gate: SimpleNamespace, fault: Callable[..., Any], tree: Path
+) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=tree, check=True, capture_output=True)
+
+    (tree / "real" / "other.py").write_text("")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    mutations = [
+        replace(fault("x", "t", quick=True), id=f"{n}", file=f"real/{name}.py")
+        for n, name in enumerate(["other", "small"] * 4)
+    ]
+    (tree / "real" / "small.py").write_text(f"{SOURCE}# changed\n")
+    sample = gate.catalogue.changed_first(tree, mutations, "HEAD", 6)
+    assert [one.file for one in sample] == ["real/small.py"] * 4 + ["real/other.py"] * 2
+    assert len(gate.catalogue.changed_first(tree, mutations, "no-such-commit", 3)) == 3
+    assert gate.catalogue.changed_first(tree, [replace(one, quick=False) for one in mutations], "HEAD", 6) == []
 
 
 # --- the runner, on a tree of two files ------------------------------------------------------------------------------
@@ -217,4 +228,3 @@ def test_a_sample_is_drawn_by_its_seed(gate: SimpleNamespace, mutations: list[An
     draw = gate.mutation_gate._requested
     assert draw(mutations, [], 9, 1) == draw(mutations, [], 9, 1) != draw(mutations, [], 9, 2)
     assert len(draw(mutations, [], 9, 1)) == 9
-    assert len(gate.catalogue.rotated(ROOT, mutations, 7)) == 7

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
+from tests.made_once import copy_of, made_once
 
 MODEL: dict[str, int] = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
 USERS, SENTENCES_EACH = 6, 4
@@ -14,9 +16,17 @@ NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 
 
 def tiny_corpus(folder: Path, users: int = USERS, each: int = SENTENCES_EACH) -> Path:
-    """Write a prepared corpus with four splits: train, validation, one with a single user, one without entities."""
+    """Copy a prepared corpus with four splits: train, validation, one with a single user, one without entities."""
+    return copy_of(f"tiny-{users}-{each}", functools.partial(_write, users, each), folder)
+
+
+def shared_corpus() -> Path:
+    """Return the tiny corpus that all tests share, which are only to read it."""
+    return made_once(f"tiny-{USERS}-{SENTENCES_EACH}", functools.partial(_write, USERS, SENTENCES_EACH))
+
+
+def _write(users: int, each: int, folder: Path) -> None:
     write_corpus(_sentences(users, each), folder, name="tiny")
-    return folder
 
 
 def _sentences(users: int, each: int) -> Iterator[Sentence]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,14 +109,21 @@ def chosen(mutations: Sequence[Mutation], ids: Iterable[str]) -> list[Mutation]:
         raise CatalogueError(f"id is {error.args[0]}; allowed: an id of {FOLDER}") from error
 
 
-def rotated(root: Path, mutations: Sequence[Mutation], number: int) -> list[Mutation]:
-    """Return ``number`` mutations, chosen by a hash of their files' contents, so that a change chooses others."""
+def changed_first(root: Path, mutations: Sequence[Mutation], commit: str, number: int | None) -> list[Mutation]:
+    """Return ``number`` quick mutations, or all: first those of modules that changed since ``commit``.
 
-    def rank(mutation: Mutation) -> str:
+    Among both kinds a hash of the module's content decides, so that a change chooses others. Where git does not know
+    the commit, no module counts as changed.
+    """
+    command = ["git", "diff", "--name-only", commit, "--"]
+    changed = set(subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines())
+
+    def rank(mutation: Mutation) -> tuple[bool, str]:
         content = (root / mutation.file).read_bytes()
-        return hashlib.sha256(hashlib.sha256(content).digest() + mutation.id.encode()).hexdigest()
+        order = hashlib.sha256(hashlib.sha256(content).digest() + mutation.id.encode()).hexdigest()
+        return mutation.file not in changed, order
 
-    return sorted(mutations, key=rank)[:number]
+    return sorted((one for one in mutations if one.quick and one.equivalent is None), key=rank)[:number]
 
 
 def problems(root: Path, mutation: Mutation) -> list[str]:

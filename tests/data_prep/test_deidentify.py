@@ -43,7 +43,7 @@ SENTENCES = [
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def parent(tmp_path: Path) -> Corpus:
     return write_corpus(SENTENCES, tmp_path / "parent", name="parent", settings={"k": 1})
 
 
@@ -51,8 +51,8 @@ def texts(corpus: Corpus, split: str = "train") -> list[str]:
     return corpus.texts(split).to_pylist()
 
 
-def test_category(corpus: Corpus, tmp_path: Path) -> None:
-    made, tally = deidentify(corpus, tmp_path / "out", "category")
+def test_category(parent: Corpus, tmp_path: Path) -> None:
+    made, tally = deidentify(parent, tmp_path / "out", "category")
     assert texts(made) == [
         "[PERSON] met [ORG]'s people.",
         "[PERSON] left [GPE].",
@@ -64,15 +64,15 @@ def test_category(corpus: Corpus, tmp_path: Path) -> None:
     assert (tally.still_there, tally.names_still_there) == (1, 1)  # "Ada Byron" in the last sentence
 
 
-def test_remove(corpus: Corpus, tmp_path: Path) -> None:
-    made, tally = deidentify(corpus, tmp_path / "out", "remove")
+def test_remove(parent: Corpus, tmp_path: Path) -> None:
+    made, tally = deidentify(parent, tmp_path / "out", "remove")
     assert texts(made) == ["met people.", "left.", "Nothing here.", EMPTY, "The rate"]
     assert texts(made, "validation")[0] == "the oval said"
     assert tally.emptied == 1
 
 
-def test_surrogates_are_consistent_and_keep_capitals_and_possessives(corpus: Corpus, tmp_path: Path) -> None:
-    made, _ = deidentify(corpus, tmp_path / "out", "surrogate", seed=3)
+def test_surrogates_are_consistent_and_keep_capitals_and_possessives(parent: Corpus, tmp_path: Path) -> None:
+    made, _ = deidentify(parent, tmp_path / "out", "surrogate", seed=3)
     first, second, *_ = texts(made)
     name = first.removesuffix("'s people.").split(" met ")[0]
     assert len(name.split()) == 2
@@ -80,41 +80,41 @@ def test_surrogates_are_consistent_and_keep_capitals_and_possessives(corpus: Cor
     assert second.startswith(f"{name.upper()} left ")
     assert texts(made, "validation")[0] == f"the oval said {name.lower()}"
     assert first.split(" met ")[1].removesuffix("'s people.").isupper()
-    assert made.manifest.splits == corpus.manifest.splits | {
-        "train": corpus.manifest.splits["train"].model_copy(update={"entities": 5, "mentions": 6})
+    assert made.manifest.splits == parent.manifest.splits | {
+        "train": parent.manifest.splits["train"].model_copy(update={"entities": 5, "mentions": 6})
     }
     assert {m.label for s in sentences_of(made) for m in s.mentions} == {"PER", "ORG", "GPE"}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_everything_else_stays(corpus: Corpus, tmp_path: Path, mode: str) -> None:
-    made, _ = deidentify(corpus, tmp_path / "out", mode)
-    for split in corpus.splits:
-        assert made.users(split).equals(corpus.users(split))
-        assert made.targets(split).tolist() == corpus.targets(split).tolist()
-        assert len(texts(made, split)) == len(texts(corpus, split))
-    assert made.classes == corpus.classes
+def test_everything_else_stays(parent: Corpus, tmp_path: Path, mode: str) -> None:
+    made, _ = deidentify(parent, tmp_path / "out", mode)
+    for split in parent.splits:
+        assert made.users(split).equals(parent.users(split))
+        assert made.targets(split).tolist() == parent.targets(split).tolist()
+        assert len(texts(made, split)) == len(texts(parent, split))
+    assert made.classes == parent.classes
     described = made.manifest.settings
-    assert described["deidentified"].items() >= {"mode": mode, "parent": corpus.fingerprint}.items()
-    assert (described["k"], made.manifest.tagger) == (1, corpus.manifest.tagger)
+    assert described["deidentified"].items() >= {"mode": mode, "parent": parent.fingerprint}.items()
+    assert (described["k"], made.manifest.tagger) == (1, parent.manifest.tagger)
     assert "the tagger missed" in made.warnings[0]
     assert "no ε" in made.warnings[0]
     assert (made.manifest.splits["train"].entities > 0) == (mode == "surrogate")
 
 
-def test_what_was_appended_is_appended(corpus: Corpus, tmp_path: Path) -> None:
+def test_what_was_appended_is_appended(parent: Corpus, tmp_path: Path) -> None:
     more = [sentence("Ada Byron is back in Rome", ("Ada Byron", "PER"), ("Rome", "GPE"), user="u")]
-    corpus = append_corpus(corpus, more, joined_at=5, name="more")
-    made, tally = deidentify(corpus, tmp_path / "out", "surrogate")
+    parent = append_corpus(parent, more, joined_at=5, name="more")
+    made, tally = deidentify(parent, tmp_path / "out", "surrogate")
     assert [part.manifest.joined_at for part in made.parts] == [1, 5]
     assert texts(made)[-1].startswith(texts(made)[0].split(" met ")[0] + " is back in ")
     assert tally.sentences == 8
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_the_seed_decides(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_seed_decides(parent: Corpus, tmp_path: Path) -> None:
     prints = [
-        deidentify(corpus, tmp_path / f"{n}", "surrogate", seed)[0].fingerprint for n, seed in enumerate([0, 0, 1])
+        deidentify(parent, tmp_path / f"{n}", "surrogate", seed)[0].fingerprint for n, seed in enumerate([0, 0, 1])
     ]
     assert prints[0] == prints[1] != prints[2]
 
@@ -123,14 +123,14 @@ def test_the_seed_decides(corpus: Corpus, tmp_path: Path) -> None:
     ("mode", "seed", "message"),
     [("mask", 0, "mode 'mask' must be one of category, remove, surrogate"), ("remove", -1, "seed -1 must not be")],
 )
-def test_impossible_settings(corpus: Corpus, tmp_path: Path, mode: str, seed: int, message: str) -> None:
+def test_impossible_settings(parent: Corpus, tmp_path: Path, mode: str, seed: int, message: str) -> None:
     with pytest.raises(CorpusError, match=message):
-        deidentify(corpus, tmp_path / "out", mode, seed)
+        deidentify(parent, tmp_path / "out", mode, seed)
     assert not (tmp_path / "out").exists()
 
 
-def test_twice_is_refused(corpus: Corpus, tmp_path: Path) -> None:
-    made, _ = deidentify(corpus, tmp_path / "out", "category")
+def test_twice_is_refused(parent: Corpus, tmp_path: Path) -> None:
+    made, _ = deidentify(parent, tmp_path / "out", "category")
     with pytest.raises(CorpusError, match="no mention of an entity"):
         deidentify(made, tmp_path / "again", "category")
 

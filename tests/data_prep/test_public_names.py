@@ -26,7 +26,7 @@ BOTH = (Mention(0, 6, "LOC"), Mention(11, 14, "PER"))
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def two_names(tmp_path: Path) -> Corpus:
     """Entity 0 is london, in 4 sentences; entity 1 is ada, in 1; a fifth sentence has none."""
     mentions = [BOTH, BOTH[:1], BOTH[:1], BOTH[:1], ()]
     sentences = [Sentence("train", user, TEXT, one) for user, one in zip("abcde", mentions, strict=True)]
@@ -48,8 +48,8 @@ def file(folder: Path, content: str | bytes) -> Path:
         ("# London\nLeeds", []),
     ],
 )
-def test_names_are_normalised_as_entities_are(corpus: Corpus, tmp_path: Path, content: str, ids: list[int]) -> None:
-    found = public_entities(corpus, "train", file(tmp_path, content))
+def test_names_are_normalised_as_entities_are(two_names: Corpus, tmp_path: Path, content: str, ids: list[int]) -> None:
+    found = public_entities(two_names, "train", file(tmp_path, content))
     assert found.dtype == np.int64
     assert found.tolist() == ids
 
@@ -60,8 +60,8 @@ def test_the_identity_is_that_of_the_corpus(tmp_path: Path) -> None:
     assert public_entities(corpus, "train", file(tmp_path, "london\nAda")).tolist() == [1]
 
 
-def test_the_share_of_mentions(corpus: Corpus, tmp_path: Path) -> None:
-    ownership = corpus.ownership("train")
+def test_the_share_of_mentions(two_names: Corpus, tmp_path: Path) -> None:
+    ownership = two_names.ownership("train")
     assert mention_share(ownership, np.array([0])) == 0.8
     assert mention_share(ownership, np.array([], dtype=np.int64)) == 0
     none = write_corpus(
@@ -78,9 +78,9 @@ def test_the_share_of_mentions(corpus: Corpus, tmp_path: Path) -> None:
         (b"K\xf6ln", r"not UTF-8 \(byte 1\); allowed: UTF-8 text"),
     ],
 )
-def test_bad_lists(corpus: Corpus, tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_bad_lists(two_names: Corpus, tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(CorpusError, match=message):
-        public_entities(corpus, "train", file(tmp_path, content))
+        public_entities(two_names, "train", file(tmp_path, content))
 
 
 def test_the_list_that_ships_names_no_common_person() -> None:
@@ -91,8 +91,8 @@ def test_the_list_that_ships_names_no_common_person() -> None:
     assert not any("/" in name or name != name.strip() for name in names)
 
 
-def test_weights(corpus: Corpus, tmp_path: Path) -> None:
-    weights = entity_weights(corpus, "train", file(tmp_path, "# x\nthe London\t0.25\nLONDON\t.25\nLeeds\t1e-9\n"))
+def test_weights(two_names: Corpus, tmp_path: Path) -> None:
+    weights = entity_weights(two_names, "train", file(tmp_path, "# x\nthe London\t0.25\nLONDON\t.25\nLeeds\t1e-9\n"))
     assert weights.tolist() == [0.25, 1.0]
 
 
@@ -109,24 +109,24 @@ def test_weights(corpus: Corpus, tmp_path: Path) -> None:
         ("London\t0.5\nlondon\t0.4", "line 2: 'london' has weight 0.4 and 0.5; allowed: one weight"),
     ],
 )
-def test_bad_weights(corpus: Corpus, tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_bad_weights(two_names: Corpus, tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(CorpusError, match=message) as error:
-        entity_weights(corpus, "train", file(tmp_path, content))
+        entity_weights(two_names, "train", file(tmp_path, content))
     assert "\n" not in str(error.value)
 
 
-def test_weights_of_a_public_corpus(corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_a_public_corpus(two_names: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "weights.tsv"
-    words = ["public-weights", str(corpus.path), "--entity-bound", "10", "--sentences", "50", "--out", str(out)]
+    words = ["public-weights", str(two_names.path), "--entity-bound", "10", "--sentences", "50", "--out", str(out)]
     assert main(words) == 0
     assert "1 names have a weight below 1" in capsys.readouterr().out
     assert out.read_text(encoding="utf-8").splitlines()[2:] == ["london\t0.25"]  # 10 · 5 / (50 · 4)
-    assert entity_weights(corpus, "train", out).tolist() == [0.25, 1.0]
+    assert entity_weights(two_names, "train", out).tolist() == [0.25, 1.0]
     assert main(words) == 2
     assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("bound", "sentences"), [(0, 5), (1, 0)])
-def test_bounds_that_mean_nothing(corpus: Corpus, tmp_path: Path, bound: int, sentences: int) -> None:
+def test_bounds_that_mean_nothing(two_names: Corpus, tmp_path: Path, bound: int, sentences: int) -> None:
     with pytest.raises(CorpusError, match="is 0; allowed: an integer of at least 1"):
-        write_public_weights(corpus, "train", bound, sentences, tmp_path / "weights.tsv")
+        write_public_weights(two_names, "train", bound, sentences, tmp_path / "weights.tsv")

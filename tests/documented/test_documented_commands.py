@@ -26,7 +26,7 @@ from tests.conftest import REPOSITORY
 from tests.documented.shown_commands import Block, blocks_of, files_of, name_of, pages
 from tests.e2e.processes import end_all_in
 
-pytestmark = [pytest.mark.documented, pytest.mark.slow]
+pytestmark = [pytest.mark.documented]
 
 SECONDS = 2400
 """A block that takes longer is a failure."""

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import end_all_in
+from tests.e2e.small_runs import shared_corpus
 from tests.epsilons import computed_once
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Return the small corpus of :mod:`tests.e2e.small_runs`, which all tests share: it is only read."""
+    return shared_corpus()
 
 
 @pytest.fixture

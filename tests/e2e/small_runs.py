@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
+from tests.made_once import copy_of, made_once
 
 USERS = 6
 MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
@@ -25,11 +27,60 @@ _NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 # or a different clip would move it by a share of order one.
 SAME_MODEL = 2e-6
 
+K, F, M = 4, 2, 5
+"""Bounds on an entity's sentences and users and on a user's sentences, below what the small corpus has."""
+GREEDY = {"privacy__entity_bound": K, "privacy__user_sentences": M}
+WEIGHTS = GREEDY | {"privacy__entity_bound_by": "weights"}
+BOUNDS = {
+    "greedy": GREEDY,
+    "users": GREEDY | {"privacy__entity_users": F},
+    "weights": WEIGHTS,
+    "user_level": {"privacy__strategy": "user_level", "privacy__entity_users": F, "privacy__user_sentences": M},
+    "private graph": {"privacy__mention_graph": "private", "privacy__population": 9, "privacy__user_sentences": M},
+}
+PUBLISHED = {
+    "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,
+}  # fmt: skip
+ADAPTIVE = {"privacy__clip_quantile": 0.5, "privacy__clip_norm": 5.0}
+ALLOCATION = {
+    "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
+}  # fmt: skip
+OPTIONS: dict[str, dict[str, Any]] = {
+    "published": PUBLISHED,
+    "published f_e": PUBLISHED | {"privacy__estimator": "f_e"},
+    "published weights": PUBLISHED | {"privacy__user_weight_cap": 9.0, "privacy__entity_weight_cap": 4.0},
+    "published as coded": PUBLISHED | {"privacy__noise": "as-coded"},
+    "user clip": {"privacy__clipping": "user", "privacy__q_s": 0.8},
+    "FedSGD": {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
+    "local Adam": {
+        "privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__optimizer": "adam",
+        "local__learning_rate": 0.01, "local__epochs": 2,
+    },
+    "noiseless steps": {"privacy__strategy": "noiseless", "local__update": "steps", "privacy__q_s": 0.8},
+    "adaptive sentences": ADAPTIVE | {"privacy__q_s": 0.8},
+    "adaptive users": ADAPTIVE | {"privacy__strategy": "user_level", "privacy__q_u": 0.7},
+    "random allocation": ALLOCATION,
+    "adaptive FedSGD": ADAPTIVE
+    | {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
+}  # fmt: skip
+SERVER = {
+    "exponential": {"averaging__kind": "exponential", "averaging__decay": 0.5, "server__schedule": "cosine"},
+    "tail": {"averaging__kind": "tail", "server__schedule": "linear", "server__warmup": 1},
+}
+
 
 def small_corpus(folder: Path, *, users: int = USERS, longest: int = 12, word: str = "boats") -> Path:
-    """Write a prepared corpus whose first user has ``longest`` sentences and the others 1, 2, 3 and so on."""
+    """Copy a prepared corpus whose first user has ``longest`` sentences and the others 1, 2, 3 and so on."""
+    return copy_of(f"small-{users}-{longest}-{word}", functools.partial(_write, users, longest, word), folder)
+
+
+def shared_corpus() -> Path:
+    """Return the small corpus that all tests share, which are only to read it."""
+    return made_once(f"small-{USERS}-12-boats", functools.partial(_write, USERS, 12, "boats"))
+
+
+def _write(users: int, longest: int, word: str, folder: Path) -> None:
     write_corpus(_sentences(users, longest, word), folder, name="small")
-    return folder
 
 
 def _sentences(users: int, longest: int, word: str) -> Iterator[Sentence]:

@@ -50,7 +50,7 @@ def topical(users: int = 8, each: int = 6) -> Iterator[Sentence]:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "topics"
     write_corpus(topical(), folder, name="topics")
     return folder
@@ -82,9 +82,9 @@ def classification(corpus: Path, bert: Path, **changes: Any) -> dict[str, Any]:
     return base | {key.replace("__", "."): value for key, value in changes.items()}
 
 
-def test_a_noiseless_classifier_learns_its_corpus(corpus: Path, bert: Path, tmp_path: Path) -> None:
+def test_a_noiseless_classifier_learns_its_corpus(topics: Path, bert: Path, tmp_path: Path) -> None:
     settings = classification(
-        corpus, bert, privacy__strategy="noiseless", privacy__q_s=1.0, rounds=30, server__optimizer="adam",
+        topics, bert, privacy__strategy="noiseless", privacy__q_s=1.0, rounds=30, server__optimizer="adam",
         server__learning_rate=0.02, evaluation__every=10,
     )  # fmt: skip
     folder = run(tmp_path / "out", settings)
@@ -101,9 +101,9 @@ def test_a_noiseless_classifier_learns_its_corpus(corpus: Path, bert: Path, tmp_
     "tuning", [{"model__tune": "head"}, {"model__tune": "bias"}, {"model__lora_rank": 2}], ids=["head", "bias", "lora"]
 )
 def test_a_private_classifier(
-    corpus: Path, bert: Path, tmp_path: Path, tuning: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    topics: Path, bert: Path, tmp_path: Path, tuning: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run(tmp_path / "out", classification(corpus, bert, **tuning))
+    folder = run(tmp_path / "out", classification(topics, bert, **tuning))
     metrics = folder.metrics()
     assert metrics["error"].between(0, 1).all()
     assert metrics["epsilon_user"].iloc[-1] < math.inf
@@ -124,27 +124,27 @@ def test_a_private_classifier(
     assert attacks["sentences"]["verdict"]["state"] == "within"
 
 
-def test_the_user_level_baseline_classifies(corpus: Path, bert: Path, tmp_path: Path) -> None:
-    settings = classification(corpus, bert, privacy__strategy="user_level", privacy__q_u=0.5, model__tune="head")
+def test_the_user_level_baseline_classifies(topics: Path, bert: Path, tmp_path: Path) -> None:
+    settings = classification(topics, bert, privacy__strategy="user_level", privacy__q_u=0.5, model__tune="head")
     assert (run(tmp_path / "out", settings).result or {})["error"] <= 1
 
 
-def test_features_are_cached_on_request_and_change_nothing(corpus: Path, bert: Path, tmp_path: Path) -> None:
+def test_features_are_cached_on_request_and_change_nothing(topics: Path, bert: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    kept = classification(corpus, bert, model__tune="head", corpus__feature_cache=cache)
+    kept = classification(topics, bert, model__tune="head", corpus__feature_cache=cache)
     first = run(tmp_path / "first", kept)
     written = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert len(written) == 2  # of the training and of the held-out sentences
     again = run(tmp_path / "again", kept)
-    fresh = run(tmp_path / "fresh", classification(corpus, bert, model__tune="head"))
+    fresh = run(tmp_path / "fresh", classification(topics, bert, model__tune="head"))
     assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == written
     assert small_runs.measured(first) == small_runs.measured(again) == small_runs.measured(fresh)
 
 
-def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(corpus: Path, tmp_path: Path) -> None:
+def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     upper = {"model.name": "small-gpt2", "model.hidden": 16, "model.lora_rank": 2, "model.lora_layers": 1}
-    settings = {"corpus.path": corpus, "rounds": 2, "privacy.q_s": 0.3, "seed": 3} | upper
+    settings = {"corpus.path": topics, "rounds": 2, "privacy.q_s": 0.3, "seed": 3} | upper
     first = run(tmp_path / "first", settings | {"corpus.feature_cache": cache})
     assert [path.suffix for path in cache.iterdir()] == [".bin", ".bin"]  # of the training and the held-out sentences
     assert {path.stat().st_mode & 0o777 for path in cache.iterdir()} == {0o600}
@@ -155,9 +155,9 @@ def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(corpus: P
     assert "has no effect" not in " ".join((first.result or {})["warnings"])
 
 
-def test_a_classifier_that_was_killed_ends_the_same(corpus: Path, bert: Path, tmp_path: Path) -> None:
+def test_a_classifier_that_was_killed_ends_the_same(topics: Path, bert: Path, tmp_path: Path) -> None:
     """Its features were lost and are computed again."""
-    settings = classification(corpus, bert, rounds=3, model__tune="head", engine__name="inline")
+    settings = classification(topics, bert, rounds=3, model__tune="head", engine__name="inline")
     config = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
 
     def stop(row: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ def test_a_classifier_that_was_killed_ends_the_same(corpus: Path, bert: Path, tm
     ],
 )
 def test_what_cannot_run_is_one_line(
-    corpus: Path,
+    topics: Path,
     bert: Path,
     tmp_path: Path,
     changes: dict[str, Any],
@@ -195,16 +195,16 @@ def test_what_cannot_run_is_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     small_runs.small_corpus(tmp_path / "plain")
-    settings = classification(corpus, bert, **changes) | {"engine.name": "inline", "out": tmp_path / "out"}
+    settings = classification(topics, bert, **changes) | {"engine.name": "inline", "out": tmp_path / "out"}
     assert main(["run", *small_runs.command_line(settings)]) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert not (tmp_path / "out").exists()
 
 
-def test_awd_lstm_with_the_papers_dropouts(corpus: Path, tmp_path: Path) -> None:
+def test_awd_lstm_with_the_papers_dropouts(topics: Path, tmp_path: Path) -> None:
     settings = {
-        "corpus.path": corpus, "model.name": "awd-lstm", "model.hidden": 24, "model.embedding": 16,
+        "corpus.path": topics, "model.name": "awd-lstm", "model.hidden": 24, "model.embedding": 16,
         "model.dropout": 1.0, "rounds": 2,
     }  # fmt: skip
     folder = run(tmp_path / "out", settings)
@@ -219,9 +219,9 @@ def test_awd_lstm_with_the_papers_dropouts(corpus: Path, tmp_path: Path) -> None
     assert (plain.result or {})["initial_perplexity"] == result["initial_perplexity"]
 
 
-def test_awd_lstm_classifies(corpus: Path, tmp_path: Path) -> None:
+def test_awd_lstm_classifies(topics: Path, tmp_path: Path) -> None:
     settings = {
-        "task": "classification", "corpus.path": corpus, "model.name": "awd-lstm", "model.hidden": 24,
+        "task": "classification", "corpus.path": topics, "model.name": "awd-lstm", "model.hidden": 24,
         "model.embedding": 16, "model.dropout": 1.0, "rounds": 1,
     }  # fmt: skip
     folder = run(tmp_path / "out", settings)
@@ -229,9 +229,9 @@ def test_awd_lstm_classifies(corpus: Path, tmp_path: Path) -> None:
     assert json.loads((folder.model_dir / "spec.json").read_text())["classes"] == ["money", "sport"]
 
 
-def test_words_are_separated_by_white_space_and_each_sentence_has_an_end(corpus: Path, tmp_path: Path) -> None:
+def test_words_are_separated_by_white_space_and_each_sentence_has_an_end(topics: Path, tmp_path: Path) -> None:
     """Check that both perplexities agree: nats are divided by tokens, or by words with one end per sentence."""
-    settings = {"corpus.path": corpus, "model.hidden": 16, "model.heads": 2, "model.layers": 1, "rounds": 1}
+    settings = {"corpus.path": topics, "model.hidden": 16, "model.heads": 2, "model.layers": 1, "rounds": 1}
     result = run(tmp_path / "out", settings).result or {}
     held_out = [s for s in topical() if s.split == "validation"]
     words = sum(len(s.text.split()) + 1 for s in held_out)

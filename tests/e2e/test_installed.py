@@ -20,7 +20,7 @@ import fl_sim
 from tests import tiny
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 SOURCES = (
     "LICENSE",

@@ -34,8 +34,8 @@ STRATEGIES = ("uedp", "user_level", "noiseless")
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
+def corpus() -> Path:
+    return tiny.shared_corpus()
 
 
 @pytest.fixture(autouse=True)
@@ -200,37 +200,6 @@ def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
     if strategy != "noiseless":
         assert (same["noise_norm"].iloc[1:] != different["noise_norm"].iloc[1:]).all()
     assert (same["cohort_sentences"].iloc[1:] != different["cohort_sentences"].iloc[1:]).any()
-
-
-class Killed(Exception):
-    """Stands for the death of a process."""
-
-
-@pytest.mark.parametrize(("every", "optimizer"), [(1, "adam"), (2, "sgd"), (5, "adam")])
-def test_a_killed_run_ends_the_same_once_resumed(every: int, optimizer: str, tiny_run: Run, tmp_path: Path) -> None:
-    settings = {"checkpoint_every": every, "server.optimizer": optimizer, "rounds": 5}
-    if optimizer == "sgd":
-        settings |= {"server.momentum": 0.9}
-    whole = tiny_run("whole", **settings)
-
-    def kill(row: dict[str, Any]) -> None:
-        if row["round"] == 3:
-            raise Killed
-
-    with pytest.raises(Killed) as killed:
-        tiny_run("killed", kill, **settings)
-    assert "fl-sim resume" in killed.value.__notes__[0]
-    checkpoint = Checkpoint.read(tmp_path / "killed" / "checkpoint")
-    assert checkpoint is not None
-    assert checkpoint.server_round == {1: 3, 2: 2, 5: 0}[every]
-    assert main(["resume", str(tmp_path / "killed"), "--quiet"]) == 0
-    resumed = RunFolder.open(tmp_path / "killed")
-    assert resumed.metrics().drop(columns="seconds").equals(whole.metrics().drop(columns="seconds"))
-    assert (final_vector(resumed) == final_vector(whole)).all()
-    resumed_result, whole_result = (
-        {k: v for k, v in (f.result or {}).items() if k != "ledger"} for f in (resumed, whole)
-    )
-    assert resumed_result == whole_result
 
 
 def test_evaluations_between_rounds(tiny_run: Run) -> None:

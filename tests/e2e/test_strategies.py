@@ -1,13 +1,11 @@
-"""Every option of a strategy through a whole run: many nodes, failed nodes, resumption, ε from the ledger alone."""
+"""Every option of a strategy through a whole run: failed nodes, noise, ε from the ledger alone, what is said of it."""
 
 from __future__ import annotations
 
 import json
 import math
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,82 +19,19 @@ from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
 from fl_sim.strategies.primitives import sampling
-from tests.e2e.small_runs import SAME_MODEL, USERS, apart, configuration, measured, model_of, small_corpus
+from tests.e2e.small_runs import ALLOCATION, OPTIONS, PUBLISHED, USERS, configuration, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
-PUBLISHED = {
-    "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,
-}  # fmt: skip
-ADAPTIVE = {"privacy__clip_quantile": 0.5, "privacy__clip_norm": 5.0}
-ALLOCATION = {
-    "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
-}  # fmt: skip
-OPTIONS: dict[str, dict[str, Any]] = {
-    "published": PUBLISHED,
-    "published f_e": PUBLISHED | {"privacy__estimator": "f_e"},
-    "published weights": PUBLISHED | {"privacy__user_weight_cap": 9.0, "privacy__entity_weight_cap": 4.0},
-    "published as coded": PUBLISHED | {"privacy__noise": "as-coded"},
-    "user clip": {"privacy__clipping": "user", "privacy__q_s": 0.8},
-    "FedSGD": {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
-    "local Adam": {
-        "privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__optimizer": "adam",
-        "local__learning_rate": 0.01, "local__epochs": 2,
-    },
-    "noiseless steps": {"privacy__strategy": "noiseless", "local__update": "steps", "privacy__q_s": 0.8},
-    "adaptive sentences": ADAPTIVE | {"privacy__q_s": 0.8},
-    "adaptive users": ADAPTIVE | {"privacy__strategy": "user_level", "privacy__q_u": 0.7},
-    "random allocation": ALLOCATION,
-    "adaptive FedSGD": ADAPTIVE
-    | {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
-}  # fmt: skip
-SERVER = {
-    "exponential": {"averaging__kind": "exponential", "averaging__decay": 0.5, "server__schedule": "cosine"},
-    "tail": {"averaging__kind": "tail", "server__schedule": "linear", "server__warmup": 1},
-}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 @pytest.fixture
 def run(corpus: Path, tmp_path: Path) -> Run:
     """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
     return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_the_model_does_not_depend_on_the_number_of_nodes(run: Run, option: str) -> None:
-    whole, divided = (run(f"{nodes}", engine__nodes=nodes, **PLAIN, **OPTIONS[option]) for nodes in (1, 5))
-    assert apart(whole, divided, LEARNING_RATE) < 10 * SAME_MODEL
-    counts = ["cohort_users", "cohort_sentences", "clipped_fraction", "failed_nodes", "nonfinite"]
-    assert divided.metrics()[counts].equals(whole.metrics()[counts])
-    if "adaptive" in option:
-        assert divided.metrics()["clip_norm"].iloc[-1] == pytest.approx(whole.metrics()["clip_norm"].iloc[-1])
-        assert whole.metrics()["clip_norm"].nunique() > 1
-
-
-@pytest.mark.parametrize("option", ["published", "adaptive sentences", "adaptive users", "random allocation", *SERVER])
-def test_an_interrupted_run_ends_as_if_it_had_not_been(run: Run, corpus: Path, tmp_path: Path, option: str) -> None:
-    changes = {"rounds": 4, "engine__nodes": 2, **(OPTIONS | SERVER)[option]}
-    whole = run("whole", **changes)
-
-    def interrupt(row: simulation.Row) -> None:
-        if row["round"] == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    simulation.run(configuration(corpus, tmp_path / "stopped", **changes), on_row=interrupt)
-    resumed = simulation.resume(tmp_path / "stopped")
-    assert np.array_equal(model_of(whole), model_of(resumed))
-    assert measured(whole) == measured(resumed)
-    assert (whole.model_dir / "model.safetensors").read_bytes() == (
-        resumed.model_dir / "model.safetensors"
-    ).read_bytes()
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -16,17 +16,12 @@ from fl_sim.search.sweep import read_table, run_sweep
 from fl_sim.search.sweep_points import Sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests.e2e import without_plots
-from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD, small_corpus
+from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {**MODEL, **{key.replace("__", "."): value for key, value in QUICK_TO_LOAD.items()}}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("data") / "small")
 
 
 def written(folder: Path, corpus: Path, body: str) -> Path:
@@ -150,7 +145,6 @@ def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Pat
     assert "engine.nodes is 999" in (out / "table.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

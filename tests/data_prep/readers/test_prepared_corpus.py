@@ -25,7 +25,7 @@ SENTENCES = (
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def names(tmp_path: Path) -> Path:
     folder = tmp_path / "corpus"
     write_corpus((Sentence(*row) for row in SENTENCES), folder, name="names")
     return folder
@@ -35,31 +35,31 @@ def texts(corpus: Path, without: Without | None = None) -> list[str]:
     return [sentence.text for sentence in prepared_corpus(str(corpus), without=without).sentences()]
 
 
-def test_everything_is_read_again(corpus: Path) -> None:
-    assert texts(corpus) == [text for _, _, text, _ in SENTENCES]
+def test_everything_is_read_again(names: Path) -> None:
+    assert texts(names) == [text for _, _, text, _ in SENTENCES]
 
 
-def test_an_entity_is_left_out_marked_or_not(corpus: Path) -> None:
+def test_an_entity_is_left_out_marked_or_not(names: Path) -> None:
     """By every spelling that the corpus's identity takes for it, in every split."""
     rest = ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
-    assert texts(corpus, Without(entities=("ADA BYRON",))) == rest
+    assert texts(names, Without(entities=("ADA BYRON",))) == rest
 
 
-def test_a_user_is_left_out(corpus: Path) -> None:
-    assert texts(corpus, Without(users=("b",))) == [text for _, user, text, _ in SENTENCES if user != "b"]
+def test_a_user_is_left_out(names: Path) -> None:
+    assert texts(names, Without(users=("b",))) == [text for _, user, text, _ in SENTENCES if user != "b"]
 
 
-def test_fewer_users_are_the_same_whatever_the_order(corpus: Path) -> None:
-    kept = texts(corpus, Without(max_users=2))
+def test_fewer_users_are_the_same_whatever_the_order(names: Path) -> None:
+    kept = texts(names, Without(max_users=2))
     users = {user for split, user, text, _ in SENTENCES if split == "train" and text in kept}
     assert len(users) == 2
     assert [text for split, user, text, _ in SENTENCES if user in users or split == "validation"] == kept
-    assert set(texts(corpus, Without(max_users=1))) < set(kept)
+    assert set(texts(names, Without(max_users=1))) < set(kept)
 
 
-def test_the_manifest_says_who_is_left_out(corpus: Path, tmp_path: Path) -> None:
+def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
     flags = ["--without-user", "b", "--without-entity", "Ada Byron"]
-    prepared = ["prepare", "prepared", "--source", str(corpus), "--out", str(tmp_path / "without"), "--json"]
+    prepared = ["prepare", "prepared", "--source", str(names), "--out", str(tmp_path / "without"), "--json"]
     assert main([*prepared, *flags]) == 0
     without = Corpus.open(tmp_path / "without")
     assert without.manifest.settings["without"] == {"users": ["b"], "entities": ["Ada Byron"]}
@@ -75,6 +75,6 @@ def test_the_manifest_says_who_is_left_out(corpus: Path, tmp_path: Path) -> None
         (lambda: Without(entities=("Ada Lovelace",)), "without-entity is 'Ada Lovelace'; allowed: an entity that"),
     ],
 )
-def test_who_is_not_there_is_refused(corpus: Path, without: Callable[[], Without], message: str) -> None:
+def test_who_is_not_there_is_refused(names: Path, without: Callable[[], Without], message: str) -> None:
     with pytest.raises(CorpusError, match=f"^{message}"):
-        prepared_corpus(str(corpus), without=without())
+        prepared_corpus(str(names), without=without())

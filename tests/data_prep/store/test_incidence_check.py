@@ -29,7 +29,7 @@ def sentences(first: int = 0) -> list[Sentence]:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def sound(tmp_path: Path) -> Path:
     return write_corpus(sentences(), tmp_path / "corpus", name="small").path
 
 
@@ -79,36 +79,36 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
-def test_what_contradicts_the_incidence_is_refused(corpus: Path, kind: str) -> None:
+def test_what_contradicts_the_incidence_is_refused(sound: Path, kind: str) -> None:
     change, where = TAMPERED[kind]
-    assert Corpus.open(corpus, verify=True).ownership("train").num_entities == 3
-    change(corpus)
-    adapted(corpus)
+    assert Corpus.open(sound, verify=True).ownership("train").num_entities == 3
+    change(sound)
+    adapted(sound)
     with pytest.raises(CorpusError, match=where) as caught:
-        Corpus.open(corpus, verify=True)
+        Corpus.open(sound, verify=True)
     assert "\n" not in str(caught.value)
 
 
-def test_an_entity_without_mentions_is_refused(corpus: Path) -> None:
+def test_an_entity_without_mentions_is_refused(sound: Path) -> None:
     """Counted entities without sentences would lower what entities contribute at a percentile."""
-    array(corpus, "profile_offsets", lambda old: np.append(old, old[-1]))
-    adapted(corpus, {"entities": 4})
+    array(sound, "profile_offsets", lambda old: np.append(old, old[-1]))
+    adapted(sound, {"entities": 4})
     with pytest.raises(CorpusError, match="entity 3 of split train has no sentence"):
-        Corpus.open(corpus, verify=True)
+        Corpus.open(sound, verify=True)
 
 
-def test_a_user_without_sentences_is_refused(corpus: Path) -> None:
-    array(corpus, "user_offsets", lambda old: np.append(old, old[-1]))
-    adapted(corpus, {"users": 5})
+def test_a_user_without_sentences_is_refused(sound: Path) -> None:
+    array(sound, "user_offsets", lambda old: np.append(old, old[-1]))
+    adapted(sound, {"users": 5})
     with pytest.raises(CorpusError, match="user 4 of split train has no sentence"):
-        Corpus.open(corpus, verify=True)
+        Corpus.open(sound, verify=True)
 
 
-def test_appended_parts_are_checked_each_by_itself(corpus: Path) -> None:
-    append_corpus(Corpus.open(corpus), sentences(2), joined_at=5, name="later")
-    assert len(Corpus.open(corpus, verify=True).parts) == 2
-    later = corpus / "append-0001"
+def test_appended_parts_are_checked_each_by_itself(sound: Path) -> None:
+    append_corpus(Corpus.open(sound), sentences(2), joined_at=5, name="later")
+    assert len(Corpus.open(sound, verify=True).parts) == 2
+    later = sound / "append-0001"
     column(later, "entities", "sentences", increased)
     adapted(later)
     with pytest.raises(CorpusError, match=r"append-0001/train\.entities\.parquet: contradicts"):
-        Corpus.open(corpus, verify=True)
+        Corpus.open(sound, verify=True)

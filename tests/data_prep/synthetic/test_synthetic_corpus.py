@@ -113,7 +113,6 @@ def test_the_bundled_manifest_names_no_place(bundled: Corpus) -> None:
     assert "/" not in text
 
 
-@pytest.mark.slow
 def test_the_bundled_corpus_comes_again_from_its_seed(bundled: Corpus) -> None:
     recorded = bundled.manifest.tools["faker"]
     if metadata.version("faker") != recorded:

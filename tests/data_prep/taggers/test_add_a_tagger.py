@@ -80,7 +80,6 @@ def test_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["tagger"]["path"] == NAME
 
 
-@pytest.mark.slow
 def test_in_two_processes() -> None:
     assert prepare("--tagger", NAME, "--processes", "2") == 0
     assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}

@@ -193,7 +193,7 @@ def test_offsets_count_characters(name: str, taggers: dict[str, Tagger], pipelin
     "unit",
     [
         *("a", "A", "a.", "1", "a@", "😀", "\x00", " ", "a.co.", "http://a.com/", "David of ", "a@b.co.uk "),
-        *(pytest.param(unit, marks=pytest.mark.slow) for unit in ("1 ", "1:", "1-", "(1", "(415) 555-2671 ")),
+        *(pytest.param(unit, marks=pytest.mark.nightly) for unit in ("1 ", "1:", "1-", "(1", "(415) 555-2671 ")),
     ],
 )
 def test_thirty_thousand_characters_take_seconds(unit: str, taggers: dict[str, Tagger]) -> None:
@@ -651,7 +651,6 @@ print([name for name in ("spacy", "torch", "presidio_analyzer", "phonenumbers") 
 # Processes
 
 
-@pytest.mark.slow
 def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.data_prep.taggers.parallel_tagger._TEXTS", 40)
     names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")

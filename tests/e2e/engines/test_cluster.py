@@ -26,9 +26,9 @@ from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of, small_corpus
+from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of
 
-pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [pytest.mark.system, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 ROUNDS = 4
 LEARNING_RATE = 0.01
@@ -53,11 +53,6 @@ class Machines(NamedTuple):
     address: str
     place: Path
     raylets: tuple[int, int]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 @pytest.fixture(scope="module")

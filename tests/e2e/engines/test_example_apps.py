@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.e2e.engines.test_flwr_run import Flower
 from tests.e2e.processes import end_all_in, needs_proc
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.system, needs_proc]
 pytest.importorskip("sklearn", reason="the digits are those of scikit-learn")
 
 EXAMPLES = REPOSITORY / "examples"

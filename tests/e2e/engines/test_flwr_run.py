@@ -15,9 +15,9 @@ from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.engines.flwr_command import Flower
 from tests.e2e.processes import end_all_in, needs_proc, wait_until_none_in
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, settings, small_corpus
+from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, settings
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.system, needs_proc]
 
 LEARNING_RATE = 0.01
 CHANGES: dict[str, Any] = {
@@ -35,11 +35,6 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     place.mkdir()
     yield Flower(place)
     end_all_in(place)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 class Done(NamedTuple):

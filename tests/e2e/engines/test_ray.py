@@ -34,10 +34,9 @@ from tests.e2e.small_runs import (
     configuration,
     model_of,
     settings,
-    small_corpus,
 )
 
-pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [pytest.mark.system, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 LEARNING_RATE = 0.01
 SETTINGS = {
@@ -68,11 +67,6 @@ def train(message, context):
 """
     + _FL_SIM
 )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(

@@ -36,9 +36,9 @@ def without_plots() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus() -> Path:
     """Return a valid prepared corpus."""
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
+    return tiny.shared_corpus()
 
 
 @pytest.fixture(scope="module")
@@ -422,7 +422,6 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in [1e-15, 1]\n"
 
 
-@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_given_up_soon(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

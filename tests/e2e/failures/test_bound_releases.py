@@ -23,17 +23,12 @@ from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.aggregation import BoundedSumStrategy
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Entry, Ledger, LedgerError, epsilon_of
-from tests.e2e.small_runs import configuration, measured, small_corpus
+from tests.e2e.small_runs import configuration, measured
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 Sums = list[tuple[int, np.ndarray, np.ndarray]]
 Change = Callable[[dict[str, Any]], None]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import Ledger, LedgerError
-from tests.e2e.small_runs import command_line, configuration, settings, small_corpus
+from tests.e2e.small_runs import command_line, configuration, settings
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -29,11 +29,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's state folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 class Crash(RuntimeError):

@@ -24,15 +24,10 @@ from fl_sim.search.sweep import as_markdown, read_table, run_sweep
 from fl_sim.search.sweep_points import Sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
-from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings, small_corpus
+from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings
 
 TOO_FAST = {"server__learning_rate": 1e300, **QUICK_TO_LOAD}
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 @pytest.mark.parametrize("changes", [TOO_FAST, {"server__learning_rate": 1e38}], ids=["parameters", "scores"])

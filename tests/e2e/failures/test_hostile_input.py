@@ -49,7 +49,6 @@ def test_input_without_end_is_refused_in_one_line(
     assert not any((tmp_path / name).exists() for name in ("corpus", "run", "r", "out"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY_BOMBS)
 def test_a_bomb_takes_less_than_a_gigabyte(name: str, tmp_path: Path) -> None:
     (attack,) = (attack for attack in ATTACKS if attack.name.startswith(name))

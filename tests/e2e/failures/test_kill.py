@@ -20,7 +20,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger, LedgerError
 from tests.e2e.processes import forked
-from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings, small_corpus
+from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -28,12 +28,6 @@ SMALL_FILES = 100_000
 """Bytes: every file of a small run stays below, except its checkpoints and its model."""
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
-
-
-@pytest.mark.slow
 def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     first = kill(5, seed=3, folder=tmp_path)[0]
     assert first.startswith("5 kills in ")
@@ -65,7 +59,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
 def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path: Path) -> None:
     whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4))
     run = stopped(corpus, tmp_path / "run").path
@@ -82,7 +75,6 @@ def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path
     assert measured(whole) == measured(resumed)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> None:
     words = ["run", "--quiet", *command_line(settings(corpus, tmp_path / "run"))]
@@ -91,7 +83,6 @@ def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> Non
     assert RunFolder.open(tmp_path / "run").result is not None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become a user who may not write")
 def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     run = stopped(corpus, tmp_path / "run").path

@@ -21,7 +21,7 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy, partition_users
 from fl_sim.strategies.messages import REJECTIONS
 from tests.e2e import lying_nodes
 from tests.e2e.lying_nodes import LIAR, LIES, LIES_TO_TELL
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, USERS, apart, configuration, model_of, small_corpus
+from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, USERS, apart, configuration, model_of
 
 NODES = 3
 ROUNDS = range(1, len(LIES) + 2)  # an honest one, then a lie each
@@ -41,11 +41,6 @@ SETTINGS: dict[str, Any] = {
     **QUICK_TO_LOAD,
 }
 Lie = Callable[..., RunFolder]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("data") / "small")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +170,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttendedGrid, "send_and_receive", limited)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_lies_on_ray_count_as_zero_as_they_do_inline(lie: Lie) -> None:
     on_ray = lie(*LIES, engine__name="ray", engine__num_cpus=2)

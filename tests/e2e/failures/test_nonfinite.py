@@ -19,17 +19,12 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients, sentence_losses
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.small_runs import configuration, model_of, small_corpus
+from tests.e2e.small_runs import configuration, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 ILL = 5
 """Every fifth sentence makes the model overflow."""
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 RATES: dict[str, dict[str, float]] = {"uedp": {"privacy__q_s": 1.0, "privacy__q_e": 1.0}, "user_level": {}}
@@ -39,7 +34,6 @@ def is_ill(examples: Sequence[Example]) -> bool:
     return any(example.number % ILL == 0 for example in examples)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [math.nan, -math.inf])
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
 def test_non_finite_gradients_count_as_zero_and_are_reported(

@@ -32,16 +32,10 @@ from tests.e2e.small_runs import (
     measured,
     model_of,
     settings,
-    small_corpus,
 )
 
 STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
 
 
 @pytest.fixture
@@ -222,7 +216,6 @@ def ray_run(corpus: Path) -> list[str]:
     return ["run", "--quiet", *command_line(settings(corpus, Path("run"), **on_ray, **QUICK_TO_LOAD))]
 
 
-@pytest.mark.slow
 @needs_proc
 def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path, place: Path, command: Any) -> None:
     """A closing terminal hangs up the whole group, Ray's processes included; a SIGTERM then is an echo."""
@@ -240,7 +233,6 @@ def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path,
     assert (RunFolder.open(place / "run").result or {})["signal"] == name
 
 
-@pytest.mark.slow
 @needs_proc
 def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, place: Path, command: Any) -> None:
     process = command(*ray_run(corpus))
@@ -254,7 +246,6 @@ def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, pla
     assert not (place / "run").exists()
 
 
-@pytest.mark.slow
 @needs_proc
 def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> None:
     rows = ('{"user": "ann", "text": "Ada Smith left London on Monday."}\n') * 100_000
@@ -269,7 +260,6 @@ def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> N
     assert not list(place.glob("*corpus*"))
 
 
-@pytest.mark.slow
 @needs_proc
 def test_a_sweep_passes_the_signal_on_to_its_runs(corpus: Path, place: Path, command: Any) -> None:
     given = settings(corpus, place, rounds=1000, **QUICK_TO_LOAD)

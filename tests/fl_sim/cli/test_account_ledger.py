@@ -25,7 +25,7 @@ from fl_sim.strategies.ledger import (
     epsilon_of,
     epsilon_of_any,
 )
-from tests.e2e.small_runs import configuration, measured, small_corpus
+from tests.e2e.small_runs import configuration, measured, shared_corpus, small_corpus
 from tests.strategies.federation import plan
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -191,8 +191,8 @@ def test_bad_input_is_one_line(
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+def corpus() -> Path:
+    return shared_corpus()
 
 
 class Crash(RuntimeError):

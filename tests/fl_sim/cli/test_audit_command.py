@@ -179,7 +179,6 @@ def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "REFUTED  0.95 of σ" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_plots")
 def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["audit", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0

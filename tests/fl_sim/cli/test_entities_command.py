@@ -32,7 +32,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profiles.profile_bounds import Bounds
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
-from tests.tiny import NAMES, tiny_corpus
+from tests.tiny import NAMES
 
 SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
 USER_SAMPLING = Training(RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, user_cap=5), 10, 1e-5, 20)
@@ -138,11 +138,6 @@ def test_a_corpus_without_entities_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="no entity"):
         entity_epsilons(bare, SENTENCE_SAMPLING)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_corpus(tmp_path_factory.mktemp("corpus") / "tiny")
 
 
 def test_the_command_line_prints_one_object_without_names(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

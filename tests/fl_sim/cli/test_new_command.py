@@ -180,7 +180,6 @@ def test_the_bounds_of_which_the_event_speaks(model: LanguageModel, examples: Ex
 # --- it runs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "chats")]) == 0
     folder = tmp_path / "chats"
@@ -197,7 +196,6 @@ def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     assert (folder / "runs" / "length-weighted" / "result.json").is_file()
 
 
-@pytest.mark.slow
 def test_its_code_has_types(project: Path, tmp_path: Path) -> None:
     shutil.copytree(project, tmp_path / "typed")
     options = ["--strict-equality", "--check-untyped-defs", "--disallow-untyped-defs", "--follow-imports=silent"]

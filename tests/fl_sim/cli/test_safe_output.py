@@ -64,7 +64,7 @@ def strings_of(value: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a corpus whose name, users, labels, classes and entities are hostile."""
     sentences = [
         Sentence(split, f"{HOSTILE}{n}", f"Ada{HOSTILE} left {n}.", (Mention(0, 20, HOSTILE),), HOSTILE)
@@ -77,8 +77,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words", ["stats {}", "stats {} --json", "identity {}", "entities --corpus {} --z 4 --rounds 2 --show-names --json"]
 )
-def test_names_of_a_corpus(words: str, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words.format(corpus).split()) == 0
+def test_names_of_a_corpus(words: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.format(hostile).split()) == 0
     out = capsys.readouterr().out
     assert all(line.replace("\t", " ").isprintable() for line in out.split("\n"))
     assert "owned" in out
@@ -87,10 +87,10 @@ def test_names_of_a_corpus(words: str, corpus: Path, capsys: pytest.CaptureFixtu
         assert "\x1b]0;owned\x07" in "".join(strings_of(json.loads(out)))  # it reads back as what it was
 
 
-def test_names_of_runs(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = tmp_path / "run\n\x1b[2JPrivacy ε 0.01 $\\frac$"
     sizes = tiny.command_line(dict(tiny.MODEL))
-    words = ["run", "--engine", "inline", "--corpus", str(corpus), "--rounds", "1", "--out", str(named), *sizes]
+    words = ["run", "--engine", "inline", "--corpus", str(hostile), "--rounds", "1", "--out", str(named), *sizes]
     assert main([*words, "--quiet"]) == 0
     shutil.copytree(named, tmp_path / "again")  # equal labels are told apart by the folder's name
     assert main(["plot", str(named), str(tmp_path / "again"), "--out", str(tmp_path / "plots")]) == 0

@@ -23,11 +23,6 @@ from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests import tiny
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
-
-
 @pytest.fixture(autouse=True)
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)

@@ -88,11 +88,6 @@ class Breaking(Observer):
             raise error
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
-
-
 def configured(corpus: Path, out: Path, **settings: Any) -> RunConfig:
     base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, **tiny.MODEL}
     return RunConfig.from_mapping(base | settings | {"out": str(out)})

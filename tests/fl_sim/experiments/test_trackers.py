@@ -40,11 +40,6 @@ TRACKERS = ("tensorboard", "csv", "wandb", "mlflow")
 _BLOCK, _HEADER = 32768, 7
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
-
-
 @pytest.fixture
 def no_tracker_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_BASE_URL"):
@@ -217,7 +212,6 @@ def test_the_record_is_complete(tracked: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_no_local_tracker_reaches_the_network(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[Any] = []
     connect = socket.socket.connect
@@ -273,7 +267,6 @@ def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, 
     check_read("tensorboard", tmp_path / "run")
 
 
-@pytest.mark.slow
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt):

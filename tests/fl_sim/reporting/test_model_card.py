@@ -34,11 +34,6 @@ SMALL = {"model.name": "small-gpt2", **tiny.MODEL}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "secret-notes")
-
-
-@pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return simulation.run(configured(corpus, tmp_path_factory.mktemp("runs") / "first"))
 
@@ -206,7 +201,6 @@ def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) 
     assert "| the same, with the stated number of mentions missed by the tagger |" in said
 
 
-@pytest.mark.slow
 def test_a_shipped_corpus_is_named(tmp_path: Path) -> None:
     changes = {"corpus.path": "bundled", "privacy.q_s": 0.01, "rounds": 1, "evaluation.max_sentences": 10}
     run = simulation.run(configured(tmp_path, tmp_path / "run", **changes))

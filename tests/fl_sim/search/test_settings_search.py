@@ -33,7 +33,7 @@ USER_LEVEL = STATED | {"privacy.strategy": "user_level", "privacy.q_s": 1.0, "pr
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.tiny_corpus(tmp_path_factory.mktemp("public") / "corpus", users=12, each=8)
 
 
@@ -55,10 +55,10 @@ def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
     ],
 )
 def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
-    corpus: Path, settings: dict[str, Any], tried: dict[str, Any], sentences: float | None
+    public: Path, settings: dict[str, Any], tried: dict[str, Any], sentences: float | None
 ) -> None:
     run = private(sentences, **settings)
-    public = PublicText.open(str(corpus), run)
+    public = PublicText.open(str(public), run)
     trial = public.trial(run, tried, 30.0, 0, "trial")
     planned = plan_run(trial, public.corpus.ownership("train"))
     own, there = planned.plan.mechanism, run.mechanism(tried)
@@ -85,12 +85,12 @@ def test_all_settings_spend_the_same_epsilon() -> None:
     assert run.noise({"rounds": 8}) > 1.5 * run.noise({})
 
 
-def test_nothing_depends_on_the_private_corpus(corpus: Path, tmp_path: Path) -> None:
+def test_nothing_depends_on_the_private_corpus(public: Path, tmp_path: Path) -> None:
     other = tiny.tiny_corpus(tmp_path / "private", users=20)
     trials = []
     for path in (other, tmp_path / "not here"):
         run = private(**{"corpus.path": str(path)})
-        public = PublicText.open(str(corpus), run)
+        public = PublicText.open(str(public), run)
         trials.append([public.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=3))])
     assert trials[0] == trials[1]
 
@@ -136,9 +136,9 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
     return fake
 
 
-def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_path: Path, trials: Trials) -> None:
+def test_a_search_writes_the_best_settings_with_their_origin(public: Path, tmp_path: Path, trials: Trials) -> None:
     run = private(**{"corpus.path": "mine", "server.schedule": "linear"})
-    public = PublicText.open(str(corpus), run)
+    public = PublicText.open(str(public), run)
     search = Search(trials=5, sentences=30)
     ended: list[Tried] = []
     file = tune(run, public, search, tmp_path / "out", ended.append)
@@ -166,9 +166,9 @@ def test_a_search_writes_the_best_settings_with_their_origin(corpus: Path, tmp_p
     assert released_settings(config) == released_settings(config.model_copy(update={"origin": {}}))
 
 
-def test_a_search_that_is_interrupted_says_so_and_writes_nothing(corpus: Path, tmp_path: Path, trials: Trials) -> None:
+def test_a_search_that_is_interrupted_says_so_and_writes_nothing(public: Path, tmp_path: Path, trials: Trials) -> None:
     run = private()
-    public = PublicText.open(str(corpus), run)
+    public = PublicText.open(str(public), run)
     trials.status = INTERRUPTED
     ended = tune(run, public, Search(trials=3), tmp_path / "out")
     assert not isinstance(ended, Path)
@@ -206,8 +206,8 @@ def test_the_rungs() -> None:
         (["--users", "sixty"], "privacy.population is 'sixty'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(corpus: Path, tmp_path: Path, flags: list[str], words: str, capsys: Capture) -> None:
-    public = [] if "--public" in flags else ["--public", str(corpus)]
+def test_bad_input_is_one_line(public: Path, tmp_path: Path, flags: list[str], words: str, capsys: Capture) -> None:
+    public = [] if "--public" in flags else ["--public", str(public)]
     assert main(["tune", *public, "--out", str(tmp_path / "out"), *flags]) == 2
     line = capsys.readouterr().err
     assert words in line
@@ -215,9 +215,9 @@ def test_bad_input_is_one_line(corpus: Path, tmp_path: Path, flags: list[str], w
     assert not (tmp_path / "out").exists()
 
 
-def test_the_private_corpus_itself_is_refused(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
-    out = ["--out", str(tmp_path / "out"), "--users", "60", "--corpus", str(corpus)]
-    assert main(["tune", "--public", str(corpus), *out]) == 2
+def test_the_private_corpus_itself_is_refused(public: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = ["--out", str(tmp_path / "out"), "--users", "60", "--corpus", str(public)]
+    assert main(["tune", "--public", str(public), *out]) == 2
     assert "the corpus of the run itself" in capsys.readouterr().err
 
 
@@ -272,11 +272,10 @@ def test_a_damaged_origin_is_one_line(origin: dict[str, Any], words: str) -> Non
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_plots")
-def test_from_public_text_to_a_run_with_its_origin(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_from_public_text_to_a_run_with_its_origin(public: Path, tmp_path: Path, capsys: Capture) -> None:
     out, mine = tmp_path / "out", tiny.tiny_corpus(tmp_path / "mine", users=9)
-    flags = ["--public", str(corpus), "--users", "600", "--trials", "1", "--trial-sentences", "20", "--out", str(out)]
+    flags = ["--public", str(public), "--users", "600", "--trials", "1", "--trial-sentences", "20", "--out", str(out)]
     given = [word for key, value in tiny.MODEL.items() for word in ("--set", f"{key}={value}")]
     given += ["--rounds", "1", "--set", "privacy.q_s=0.5", "--corpus", str(mine), "--set", "privacy.entity_bound=3"]
     assert main(["tune", *flags, *given]) == 0
@@ -290,5 +289,5 @@ def test_from_public_text_to_a_run_with_its_origin(corpus: Path, tmp_path: Path,
     assert "tuned on public text, tiny (1 trial," in " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["origin"]["trials"] == printed["trials"]
-    assert main([*run[:-1], str(tmp_path / "again"), "--corpus", str(corpus)]) == 2
+    assert main([*run[:-1], str(tmp_path / "again"), "--corpus", str(public)]) == 2
     assert "which is the corpus of this run" in capsys.readouterr().err

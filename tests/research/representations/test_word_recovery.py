@@ -145,7 +145,6 @@ def test_the_three_situations_resume_seed_by_seed(tmp_path: Path, monkeypatch: p
     assert resumed["situations"] == whole["situations"]
 
 
-@pytest.mark.slow
 def test_the_three_situations_are_the_same_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ag_news", "sst2"):
         (tmp_path / name).mkdir()

@@ -18,7 +18,7 @@ SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)} 
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def two_classes(tmp_path: Path) -> Corpus:
     rows = [
         Sentence(split, f"user {user}", f"Ada saw {user} in {split}, {n}.", (Mention(0, 3, "PERSON"),), target="ab"[n])
         for split, users in SPLITS.items()
@@ -36,16 +36,18 @@ def users(corpus: Corpus, split: str) -> set[str]:
     return set(corpus.users(split)["user"].tolist())
 
 
-def test_every_user_is_on_one_side_and_every_sentence_of_the_splits_is_kept(corpus: Corpus, tmp_path: Path) -> None:
-    drawn = redraw(corpus, tmp_path / "drawn", ["train", "validation"], held_out=3, seed=1)
+def test_every_user_is_on_one_side_and_every_sentence_of_the_splits_is_kept(
+    two_classes: Corpus, tmp_path: Path
+) -> None:
+    drawn = redraw(two_classes, tmp_path / "drawn", ["train", "validation"], held_out=3, seed=1)
     assert len(users(drawn, "validation")) == 3
     assert not users(drawn, "validation") & users(drawn, "train")
-    assert content(drawn, "train", "validation") == content(corpus, "train", "validation")
+    assert content(drawn, "train", "validation") == content(two_classes, "train", "validation")
     assert "test" not in drawn.splits
 
 
-def test_the_seed_decides_who_is_held_out(corpus: Corpus, tmp_path: Path) -> None:
-    drawn = [redraw(corpus, tmp_path / f"{n}", ["train"], 3, seed) for n, seed in enumerate((1, 1, 2, 3))]
+def test_the_seed_decides_who_is_held_out(two_classes: Corpus, tmp_path: Path) -> None:
+    drawn = [redraw(two_classes, tmp_path / f"{n}", ["train"], 3, seed) for n, seed in enumerate((1, 1, 2, 3))]
     held_out = [frozenset(users(one, "validation")) for one in drawn]
     assert held_out[0] == held_out[1]
     assert len(set(held_out)) > 1
@@ -59,23 +61,23 @@ def test_the_seed_decides_who_is_held_out(corpus: Corpus, tmp_path: Path) -> Non
     ],
 )
 def test_what_cannot_be_drawn_is_refused(
-    corpus: Corpus, tmp_path: Path, splits: list[str], held_out: int, named: str
+    two_classes: Corpus, tmp_path: Path, splits: list[str], held_out: int, named: str
 ) -> None:
     with pytest.raises(CorpusError, match=named):
-        redraw(corpus, tmp_path / "drawn", splits, held_out, seed=1)
+        redraw(two_classes, tmp_path / "drawn", splits, held_out, seed=1)
     assert not (tmp_path / "drawn").exists()
 
 
-def test_a_store_draws_for_the_seeds_that_are_named_alone(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_store_draws_for_the_seeds_that_are_named_alone(two_classes: Corpus, tmp_path: Path) -> None:
     class Store(CorpusStore):
         def _prepare(self, key: str, source: CorpusSource) -> Path:
-            return corpus.path
+            return two_classes.path
 
     source = CorpusSource(
         kind="jsonl", source="x", held_out=HeldOutDraw(splits=("train", "validation"), users=3, seeds=(1, 2))
     )
     store = Store(data=tmp_path, folder=tmp_path / "corpora")
-    assert store.prepared("c", source, seed=0) == str(corpus.path)
+    assert store.prepared("c", source, seed=0) == str(two_classes.path)
     raw, without = (Corpus.open(store.prepared("c", source, deidentified=mode, seed=1)) for mode in (None, "category"))
     assert raw.manifest.settings["held_out_draw"]["seed"] == 1
     assert content(raw, "validation") == content(without, "validation")

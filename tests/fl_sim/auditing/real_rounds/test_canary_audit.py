@@ -34,7 +34,6 @@ def test_the_intact_product_passes(name: str) -> None:
     assert name in markdown([audit])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SMALL])
 def test_the_other_cases_pass_at_full_size(name: str) -> None:
     """``fl-sim audit --canaries`` runs every case at this size."""

@@ -17,14 +17,14 @@ from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 from tests.clients.models import models_to_try
-from tests.e2e.small_runs import command_line, small_corpus
+from tests.e2e.small_runs import command_line, shared_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_corpus(tmp_path_factory.mktemp("corpus") / "small")
+def corpus() -> Path:
+    return shared_corpus()
 
 
 def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:

@@ -25,7 +25,7 @@ IDS = np.arange(sum(COUNTS) - 1)  # a sample without the last sentence
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> fl_sim.Corpus:
+def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> fl_sim.Corpus:
     """Users of 1 to 9 held-out sentences; every third has no mention, one is cut."""
     named = (Mention(0, 3, "PER"),)
     rows = [Sentence("train", user, "Ada left.", named, "business") for user in "ab"]
@@ -53,11 +53,11 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     return facts, measured, texts, sentences
 
 
-def test_next_word_by_user(corpus: fl_sim.Corpus) -> None:
+def test_next_word_by_user(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2()
-    facts, measured, texts, sentences = evaluated(model, corpus)
+    facts, measured, texts, sentences = evaluated(model, of_all_sizes)
     assert (facts["users"], facts["sentences"], facts["cut"]) == (5, len(IDS), 1)
-    owners = corpus.ownership("validation").user_of_sentence[IDS]
+    owners = of_all_sizes.ownership("validation").user_of_sentence[IDS]
     whole = sentences.sizes.whole
     metrics = model.task.metrics(measured, sentences.sizes)
     for name, metric in {"perplexity_per_token": "perplexity"}.items() | {
@@ -79,9 +79,9 @@ def test_next_word_by_user(corpus: fl_sim.Corpus) -> None:
     assert facts["by_sentences"][0]["bits_per_byte"]["value"] == pytest.approx(by_user[0])
 
 
-def test_entity_tokens_and_others_add_up(corpus: fl_sim.Corpus) -> None:
+def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2()
-    facts, measured, _, _ = evaluated(model, corpus)
+    facts, measured, _, _ = evaluated(model, of_all_sizes)
     entity, other = facts["by_mention"]["entity_tokens"], facts["by_mention"]["other_tokens"]
     assert entity["share"] + other["share"] == pytest.approx(1)
     tokens = measured.predictions.sum()
@@ -92,9 +92,9 @@ def test_entity_tokens_and_others_add_up(corpus: fl_sim.Corpus) -> None:
     assert entity["share"] == pytest.approx(named * length / tokens)
 
 
-def test_a_classifier_by_user_and_by_mention(corpus: fl_sim.Corpus) -> None:
+def test_a_classifier_by_user_and_by_mention(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2(CLASSES)
-    facts, measured, _, _ = evaluated(model, corpus)
+    facts, measured, _, _ = evaluated(model, of_all_sizes)
     assert facts["figures"]["error"]["value"] == measured.wrong.sum() / measured.predictions.sum()
     assert facts["deciles"]["metric"] == "error"
     parts = facts["by_mention"]
@@ -102,13 +102,13 @@ def test_a_classifier_by_user_and_by_mention(corpus: fl_sim.Corpus) -> None:
     assert errors == pytest.approx(facts["figures"]["error"]["value"])
 
 
-def test_nothing_is_said_of_a_loss_that_is_not_finite(corpus: fl_sim.Corpus) -> None:
+def test_nothing_is_said_of_a_loss_that_is_not_finite(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2()
-    _, measured, _, sentences = evaluated(model, corpus)
+    _, measured, _, sentences = evaluated(model, of_all_sizes)
     measured.losses[0] = math.nan
-    assert summarise(model, corpus, "validation", sentences, measured, seed=0) is None
+    assert summarise(model, of_all_sizes, "validation", sentences, measured, seed=0) is None
     none = HeldOutSentences([], TextSizes.of([], np.empty(0, dtype=bool)), IDS[:0])
-    assert summarise(model, corpus, "validation", none, held_out(model, []), seed=0) is None
+    assert summarise(model, of_all_sizes, "validation", none, held_out(model, []), seed=0) is None
 
 
 def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     assert (fl_sim.resume(run.path).result or {})["held_out"] == said
 
 
-def test_sums_by_user_are_those_of_the_evaluation(corpus: fl_sim.Corpus) -> None:
+def test_sums_by_user_are_those_of_the_evaluation(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2()
-    facts, measured, _, _ = evaluated(model, corpus)
-    sums = sums_by_user(corpus.ownership("validation"), IDS, measured)
-    owners = corpus.ownership("validation").user_of_sentence[IDS]
+    facts, measured, _, _ = evaluated(model, of_all_sizes)
+    sums = sums_by_user(of_all_sizes.ownership("validation"), IDS, measured)
+    owners = of_all_sizes.ownership("validation").user_of_sentence[IDS]
     for name in ("predictions", "nats", "wrong"):
         expected = [getattr(measured, name)[owners == user].sum() for user in np.unique(owners)]
         assert sums[name] == pytest.approx(expected)

@@ -38,11 +38,6 @@ def without_plots() -> Any:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.tiny_corpus(tmp_path_factory.mktemp("data") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three rounds."""
     return run(corpus, tmp_path_factory.mktemp("runs") / "parent", rounds=3).path

@@ -31,7 +31,7 @@ POPULATION = 50
 ROUNDS = 12
 
 
-def corpus() -> Users:
+def uneven_users() -> Users:
     """12 users of 4 sentences but for one of 20, whose first 7 say entity 1; entity 0 in every user, others in one."""
     largest = [[1], [0, 1]] * 3 + [[1]] + [[0]] + [[]] * 12
     return [largest, *([[0], [2 + u], [0, 2 + u], []] for u in range(11))]
@@ -46,11 +46,11 @@ def without_entity(users: Users, entity: int) -> Users:
 
 
 NEIGHBOURS = {
-    "the largest user less": without_user(corpus(), 0),
-    "another user less": without_user(corpus(), 5),
-    "the most mentioned entity less": without_entity(corpus(), 0),
-    "the entity of one user less": without_entity(corpus(), 1),
-    "a user and an entity less": without_user(without_entity(corpus(), 0), 0),
+    "the largest user less": without_user(uneven_users(), 0),
+    "another user less": without_user(uneven_users(), 5),
+    "the most mentioned entity less": without_entity(uneven_users(), 0),
+    "the entity of one user less": without_entity(uneven_users(), 1),
+    "a user and an entity less": without_user(without_entity(uneven_users(), 0), 0),
 }
 
 PUBLIC_SUMS = {"strategy": "published", "entity_weights": 14.0, "extended_weights": 20.0}
@@ -124,20 +124,20 @@ CASES = [("public", name) for name in SETTINGS] + [("private", name) for name in
 def test_no_public_term_depends_on_the_corpus(settings: str, graph: str) -> None:
     """N is given; with a public graph even this graph sets nothing but the selection of sentences."""
     privacy = {"public": SETTINGS, "private": PRIVATE}[graph][settings]
-    assert differing(corpus(), **privacy, mention_graph=graph, population=POPULATION) == []
+    assert differing(uneven_users(), **privacy, mention_graph=graph, population=POPULATION) == []
 
 
 @pytest.mark.parametrize("settings", [name for name in SETTINGS if "budget" in name])
 def test_the_budgets_above_end_their_runs(settings: str) -> None:
-    planned, last = public_terms(corpus(), **SETTINGS[settings], population=POPULATION)["rounds"]
+    planned, last = public_terms(uneven_users(), **SETTINGS[settings], population=POPULATION)["rounds"]
     assert 0 < planned < last
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_equal_graphs_need_no_given_number_of_users(settings: str) -> None:
     """The neighbour of a public graph has the same graph, and so the same N; its sentences are null."""
-    terms = public_terms(corpus(), **SETTINGS[settings])
-    assert terms == public_terms(corpus(), **SETTINGS[settings])
+    terms = public_terms(uneven_users(), **SETTINGS[settings])
+    assert terms == public_terms(uneven_users(), **SETTINGS[settings])
     assert terms["plan"]["population"] == 12
 
 
@@ -161,7 +161,7 @@ FROM_CORPUS = {"settings_from_corpus": True, "entity_bound": "unbounded"}
 )  # fmt: skip
 def test_what_is_read_off_the_corpus_would_be_noticed(settings: dict[str, Any], told_apart: str) -> None:
     """The test above can fail: with the flag that permits it, plans tell neighbours apart."""
-    assert told_apart in differing(corpus(), **({"population": POPULATION} | settings))
+    assert told_apart in differing(uneven_users(), **({"population": POPULATION} | settings))
 
 
 # Runs

@@ -45,9 +45,9 @@ NO_BOUNDS = {"privacy__entity_bound": "unbounded", "privacy__user_sentences": "u
     [
         pytest.param({"privacy__q_u": 0.5}, id="users are sampled"),
         pytest.param(USER_LEVEL | NO_BOUNDS, id="user_level"),
-        pytest.param({}, id="all users", marks=pytest.mark.slow),
-        pytest.param({"privacy__entity_bound_by": "weights"}, id="weights", marks=pytest.mark.slow),
-        pytest.param(NO_BOUNDS, id="no bounds", marks=pytest.mark.slow),
+        pytest.param({}, id="all users", marks=pytest.mark.nightly),
+        pytest.param({"privacy__entity_bound_by": "weights"}, id="weights", marks=pytest.mark.nightly),
+        pytest.param(NO_BOUNDS, id="no bounds", marks=pytest.mark.nightly),
     ],
 )
 def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes: dict[str, Any]) -> None:
@@ -59,7 +59,6 @@ def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes:
     assert joint.metrics()[epsilons].equals(divided.metrics()[epsilons])
 
 
-@pytest.mark.slow
 def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     target = {"privacy__noise_multiplier": None, "privacy__target_epsilon": 8.0}
     joint, divided = (run.result or {} for run in (nodes.simulate("joint-run", **target), nodes.run("run", **target)))
@@ -78,7 +77,6 @@ def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFix
     assert "epsilon_user_entity " in printed
 
 
-@pytest.mark.slow
 def test_a_budget_ends_the_run(nodes: Nodes) -> None:
     noisy = {"privacy__noise_multiplier": 2.0, "rounds": 4}
     whole = nodes.run("whole", **noisy)
@@ -108,7 +106,6 @@ def _classified(nodes: Nodes, held_out: tuple[str, ...]) -> None:
     divide(nodes.joint, (names[:2], names[2:]), nodes.folder)
 
 
-@pytest.mark.slow
 def test_classes_are_those_of_the_held_out_text(nodes: Nodes) -> None:
     _classified(nodes, ("boats", "rain"))
     joint, divided = nodes.simulate("joint-run", **CLASSIFIER), nodes.run("divided", **CLASSIFIER)
@@ -122,7 +119,6 @@ def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
         nodes.run("run", **CLASSIFIER)
 
 
-@pytest.mark.slow
 def test_secure_noise_draws_other_noise_in_every_run(nodes: Nodes) -> None:
     secure = {"privacy__secure_noise": True}
     assert not np.array_equal(model_of(nodes.run("one", **secure)), model_of(nodes.run("other", **secure)))

@@ -37,24 +37,24 @@ SENTENCES = [
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def named(tmp_path: Path) -> Corpus:
     return write_corpus(SENTENCES, tmp_path / "corpus", name="x")
 
 
-def test_private_entities_are_those_in_no_public_text_marked_or_not(corpus: Corpus) -> None:
-    entities = TrainingEntities.of(corpus, "train")
+def test_private_entities_are_those_in_no_public_text_marked_or_not(named: Corpus) -> None:
+    entities = TrainingEntities.of(named, "train")
     assert [(t.key, t.kind, t.mentions) for t in entities.targets] == [
         ("zorbin quell", "PERSON", 3),
         ("fjordhus bank", "ORG", 1),
     ]
     assert entities.known == {("may",), ("oslo",), ("li",)}
-    more = TrainingEntities.of(corpus, "train", public_texts=["the fjordhus BANK, of course"])
+    more = TrainingEntities.of(named, "train", public_texts=["the fjordhus BANK, of course"])
     assert [t.key for t in more.targets] == ["zorbin quell"]
     assert ("fjordhus", "bank") in more.known
 
 
-def test_a_possessive_stays_in_the_sentence(corpus: Corpus) -> None:
-    zorbin = TrainingEntities.of(corpus, "train").targets[0]
+def test_a_possessive_stays_in_the_sentence(named: Corpus) -> None:
+    zorbin = TrainingEntities.of(named, "train").targets[0]
     assert zorbin.occurrences[1] == Occurrence("I saw ", "ZORBIN QUELL", "'S boat in Oslo.")
     assert zorbin.occurrences[1].with_name("Ada") == "I saw Ada'S boat in Oslo."
     assert [occurrence.with_name(occurrence.name) for occurrence in zorbin.occurrences] == [
@@ -87,8 +87,8 @@ def test_groups_are_means_over_all_by_kind_and_by_mentions() -> None:
     assert groups[3].record()["hit"] == {"value": 0.0, "low": None, "high": None}
 
 
-def test_a_sample_is_uniform_and_at_most_all(corpus: Corpus) -> None:
-    entities = TrainingEntities.of(corpus, "train")
+def test_a_sample_is_uniform_and_at_most_all(named: Corpus) -> None:
+    entities = TrainingEntities.of(named, "train")
     assert entities.sample(9, np.random.default_rng(0)) == [0, 1]
     drawn = [entities.sample(1, np.random.default_rng(seed))[0] for seed in range(200)]
     assert 60 < sum(drawn) < 140

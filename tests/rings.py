@@ -1,0 +1,70 @@
+"""The rings of the suite: every test is in one of them, and the default ring keeps to itself.
+
+* default, no mark: works in its own process, without Ray, without another process of Python's and without network.
+* ``@pytest.mark.system``: starts Ray, flwr and command lines, sends signals, installs, runs notebooks.
+* ``@pytest.mark.documented``: runs the commands that README.md and docs/ show, at small size.
+* ``@pytest.mark.nightly``: takes minutes: full sizes, fuzzing, many kills, real corpora.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RINGS = ("system", "documented", "nightly")
+DEFAULT = "not system and not documented and not nightly"
+
+_WHOLE_FILE = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(RINGS)})\b", re.MULTILINE)
+_PROGRAMS = ("python", "fl-sim", "flwr", "flower-", "ray", "raylet", "pytest", "pip", "mkdocs", "jupyter")
+
+
+class OutsideOfItsRing(RuntimeError):
+    """Report what a test of the default ring must not do."""
+
+
+def rings_of(item: pytest.Item) -> list[str]:
+    """Return the rings that a test is marked with; none is the default ring."""
+    return [ring for ring in RINGS if item.get_closest_marker(ring)]
+
+
+def holds_none_of(file: Path, selection: str) -> bool:
+    """Return whether no test of ``file`` can be in the ring that ``-m`` selects, so that it need not be imported."""
+    if selection not in (DEFAULT, *RINGS):
+        return False
+    text = file.read_text(encoding="utf-8")
+    if selection == DEFAULT:
+        return _WHOLE_FILE.search(text) is not None
+    return f"mark.{selection}" not in text
+
+
+class Guard:
+    """Refuse, while a test of the default ring runs, to start Ray or a process of Python's and to use the network.
+
+    Attributes:
+        test: the test of the default ring that runs; None between tests and in other rings.
+    """
+
+    def __init__(self) -> None:
+        self.test: str | None = None
+        sys.addaudithook(self._look)
+
+    def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.test is None:
+            return
+        if event == "subprocess.Popen" and _is_of_python(arguments[0], arguments[1]):
+            self._refuse(f"starts {arguments[1]}")
+        elif event == "socket.connect" and not isinstance(arguments[1], str | bytes):
+            self._refuse(f"connects to {arguments[1]}")
+
+    def _refuse(self, deed: str) -> None:
+        raise OutsideOfItsRing(f"{self.test} {deed}; allowed in another ring: see tests/rings.py")
+
+
+def _is_of_python(executable: Any, arguments: Any) -> bool:
+    words = [arguments] if isinstance(arguments, str | bytes) else list(arguments)
+    names = [Path(str(word)).name for word in (executable, *words[:1]) if word is not None]
+    return any(name.startswith(_PROGRAMS) for name in names)
