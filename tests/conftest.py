@@ -52,8 +52,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_tests and rings.holds_none_of(collection_path, config.option.markexpr) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test that is in two rings; put the longest files first and keep the order of the others."""
+    rings.put_most_cases_into_nightly(items)
     for item in items:
         if len(found := rings.rings_of(item)) > 1:
             raise pytest.UsageError(f"{item.nodeid} is in the rings {', '.join(found)}; allowed: one (tests/rings.py)")

@@ -4,6 +4,9 @@
 * ``@pytest.mark.system``: starts Ray, flwr and command lines, sends signals, installs, runs notebooks.
 * ``@pytest.mark.documented``: runs the commands that README.md and docs/ show, at small size.
 * ``@pytest.mark.nightly``: takes minutes: full sizes, fuzzing, many kills, real corpora.
+
+``@pytest.mark.sample(3)`` leaves three cases of a parametrised test, evenly spread, in its ring and puts the
+others into the nightly ring.
 """
 
 from __future__ import annotations
@@ -31,6 +34,20 @@ def rings_of(item: pytest.Item) -> list[str]:
     return [ring for ring in RINGS if item.get_closest_marker(ring)]
 
 
+def put_most_cases_into_nightly(items: list[pytest.Item]) -> None:
+    """Mark the cases that ``sample`` leaves out of their test's ring."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for own in cases.values():
+        (kept,) = own[0].get_closest_marker("sample").args
+        chosen = {round((position + 0.5) * len(own) / kept - 0.5) for position in range(kept)}
+        for number, item in enumerate(own):
+            if number not in chosen and not rings_of(item):
+                item.add_marker(pytest.mark.nightly)
+
+
 def holds_none_of(file: Path, selection: str) -> bool:
     """Return whether no test of ``file`` can be in the ring that ``-m`` selects, so that it need not be imported."""
     if selection not in (DEFAULT, *RINGS):
@@ -38,7 +55,7 @@ def holds_none_of(file: Path, selection: str) -> bool:
     text = file.read_text(encoding="utf-8")
     if selection == DEFAULT:
         return _WHOLE_FILE.search(text) is not None
-    return f"mark.{selection}" not in text
+    return not any(f"mark.{mark}" in text for mark in (selection, *(["sample"] if selection == "nightly" else [])))
 
 
 class Guard:

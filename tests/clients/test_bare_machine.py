@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS_ALONE = "flwr ray spacy pyarrow pydantic dp_accounting gensim presidio_analyzer opacus"
 ALSO_OF_TRANSFORMERS = "pandas rich scipy sklearn matplotlib datasets peft"
@@ -38,6 +40,7 @@ print(json.dumps({name: len(turns) for name, turns in found.items()}))
 """
 
 
+@pytest.mark.system
 def test_private_steps_and_rounds_need_torch_and_transformers_alone() -> None:
     command = [sys.executable, "-c", STEP, OURS_ALONE, ALSO_OF_TRANSFORMERS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

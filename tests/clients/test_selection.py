@@ -190,6 +190,7 @@ def thinned(weights: np.ndarray, q_s: float, rounds: int = 4_000) -> np.ndarray:
     return kept
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("q_s", [1.0, 0.6])
 def test_a_sentence_is_sampled_at_its_rate_times_its_weight(q_s: float) -> None:
     weights = np.array([0.5, 0.9, 0.2, 0.7, 1.0, 0.0])

@@ -104,6 +104,7 @@ def counted(source: Path, out: Path, capsys: pytest.CaptureFixture[str], *option
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.nightly
 def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stats = counted(shared_data / "conll2003", tmp_path / "out", capsys, "--no-structured")
     train = stats["splits"]["train"]
@@ -115,6 +116,7 @@ def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.
     assert train["reach"]["users"] == {"median": 1, "p95": 6, "max": 117}
 
 
+@pytest.mark.nightly
 def test_a_tagger_changes_neither_users_nor_sentences(
     shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -274,6 +274,7 @@ print(done.reused, done.corpus.fingerprint)
 """
 
 
+@pytest.mark.system
 def test_killed_again_and_again_it_ends_where_it_would_have(tmp_path: Path) -> None:
     source, out, store = tmp_path / "messages.jsonl", tmp_path / "out", tmp_path / ".out.tagged"
     source.write_text("\n".join(row(number % 5, number) for number in range(150)), encoding="utf-8")

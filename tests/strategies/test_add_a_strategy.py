@@ -98,6 +98,7 @@ def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-6)
 
 
+@pytest.mark.system
 def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
     """A user moves the average by at most β/U, and by at most ``spread``·β/U at a small spread."""
     plain = ["--set", "server.optimizer=sgd", "--set", "server.learning_rate=1", "--set", "rounds=1"]
@@ -110,6 +111,7 @@ def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
     assert norms["0.01"] < norms["100"] <= 0.5 * 1.001
 
 
+@pytest.mark.system
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(folder: Path, capsys: Capture) -> None:
     stop = "import signal\nfrom fl_sim import Observer\nclass Stop(Observer):\n"
     stop += "    def on_round(self, row):\n        if row['round'] == 1: signal.raise_signal(signal.SIGINT)\n"
@@ -157,6 +159,7 @@ def test_without_an_event_nothing_is_guaranteed(folder: Path, capsys: Capture) -
     assert report.report(run)["guarantee"] is False
 
 
+@pytest.mark.system
 def test_without_an_event_a_ledger_composes_to_infinity(folder: Path, capsys: Capture) -> None:
     assert train("--strategy", without_event(folder), out="nothing") == 0
     assert train("--set", "seed=1", out="guaranteed") == 0

@@ -21,6 +21,7 @@ ARCHITECTURES: list[Callable[[], LanguageModel]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", ARCHITECTURES, ids=lambda make: make.__name__)
 def test_a_text_depends_on_no_other_and_on_no_cache(
     make: Callable[[], LanguageModel], monkeypatch: pytest.MonkeyPatch

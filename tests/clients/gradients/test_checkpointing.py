@@ -58,6 +58,7 @@ def everything(model: LanguageModel) -> dict[str, np.ndarray]:
     return found | {"losses": held_out(model, sentences).losses}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 def test_sums_and_norms_are_the_same(build: Callable[[], LanguageModel]) -> None:
     plain, again = build(), checkpointed(build())
@@ -83,6 +84,7 @@ def peak_of(model: LanguageModel) -> int:
     return memory.peak
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_it_takes_less_memory(precision: str) -> None:
     model = load_model(ModelSpec(**SIZES, precision=precision, checkpointing=True), seed=0)

@@ -93,6 +93,7 @@ def distance(computed: NDArray[np.float32], expected: NDArray[np.float64]) -> fl
     return float(np.linalg.norm(computed - expected) / np.linalg.norm(expected))
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("build", [*COVERED.values(), *NOT_COVERED.values()], ids=[*COVERED, *NOT_COVERED])
 def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
     model = build()
@@ -133,6 +134,7 @@ def check_users(
     assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("build", COVERED.values(), ids=COVERED)
 def test_the_fast_path_is_taken(build: Callable[[], LanguageModel]) -> None:
     assert covered_layers(build()) is not None

@@ -68,6 +68,7 @@ def test_the_code_begins_with_its_file_name() -> None:
     assert f'name = "{NAME}"' in CONFIGURATION
 
 
+@pytest.mark.system
 def test_fl_sim_run_trains_it(here: Path) -> None:
     command = [
         sys.executable,
@@ -209,6 +210,7 @@ SETTINGS = {"dropout": {"model__dropout": 0.5}, "adapters": {"model__lora_rank":
 SETTINGS["half precision"] = {"model__precision": "bfloat16"}  # type: ignore[dict-item]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_wrong_with_a_plug_in_is_one_line(case: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name, code, message = BAD[case]

@@ -48,6 +48,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     return model
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2, biases", "llama"])
 def test_it_is_the_model_of_the_rounded_weights(dtype: str, kind: str, folder: str) -> None:

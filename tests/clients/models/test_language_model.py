@@ -57,6 +57,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert not np.array_equal(vectors[0, 11], vectors[1, 11])
 
 
+@pytest.mark.system
 def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
     code = (
         "from fl_sim.clients.models.model_spec import ModelSpec;"
@@ -235,6 +236,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(saved: Path) -> None:
         load_model(ModelSpec(name=str(saved)), 0)
 
 
+@pytest.mark.system
 def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens on the discard port

@@ -89,6 +89,7 @@ def test_the_table_is_whole() -> None:
     assert families == {*FAMILIES, "AWD-LSTM", "AWD-LSTM, dropout"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("family", [*FAMILIES, "AWD-LSTM", "AWD-LSTM, dropout"])
 def test_what_the_table_says_happens(family: str, folders: Callable[[str], Path]) -> None:
     happened, said = {}, {}

@@ -105,6 +105,7 @@ def trained(source: Path, config: Path, encoder: Path, tmp_path_factory: pytest.
     return train_pipeline(source, tmp_path_factory.mktemp("trained") / "out", config, teacher=encoder)
 
 
+@pytest.mark.nightly
 def test_the_same_seed_makes_the_same_bytes(
     source: Path, config: Path, encoder: Path, trained: TrainedPipeline, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_word_vectors_are_those_of_whole_words_in_three_spellings(encoder: Path,
     assert not pipeline.vocab.has_vector("pOrto")
 
 
+@pytest.mark.nightly
 def test_reduced_vectors_say_the_same_as_far_as_their_width_allows(encoder: Path, tmp_path: Path) -> None:
     made = word_vectors(encoder)
     made.write(tmp_path / "vectors")

@@ -49,6 +49,7 @@ def test_the_card_has_checksum_terms_and_figures_of_the_meta_data(meta: dict) ->
                 assert f"{figures['f1']:.3f}" in row
 
 
+@pytest.mark.nightly
 def test_its_figures_on_our_own_sentences_are_those_of_the_card(meta: dict) -> None:
     (validation,) = [part for part in synthetic_parts() if part.part == VALIDATION]
     scores = measure(spacy.load(FOLDER), [validation])["synthetic"][VALIDATION]
@@ -63,6 +64,7 @@ def test_it_finds_names_that_it_never_saw() -> None:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (DATA / "ner_open").is_dir(), reason="needs ../shared/data/ner_open")
 def test_its_figures_on_wikigold_are_those_of_the_card(meta: dict) -> None:
     parts = [p for p in read_open_sets(DATA / "ner_open")[0] if (p.name, p.part) == ("wikigold", "test")]
@@ -70,6 +72,7 @@ def test_its_figures_on_wikigold_are_those_of_the_card(meta: dict) -> None:
     assert scores["f1"] == pytest.approx(meta["performance"]["wikigold"]["test"]["f1"], abs=SAME)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (DATA / "conll2003").is_dir(), reason="needs ../shared/data/conll2003")
 def test_with_high_recall_it_covers_what_the_paper_claims_on_text_it_never_saw() -> None:
     tagger = make_tagger(with_high_recall(f"spacy:{SHIPPED}"))

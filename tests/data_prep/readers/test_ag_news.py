@@ -133,6 +133,7 @@ def test_files_are_found_by_name(tmp_path: Path) -> None:
     assert list(ag_news_files(tmp_path / "test.csv")) == ["test"]
 
 
+@pytest.mark.nightly
 def test_counts_of_the_real_files(shared_data: Path) -> None:
     sentences = list(read_ag_news(shared_data / "ag_news"))
     assert Counter(sentence.split for sentence in sentences) == {"train": 70_927, "test": 7_600}

@@ -127,6 +127,7 @@ def test_a_folder_without_eng_train_is_refused(tmp_path: Path) -> None:
         list(read_conll2003(tmp_path / "absent"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("unpacked", [False, True], ids=["xz", "plain"])
 def test_counts_of_the_shared_task(shared_data: Path, tmp_path: Path, unpacked: bool) -> None:
     source = shared_data / "conll2003"

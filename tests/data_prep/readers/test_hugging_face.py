@@ -134,6 +134,7 @@ def test_a_name_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPat
         hugging_face(HfDataset("nobody/nothing"), OPTIONS)
 
 
+@pytest.mark.system
 def test_offline_a_name_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fl_sim.cli.main"]
     code = "import sys; from fl_sim.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -198,6 +198,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", PUBLISHED)
 def test_entities_of_the_real_sets(folder: str, shared_data: Path) -> None:
     sentences = list(read_iob(shared_data / folder))

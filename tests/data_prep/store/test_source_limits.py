@@ -47,6 +47,7 @@ def test_a_packed_file_unfolds_as_far_as_its_limit_says(suffix: str, tmp_path: P
     assert texts(path, limits=WIDE) == 8 * MIB // len(ROW)
 
 
+@pytest.mark.nightly
 def test_a_record_may_be_as_long_as_its_limit_says(tmp_path: Path) -> None:
     long = ("so it goes on " * 100 + ",") * (17 * MIB // 1401)
     (tmp_path / "long.jsonl").write_text(json.dumps({"text": long, "user": "ann"}) + "\n")

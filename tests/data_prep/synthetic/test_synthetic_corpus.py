@@ -113,6 +113,7 @@ def test_the_bundled_manifest_names_no_place(bundled: Corpus) -> None:
     assert "/" not in text
 
 
+@pytest.mark.nightly
 def test_the_bundled_corpus_comes_again_from_its_seed(bundled: Corpus) -> None:
     recorded = bundled.manifest.tools["faker"]
     if metadata.version("faker") != recorded:

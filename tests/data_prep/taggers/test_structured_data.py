@@ -77,6 +77,7 @@ def test_a_long_text_takes_linear_time(unit: str) -> None:
     assert time.process_time() - began < 5
 
 
+@pytest.mark.nightly
 def test_gold_of_ubuntu_irc(shared_data: Path) -> None:
     """Every marked e-mail and IP address is found as marked; of the rest most are addresses that nobody marked."""
     gold, hits, marked = Counter[str](), Counter[str](), Counter[str]()

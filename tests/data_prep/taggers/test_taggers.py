@@ -155,6 +155,7 @@ def test_rules_find_nearly_all_names_of_the_bundled_corpus() -> None:
     assert len(missed) / len(capitalised) < 0.02
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["rules", "patterns", "spacy", "all"])
 def test_mentions_do_not_depend_on_the_neighbours(name: str, taggers: dict[str, Tagger], texts: list[str]) -> None:
     tagger = taggers[name]
@@ -189,6 +190,7 @@ def test_offsets_count_characters(name: str, taggers: dict[str, Tagger], pipelin
     assert "ada@byron.co.uk" in [surface for surface, _ in found(text, tagger)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "unit",
     [
@@ -226,6 +228,7 @@ a.b@c.com x@y.co.uk www.foo.com http://a.org/x?y 415-555-2671 +442079460958 +44 
 """
 
 
+@pytest.mark.nightly
 def test_presidios_recognisers_are_asked_wherever_they_would_find_something() -> None:
     from presidio_analyzer import predefined_recognizers as presidio
 
@@ -637,6 +640,7 @@ def test_bad_settings(settings: dict[str, object], message: str) -> None:
         make_marking(**settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.system
 def test_describing_taggers_imports_nothing_heavy(pipeline: Path) -> None:
     code = f"""
 import sys
@@ -651,6 +655,7 @@ print([name for name in ("spacy", "torch", "presidio_analyzer", "phonenumbers") 
 # Processes
 
 
+@pytest.mark.system
 def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.data_prep.taggers.parallel_tagger._TEXTS", 40)
     names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")

@@ -416,12 +416,14 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False)
 
 
+@pytest.mark.system
 def test_a_process_of_its_own(tmp_path: Path) -> None:
     done = command("run", "--q-u", "2", "--out", str(tmp_path / "out"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in [1e-15, 1]\n"
 
 
+@pytest.mark.system
 def test_a_hub_that_does_not_answer_is_given_up_soon(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -111,6 +111,7 @@ def test_a_last_held_out_loss_that_is_not_finite_is_no_reason_to_stop_but_said(
     assert (run.result or {})["held_out"] is None
 
 
+@pytest.mark.system
 def test_a_sweep_lists_what_diverged_and_ranks_it_last(corpus: Path, tmp_path: Path, no_plots: None) -> None:
     base = settings(corpus, tmp_path / "none", rounds=1, **QUICK_TO_LOAD)
     del base["out"]

@@ -13,6 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs a C compiler, and Linux")
 def test_faults_lose_nothing_and_are_said_in_one_line() -> None:
     words = [sys.executable, "benchmarks/inject_faults.py", "--what", "run", "prepare", "--every", "250"]

@@ -31,6 +31,7 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_input_without_end_is_refused_in_one_line(
     attack: Attack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -49,6 +50,7 @@ def test_input_without_end_is_refused_in_one_line(
     assert not any((tmp_path / name).exists() for name in ("corpus", "run", "r", "out"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MEMORY_BOMBS)
 def test_a_bomb_takes_less_than_a_gigabyte(name: str, tmp_path: Path) -> None:
     (attack,) = (attack for attack in ATTACKS if attack.name.startswith(name))

@@ -28,6 +28,7 @@ SMALL_FILES = 100_000
 """Bytes: every file of a small run stays below, except its checkpoints and its model."""
 
 
+@pytest.mark.nightly
 def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     first = kill(5, seed=3, folder=tmp_path)[0]
     assert first.startswith("5 kills in ")
@@ -59,6 +60,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.system
 def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path: Path) -> None:
     whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4))
     run = stopped(corpus, tmp_path / "run").path
@@ -75,6 +77,7 @@ def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path
     assert measured(whole) == measured(resumed)
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> None:
     words = ["run", "--quiet", *command_line(settings(corpus, tmp_path / "run"))]
@@ -83,6 +86,7 @@ def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> Non
     assert RunFolder.open(tmp_path / "run").result is not None
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become a user who may not write")
 def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     run = stopped(corpus, tmp_path / "run").path

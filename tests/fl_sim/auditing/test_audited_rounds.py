@@ -151,6 +151,7 @@ def test_the_audit_never_exceeds_our_epsilon() -> None:
     assert_never_exceeds(range(1), trials=1_500)
 
 
+@pytest.mark.nightly
 def test_the_audit_never_exceeds_our_epsilon_over_many_seeds() -> None:
     assert_never_exceeds(range(1, 5), trials=10_000)
 

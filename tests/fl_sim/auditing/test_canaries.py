@@ -44,6 +44,7 @@ def audited(work: Path, noise_multiplier: float) -> OneRunAudit:
     return audit_training(work, canaries=40, seed=0, confidence=0.95, overrides=overrides)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_canaries_are_found_where_noise_is_missing_and_not_where_it_is_ample(tmp_path: Path) -> None:
     (tmp_path / "loud").mkdir()

@@ -89,6 +89,7 @@ def test_as_stated_the_attack_is_on_the_product(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(case_of(15, AS_CODED, rounds=1).target, PublishedMechanism)
 
 
+@pytest.mark.nightly
 def test_as_stated_the_claim_fails_for_an_entity_of_all_users_and_ours_holds() -> None:
     finding = examine(case_of(USERS), trials=TRIALS, seed=0, confidence=0.95)
     assert finding.case.as_published == pytest.approx(0.52, abs=0.01)
@@ -97,6 +98,7 @@ def test_as_stated_the_claim_fails_for_an_entity_of_all_users_and_ours_holds() -
     assert finding.holds
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("entity_bound", [0, 1, 15])
 def test_as_stated_nothing_is_refuted_for_an_entity_of_few_users(entity_bound: int) -> None:
     finding = examine(case_of(entity_bound), trials=TRIALS, seed=0, confidence=0.95)

@@ -66,6 +66,7 @@ def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
 
 
+@pytest.mark.system
 def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folders = [ledger_of("a", ReleaseRecord.of(PLAN, 0), 20), ledger_of("b", ReleaseRecord.of(LOUDER, 1), 10)]
     report = account(capsys, f"--ledger {folders[0]} {folders[1]} {ASKED}")
@@ -120,6 +121,7 @@ def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixtu
     assert "2 releases have no guarantee: ε is infinite" in output.err
 
 
+@pytest.mark.system
 def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     for seed, (name, delta) in enumerate({"run": 1e-4, "other": 1e-3}.items()):
@@ -245,6 +247,7 @@ def test_a_run_keeps_a_ledger_that_gives_its_result(corpus: Path, tmp_path: Path
     assert [terms.noise for terms in terms] == ["seeded"]
 
 
+@pytest.mark.system
 def test_a_crashed_seeded_run_goes_on_without_another_charge(corpus: Path, tmp_path: Path) -> None:
     whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
     resumed = simulation.resume(crashed(corpus, tmp_path / "crashed"))
@@ -252,6 +255,7 @@ def test_a_crashed_seeded_run_goes_on_without_another_charge(corpus: Path, tmp_p
     assert measured(resumed) == measured(whole)
 
 
+@pytest.mark.system
 def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Path, tmp_path: Path) -> None:
     once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
     resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", privacy__secure_noise=True))
@@ -264,6 +268,7 @@ def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Pat
     assert (resumed.result or {})["stopped"] == "rounds"
 
 
+@pytest.mark.system
 def test_the_budget_pays_for_lost_rounds_too(corpus: Path, tmp_path: Path) -> None:
     once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
     budget = once.metrics()["epsilon_any"].iloc[-1] * 1.001  # four releases and no more
@@ -274,6 +279,7 @@ def test_the_budget_pays_for_lost_rounds_too(corpus: Path, tmp_path: Path) -> No
     assert ((resumed.result or {})["stopped"], (resumed.result or {})["rounds"]) == ("epsilon_budget", 1)
 
 
+@pytest.mark.system
 def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(corpus: Path, tmp_path: Path) -> None:
     runs = [
         simulation.run(

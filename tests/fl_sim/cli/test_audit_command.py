@@ -51,6 +51,7 @@ def test_text_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in text
 
 
+@pytest.mark.nightly
 def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--strategy", "published", *PUBLISHED, "--rounds", "10", "--trials", "1000", "--json"]) == 0
     stated = {found["case"]: found for found in json.loads(capsys.readouterr().out)["audits"]}
@@ -126,6 +127,7 @@ def examined_once(examine: Callable[..., Finding]) -> Callable[..., Finding]:
     return once
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_claims")
 def test_the_table_is_printed_as_json_and_markdown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -179,6 +181,7 @@ def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "REFUTED  0.95 of σ" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["audit", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0

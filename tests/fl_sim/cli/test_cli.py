@@ -138,6 +138,7 @@ def test_no_verb_prints_the_help_screen(capsys: Capture) -> None:
     assert max(map(len, screen.splitlines())) <= 80
 
 
+@pytest.mark.system
 def test_the_help_screen_imports_no_verb() -> None:
     program = (
         "import sys\nfrom fl_sim.cli.main import main\nmain([])\n"
@@ -187,6 +188,7 @@ def test_every_flag_is_a_key() -> None:
     assert {key for _, key, _ in run_command.SHORTHANDS} <= run_keys().keys()
 
 
+@pytest.mark.system
 def test_help_and_what_is_wrong_are_there_at_once() -> None:
     """No verb may load what only its work needs."""
     program = (
@@ -210,6 +212,7 @@ def test_a_letter_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> No
     assert raw.getvalue() == b"\\u03b5 = 2\n"
 
 
+@pytest.mark.system
 def test_nobody_reads_the_output() -> None:
     program = (
         "import sys\nfrom fl_sim.cli import main as cli\nfrom fl_sim.cli.run_commands import run_command\n"

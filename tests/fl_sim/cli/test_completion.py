@@ -117,6 +117,7 @@ def test_zsh_completes(line: str, offered: set[str], scripts: Path, tmp_path: Pa
     assert set(found.read_text().split()) == offered
 
 
+@pytest.mark.system
 def test_the_command_prints_a_script_and_imports_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
     program = (
         "import sys\nfrom fl_sim.cli.main import main\nmain(['completion', 'bash'])\n"

@@ -302,6 +302,7 @@ def test_small_delta_is_provable() -> None:
     assert at[-1] < math.inf
 
 
+@pytest.mark.nightly
 def test_four_curves_of_a_thousand_rounds_are_fast() -> None:
     started = time.process_time()
     for users in (0, 1, 5, 15):

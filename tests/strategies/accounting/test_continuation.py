@@ -18,6 +18,7 @@ BOTH = Adjacency(12, ContributionBound(5, 2))
 ROUNDS = [1, 2, 5, 30]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("adjacency", [Adjacency(12), Adjacency(), BOTH])
 @pytest.mark.parametrize("event", [UEDP, OTHER, USERS])
 def test_both_trainings_cost_what_the_accountant_says(event: RoundEvent, adjacency: Adjacency) -> None:

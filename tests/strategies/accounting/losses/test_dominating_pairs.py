@@ -200,6 +200,7 @@ OPPOSED = (
 )
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("at", [0.0, 0.4, 1.5])
 @pytest.mark.parametrize("seed", [None, *range(6)])
 @pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7), ALL])
@@ -229,6 +230,7 @@ def test_whole_users_who_displace_sentences_move_whether_the_entity_is_active_or
     assert epsilon(event, displaced, 5, 1e-5) == epsilon(event.robust(), displaced, 5, 1e-5)
 
 
+@pytest.mark.nightly
 def test_displaced_sentences_of_many_users_cost_more() -> None:
     event = RoundEvent("uedp", 4.0, q_u=0.1, q_e=0.5, q_s=0.1, user_cap=2)
     unit = Adjacency(32, ContributionBound(300, 2))

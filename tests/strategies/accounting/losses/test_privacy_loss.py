@@ -66,6 +66,7 @@ def test_what_q_misses_is_missing_in_the_common_part_of_p_too() -> None:
     assert short.missing == pytest.approx((0.1 + 0.06, 0.1))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("width", [1e-2, 1e-4])
 @pytest.mark.parametrize("z", [0.1, 1.0])
 def test_the_rounding_of_a_round_is_that_of_all_its_operations(width: float, z: float) -> None:

@@ -131,6 +131,7 @@ def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[
         assert delta(epsilon * (1 - 1e-3)) > DELTA  # and it is not far above
 
 
+@pytest.mark.sample(10)
 @every_event
 @pytest.mark.parametrize("counts", [(1,), (2, 2, 2), (1,) * 40, (4, 4)])
 def test_an_even_profile_has_the_epsilon_of_its_bound(event: RoundEvent, counts: tuple[int, ...]) -> None:
@@ -197,6 +198,7 @@ def test_a_large_profile_has_an_epsilon_too() -> None:
         assert own_epsilon(EVENTS[name], profile(50, 3)) < own_epsilon(EVENTS[name], many) < math.inf
 
 
+@pytest.mark.sample(2)
 @every_event
 def test_many_profiles_together_have_the_epsilon_of_each_alone(event: RoundEvent) -> None:
     profiles = [*random_profiles(4), profile(), profile(40, 7, 7, 1)]
@@ -208,6 +210,7 @@ def test_many_profiles_together_have_the_epsilon_of_each_alone(event: RoundEvent
     assert together.robust().epsilons(profiles) == pytest.approx(missed, rel=1e-12)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("rounds", "counts"), [(1, (3, 1)), (30, (2,) * 20 + (1,) * 30), (1000, (3, 1))])
 @pytest.mark.parametrize("name", ["sentence sampling", "user sampling", "both", "user level"])
 def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int, counts: tuple[int, ...]) -> None:
