@@ -44,6 +44,9 @@ def last_commit(page: str) -> str | None:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--commit"]:
+        print(last_commit(PAGE.read_text(encoding="utf-8")) or "HEAD")
+        return
     part, outcome, seconds = sys.argv[1:]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     row = (part, f"{datetime.date.today()}", f"`{commit.stdout.strip()}`", outcome, f"{int(seconds) / 60:.0f}")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from tests import rings
 from tests.conftest import LONGEST, REPOSITORY
+from tests.rings import OutsideOfItsRing
 
 
 def test_the_files_that_run_first_exist() -> None:
@@ -19,9 +28,44 @@ def test_pytest_alone_runs_on_all_cores_a_file_per_worker() -> None:
     assert {"-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"} <= set(words)
 
 
-def test_ci_runs_pytest_as_anyone_does() -> None:
+def test_ci_runs_every_ring_but_the_nightly_one() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("pytest")] == [
-        "pytest --durations=40",
-        "pytest -m documented -n 2 --dist worksteal --durations=0",
-    ]
+    rings_run = [line.split("--")[0].strip() for line in lines if line.startswith("pytest")]
+    assert rings_run == ["pytest", "pytest -m system", "pytest -m documented"]
+    assert "pytest -m nightly" in (REPOSITORY / ".ci" / "nightly").read_text(encoding="utf-8")
+
+
+def test_the_default_ring_is_what_pytest_alone_runs() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert f"-m '{rings.DEFAULT}'" in project["tool"]["pytest"]["ini_options"]["addopts"]
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+        lambda: subprocess.Popen(["fl-sim", "--help"]),
+        lambda: socket.create_connection(("127.0.0.1", 9), timeout=1),
+    ],
+    ids=["a process of Python's", "a command line", "the network"],
+)
+def test_the_guard_refuses(deed: Callable[[], object]) -> None:
+    with pytest.raises(OutsideOfItsRing, match="allowed in another ring"):
+        deed()
+
+
+def test_the_guard_lets_other_programs_run() -> None:
+    assert subprocess.run(["git", "--version"], check=True, capture_output=True).stdout
+
+
+def test_a_file_that_holds_nothing_of_a_ring_is_not_imported(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    for content, default, system in (
+        ("def test_x(): ...", False, True),
+        ("pytestmark = pytest.mark.system\n", True, False),
+        ("pytestmark = [needs_proc, pytest.mark.system]\n", True, False),
+        ("@pytest.mark.system\ndef test_x(): ...", False, False),
+    ):
+        file.write_text(content)
+        assert (rings.holds_none_of(file, rings.DEFAULT), rings.holds_none_of(file, "system")) == (default, system)
+        assert not rings.holds_none_of(file, "")

@@ -18,6 +18,7 @@ of one round under seeded noise have the same samples: their ε is computed from
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Mapping
@@ -124,6 +125,7 @@ class PrivacySpent:
             return {}
         named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
 
+        @functools.cache  # all rates ask for the same δ
         def epsilon_at(delta: float) -> float:
             if has_repeated_sums(self._ledger.entries):
                 return max(earlier.epsilon_of(self._ledger.entries, name, one, delta) for name, one in named.items())

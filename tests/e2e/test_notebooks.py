@@ -134,6 +134,7 @@ def texts(outputs: Outputs) -> str:
     return "\n".join(str(output.get("text") or data) for output, data in zip(outputs, formatted, strict=True))
 
 
+@pytest.mark.system
 def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
     for strategy in ("noiseless", "uedp", "user_level"):
@@ -229,6 +230,7 @@ def test_a_changed_cell_or_record_makes_outputs_stale(
     assert scripts.out_of_date(path) == "its cells changed"
 
 
+@pytest.mark.system
 def test_executing_keeps_outputs_and_nothing_of_the_machine(
     tmp_path: Path, scripts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def fl_sim(installed: Path, folder: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.system
 def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "chat.txt").write_text(CHAT)
     reading = ["--source", "chat.txt", "--held-out", "Kurt", "--tagger", "example-tagger", "--out", "corpus"]

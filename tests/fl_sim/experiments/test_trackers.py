@@ -378,6 +378,7 @@ def test_a_run_warns_of_figures_that_leave_this_machine(
     assert tracker_names.off_machine(RunConfig.from_mapping({"observers": ["csv"], **changes})) == []
 
 
+@pytest.mark.system
 def test_the_warning_is_in_the_report(corpus: Path, tmp_path: Path) -> None:
     """The server does not exist, so that the run goes on without it."""
     changes = {"tracking.mlflow_uri": "http://127.0.0.1:9", "rounds": 1, "tracking.timeout": 0.1}
