@@ -81,6 +81,7 @@ def test_a_mention_is_of_the_user_of_that_name(irc: Corpus) -> None:
     assert checked > 1000
 
 
+@pytest.mark.nightly
 def test_the_script_makes_it_from_its_source(irc: Corpus, script: ModuleType, shared_data: Path) -> None:
     source = shared_data / "irc" / SOURCE
     if not source.is_file():

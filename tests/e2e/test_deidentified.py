@@ -82,6 +82,7 @@ def test_bad_input_is_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.nightly
 def test_the_bundled_corpus_deidentified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = deidentified("bundled", tmp_path / "made")
     assert "22,716 mentions at 22,716 places, in 14,735 of 22,034 sentences" in capsys.readouterr().out

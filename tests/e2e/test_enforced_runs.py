@@ -98,6 +98,7 @@ def test_a_run_without_bounds_exceeds_them(run: Run, corpus: Path, trained_on: l
     assert all(count > limit for count, limit in zip(found, (K, F, M), strict=True))
 
 
+@pytest.mark.system
 def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
     run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
@@ -122,6 +123,7 @@ def test_bounds_select_the_same_on_any_number_of_nodes(run: Run, trained_on: lis
     assert sentences[0] == sentences[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("bounds", ["greedy", "users", "weights"])
 def test_every_entity_of_a_run_is_at_or_below_its_headline(
     bounds: str, run: Run, capsys: pytest.CaptureFixture[str]

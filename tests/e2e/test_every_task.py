@@ -97,6 +97,7 @@ def test_a_noiseless_classifier_learns_its_corpus(topics: Path, bert: Path, tmp_
     np.testing.assert_array_equal(saved.get_vector(), small_runs.model_of(folder))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "tuning", [{"model__tune": "head"}, {"model__tune": "bias"}, {"model__lora_rank": 2}], ids=["head", "bias", "lora"]
 )
@@ -141,6 +142,7 @@ def test_features_are_cached_on_request_and_change_nothing(topics: Path, bert: P
     assert small_runs.measured(first) == small_runs.measured(again) == small_runs.measured(fresh)
 
 
+@pytest.mark.system
 def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     upper = {"model.name": "small-gpt2", "model.hidden": 16, "model.lora_rank": 2, "model.lora_layers": 1}
@@ -155,6 +157,7 @@ def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: P
     assert "has no effect" not in " ".join((first.result or {})["warnings"])
 
 
+@pytest.mark.system
 def test_a_classifier_that_was_killed_ends_the_same(topics: Path, bert: Path, tmp_path: Path) -> None:
     """Its features were lost and are computed again."""
     settings = classification(topics, bert, rounds=3, model__tune="head", engine__name="inline")
@@ -202,6 +205,7 @@ def test_what_cannot_run_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.system
 def test_awd_lstm_with_the_papers_dropouts(topics: Path, tmp_path: Path) -> None:
     settings = {
         "corpus.path": topics, "model.name": "awd-lstm", "model.hidden": 24, "model.embedding": 16,

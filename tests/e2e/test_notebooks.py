@@ -156,12 +156,14 @@ def test_a_folder_without_runs_is_named(
         execute(EPSILON)
 
 
+@pytest.mark.nightly
 def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outputs]) -> None:
     outputs = execute(EPSILON)
     assert pictures(outputs) == 4
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "num_pictures", "text"),
     [

@@ -74,6 +74,7 @@ def test_a_prepared_corpus_with_what_is_there_meanwhile_and_cached_features(
     assert open_to_others(cache) == []
 
 
+@pytest.mark.system
 def test_a_run_and_what_it_writes_meanwhile(tmp_path: Path) -> None:
     corpus, out = small_corpus(tmp_path / "corpus"), tmp_path / "runs" / "first"
     seen: list[str] = []
@@ -99,6 +100,7 @@ def test_a_run_and_what_it_writes_meanwhile(tmp_path: Path) -> None:
     assert open_to_others(out.parent) == []
 
 
+@pytest.mark.system
 def test_a_sweep(tmp_path: Path, no_plots: None) -> None:
     corpus, file = small_corpus(tmp_path / "corpus"), tmp_path / "sweep.toml"
     given = settings(corpus, tmp_path, rounds=1, **QUICK_TO_LOAD)

@@ -87,6 +87,7 @@ def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
     return ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
 
 
+@pytest.mark.system
 def test_a_figure_is_made_once_continued_and_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +214,7 @@ set = { "privacy.strategy" = "uedp", "privacy.q_u" = 1.0, "privacy.q_s" = 0.5, "
 """
 
 
+@pytest.mark.nightly
 def test_attacks_on_the_runs_of_a_figure_are_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

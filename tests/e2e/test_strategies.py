@@ -34,6 +34,7 @@ def run(corpus: Path, tmp_path: Path) -> Run:
     return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -> None:
     folder = run("run", rounds=3, **OPTIONS[option])
@@ -47,6 +48,7 @@ def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -
         assert epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust) == pytest.approx(result[name], rel=1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("option", ["published", "published as coded", "adaptive sentences", "adaptive users"])
 def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
@@ -77,6 +79,7 @@ def test_every_user_takes_part_once_in_every_epoch(run: Run) -> None:
     assert cohorts.ravel().tolist() == expected
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("option", ["published", "adaptive sentences"])
 def test_secure_noise_is_fresh(run: Run, option: str) -> None:
     one, other = (run(name, rounds=1, privacy__secure_noise=True, **PLAIN, **OPTIONS[option]) for name in "ab")

@@ -12,6 +12,7 @@ from benchmarks.fuzz import KINDS, fuzz
 EXAMPLES = {"configurations": 12, "corpora": 25, "ledgers": 40, "checkpoints": 60, "messages": 40}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_hostile_input_is_taken_or_refused_in_one_line(kind: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("file", ["part_of_mine.py", "part_of_mine/__init__.py"])
 def test_workers_find_what_was_found_in_the_working_directory(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,7 @@ def test_no_package_has_the_name_of_a_function() -> None:
     assert not [name for name in fl_sim.__all__ if (folder / name).exists() or (folder / f"{name}.py").exists()]
 
 
+@pytest.mark.system
 def test_import_is_immediate() -> None:
     program = (
         "import sys\nbefore = set(sys.modules)\nimport fl_sim\n"

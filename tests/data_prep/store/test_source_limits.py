@@ -61,6 +61,7 @@ def test_a_record_may_be_as_long_as_its_limit_says(tmp_path: Path) -> None:
         list(read_iob(tmp_path / "long.txt"))
 
 
+@pytest.mark.nightly
 def test_every_parquet_row_is_read_however_its_texts_are_packed(tmp_path: Path) -> None:
     rows = [f"text {number} of x{'a' * (number % 50)}" for number in range(20_000)] + ["the same"] * 20_000 + [None]
     table = pa.table({"text": rows, "user": ["ann"] * len(rows)})

@@ -27,6 +27,7 @@ def bundled() -> Corpus:
     return Corpus.open("bundled", verify=True)
 
 
+@pytest.mark.nightly
 def test_the_seed_decides_everything(small: list[Sentence]) -> None:
     assert list(synthetic_sentences(140, seed=0)) == small
     assert list(synthetic_sentences(140, seed=1)) != small

@@ -384,6 +384,7 @@ def test_disk_full_before_the_first_round(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rows", [2, 4])
 def test_disk_full_on_the_way(
     rows: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -125,6 +125,7 @@ def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus:
     assert simulation.resume(tmp_path / "run").result is not None
 
 
+@pytest.mark.system
 def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
     assert Ledger.read(out).computation
 
 
+@pytest.mark.system
 def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_runs_with_one_seed_and_other_settings_have_independent_noise(
 # --- a round with another sum ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_another_sum_gets_other_noise_and_another_entry(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
 ) -> None:
@@ -278,6 +281,7 @@ def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released
     assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 4]
 
 
+@pytest.mark.system
 def test_a_third_attempt_repeats_the_second(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
 ) -> None:
@@ -304,6 +308,7 @@ def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, m
 # --- the order of sentences under a private mention graph ------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_resumed_secure_run_keeps_the_sentences_that_it_selected(corpus: Path, tmp_path: Path) -> None:
     private = {"privacy__mention_graph": "private", "privacy__population": 6, "privacy__user_sentences": 3}
     out = crashed(corpus, tmp_path / "run", privacy__secure_noise=True, **private)

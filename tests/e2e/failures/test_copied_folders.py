@@ -117,6 +117,7 @@ def test_account_unites_copies(corpus: Path, tmp_path: Path, capsys: pytest.Capt
         assert (run.result or {})["releases"] == 5
 
 
+@pytest.mark.system
 def test_another_anchor_lets_an_older_copy_go_on(corpus: Path, tmp_path: Path) -> None:
     one = stopped(corpus, tmp_path / "run")
     other = copied(one, tmp_path / "copy")

@@ -121,6 +121,7 @@ def test_the_same_run_without_the_liar_is_within_the_clip(name: str, lie: Lie, a
     assert (honest.result or {})["failed_nodes"] == {}
 
 
+@pytest.mark.system
 def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
     lie: Lie, allowed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
     assert (lied.result or {})["failed_nodes"] == {}
 
 
+@pytest.mark.system
 def test_every_reply_delivered_twice_counts_once(lie: Lie) -> None:
     honest, twice = lie(), lie(grid=lying_nodes.RepeatingGrid)
     assert moved_apart(honest, twice) == 0

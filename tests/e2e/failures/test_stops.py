@@ -57,6 +57,7 @@ def raise_after(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, *names
     monkeypatch.setattr(owner, method, raising)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", STATUS)
 def test_a_run_stops_after_its_round_and_resumes_to_the_same_end(
     name: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -130,6 +131,7 @@ class Finalized:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.training_text, "encode_split"), (Engine, "run")])
 def test_a_stop_that_python_discards_still_stops_the_run(
     owner: Any, function: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch,

@@ -68,6 +68,7 @@ for name, (words, _) in json.loads(sys.argv[1]).items():
 """
 
 
+@pytest.mark.system
 def test_no_mistake_imports_torch(tmp_path: Path) -> None:
     (tmp_path / "key.toml").write_text("[server]\nlerning_rate = 1\n")
     (tmp_path / "syntax.toml").write_text("[server\n")

@@ -59,6 +59,7 @@ def test_corpora_with_other_ids_sample_the_same_names(tmp_path: Path) -> None:
     assert 5 < len(sampled(one)) < 35
 
 
+@pytest.mark.system
 def test_a_run_by_name_is_another_one_and_does_not_depend_on_its_nodes(tmp_path: Path, key_file: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     by_name = run(corpus, tmp_path / "by_name", key_file)

@@ -109,6 +109,7 @@ def test_observers_see_the_start_every_row_and_the_result(corpus: Path, tmp_path
     assert recorder.results == [run.result]
 
 
+@pytest.mark.system
 def test_an_observer_changes_nothing(corpus: Path, tmp_path: Path) -> None:
     settings = {"model.name": "awd-lstm", "model.embedding": 8, "model.dropout": 0.5, "privacy.q_u": 0.5}
     recorder = Recorder()

@@ -170,6 +170,7 @@ def tracked(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return simulation.run(configured(corpus, out, *installed())).path
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_tracker_has_every_figure_of_every_round_once(tracker: str, tracked: Path) -> None:
     check_read(tracker, tracked)
@@ -212,6 +213,7 @@ def test_the_record_is_complete(tracked: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.system
 def test_no_local_tracker_reaches_the_network(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[Any] = []
     connect = socket.socket.connect
@@ -239,6 +241,7 @@ def interrupt_at(number: int) -> Callable[[Row], None]:
     return stop
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("stopped_at", [0, 2, 3])
 @pytest.mark.parametrize("tracker", ["csv", "tensorboard", "wandb"])
 def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
@@ -259,6 +262,7 @@ def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
     assert after[tracker].get("id") == before[tracker].get("id")
 
 
+@pytest.mark.system
 def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, tmp_path: Path) -> None:
     changes = {"rounds": 6, "checkpoint_every": 3, "privacy.secure_noise": True, "anchor": "none"}
     with pytest.raises(KeyboardInterrupt):
@@ -267,6 +271,7 @@ def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, 
     check_read("tensorboard", tmp_path / "run")
 
 
+@pytest.mark.system
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt):
@@ -314,6 +319,7 @@ class Failing(Tracker):
             raise SystemExit("no\nserver")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("method", ["begin", "send", "finish"])
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_failing_tracker_is_warned_of_once_and_changes_nothing(

@@ -55,6 +55,7 @@ def test_the_faults_happen_as_recorded() -> None:
             )
 
 
+@pytest.mark.nightly
 def test_the_attack_tells_a_heavy_user_from_flowers_average_alone() -> None:
     flowers, _, ours = flower_privacy._quietly(lambda: wrapper_audit.audited(150))
     assert flowers["refuted"]

@@ -201,6 +201,7 @@ def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) 
     assert "| the same, with the stated number of mentions missed by the tagger |" in said
 
 
+@pytest.mark.nightly
 def test_a_shipped_corpus_is_named(tmp_path: Path) -> None:
     changes = {"corpus.path": "bundled", "privacy.q_s": 0.01, "rounds": 1, "evaluation.max_sentences": 10}
     run = simulation.run(configured(tmp_path, tmp_path / "run", **changes))

@@ -53,6 +53,7 @@ def chosen(corpus: Path, trials: Path, **stated: Any) -> RunConfig:
     return automatically.config
 
 
+@pytest.mark.system
 def test_nothing_but_the_number_of_users_is_read_off_the_corpus(goals: Goals, tmp_path: Path) -> None:
     few, many = (tiny.tiny_corpus(tmp_path / str(each), users=20, each=each) for each in (2, 9))
     first, second = (chosen(path, tmp_path / f"trials{path.name}") for path in (few, many))

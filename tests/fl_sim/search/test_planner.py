@@ -120,6 +120,7 @@ def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> Non
     assert q_u * q_s * crowd.sampled_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
 
 
+@pytest.mark.system
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
     units = units_of(bounds_of(few()))
     assert [unit.robust for unit in units] == [False, True]  # any entity, and any sentence without one
@@ -138,6 +139,7 @@ def test_the_target_may_be_that_of_a_user_alone() -> None:
     assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
 def test_without_a_bound_the_target_is_that_of_the_corpus() -> None:
     bounds = bounds_of(few(), entity_bound="unbounded")
@@ -147,6 +149,7 @@ def test_without_a_bound_the_target_is_that_of_the_corpus() -> None:
     assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
 
 
+@pytest.mark.nightly
 def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
     monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
@@ -192,6 +195,7 @@ def test_a_target_out_of_reach_is_said() -> None:
         propose(bounds, units_of(bounds, "user"), Goal(1e-4, "user", 1e-90, 60, 10))
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
 def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")
@@ -228,6 +232,7 @@ def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.
     assert report["note"] == "The corpus is public, as stated, so its sizes may set what is released."
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("narrow")
 def test_the_command_that_is_printed_carries_the_flag_into_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -44,6 +44,7 @@ def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
 # A trial
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("settings", "tried", "sentences"),
     [
@@ -272,6 +273,7 @@ def test_a_damaged_origin_is_one_line(origin: dict[str, Any], words: str) -> Non
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 def test_from_public_text_to_a_run_with_its_origin(public: Path, tmp_path: Path, capsys: Capture) -> None:
     out, mine = tmp_path / "out", tiny.tiny_corpus(tmp_path / "mine", users=9)

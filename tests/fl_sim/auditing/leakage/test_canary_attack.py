@@ -76,6 +76,7 @@ def attacked(
     )  # fmt: skip
 
 
+@pytest.mark.system
 def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(corpus: Corpus, learned: LanguageModel) -> None:
     record = attack_canaries(attacked(corpus, learned), DRAWS, OPTIONS)
     assert record["verdict"]["state"] == "beyond"
@@ -87,6 +88,7 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(corpus: Cor
     assert "arrow" not in json.dumps(record)
 
 
+@pytest.mark.system
 def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageModel) -> None:
     untrained = attack_canaries(attacked(corpus, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
     assert untrained["verdict"]["state"] == "within"
@@ -94,6 +96,7 @@ def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageMode
     assert little_noise["verdict"]["state"] == "within"
 
 
+@pytest.mark.nightly
 def test_exposures_are_kept_whatever_the_verdict_needs(
     corpus: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_exposures_are_kept_whatever_the_verdict_needs(
     assert again["verdict"]["failure"] == 0.01
 
 
+@pytest.mark.nightly
 def test_nothing_is_tested_where_n_depends_on_which_are_included(corpus: Corpus, learned: LanguageModel) -> None:
     users = corpus.manifest.splits["train"].users
     verdict = attack_canaries(attacked(corpus, learned, population=users), DRAWS, OPTIONS)["verdict"]

@@ -97,6 +97,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) ->
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "state"),
     [("honest", "within"), ("noise_off", "beyond"), ("user_clip_off", "beyond"), ("other_ledger", "beyond")],
@@ -120,6 +121,7 @@ def test_a_run_that_is_not_what_its_ledger_says_is_found(runs: Path, name: str, 
     assert facts["beyond"] == ([] if state == "within" else [f"{runs / name}: users", f"{runs / name}: sentences"])
 
 
+@pytest.mark.system
 def test_results_are_kept_and_found_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
     files = sorted((tmp_path / "kept").iterdir())
@@ -150,6 +152,7 @@ def without_seconds(found: leak.Leakage) -> dict[str, Any]:
     return {name: {key: value for key, value in one.items() if key != "seconds"} for name, one in attacks.items()}
 
 
+@pytest.mark.system
 def test_runs_that_began_with_one_model_share_what_is_found_in_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names, options = ("honest", "noise_off"), Options(max_users=20)
     alone = [without_seconds(leak.leak([runs / name], options)) for name in names]
@@ -296,6 +299,7 @@ def test_a_changed_corpus_and_a_broken_ledger(shared: Path, tmp_path: Path, caps
     assert "has changed since the run began" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_path: Path) -> None:
     assert main(["deidentify", str(shared / "corpus"), "--out", str(tmp_path / "made")]) == 0
     settings = small_runs.configuration(

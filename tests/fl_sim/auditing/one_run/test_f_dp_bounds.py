@@ -97,6 +97,7 @@ def test_trade_off_curves_are_inverted() -> None:
     assert curve_trade_off([(0.1, 0.0)])(0.6) == pytest.approx(0.5)
 
 
+@pytest.mark.nightly
 def test_the_gaussian_family_is_valid_and_sharper_than_one_pair() -> None:
     mu, canaries = 2.0, 300
     truth = gaussian_epsilon(mu, DELTA)

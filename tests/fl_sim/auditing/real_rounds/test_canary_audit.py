@@ -25,6 +25,7 @@ def audited(name: str, mutation: str | None = None, canaries: int = 144, rounds:
 SMALL = ["uedp", "nothing-sampled", "local-steps", "adaptive", "lora"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SMALL)
 def test_the_intact_product_passes(name: str) -> None:
     audit = audited(name)
@@ -34,12 +35,14 @@ def test_the_intact_product_passes(name: str) -> None:
     assert name in markdown([audit])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SMALL])
 def test_the_other_cases_pass_at_full_size(name: str) -> None:
     """``fl-sim audit --canaries`` runs every case at this size."""
     assert audit_case(name).holds
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "mutation", "test"),
     [
@@ -67,6 +70,7 @@ def simulated(seed: int, noise: float = 4.0, shift: float = 1.0) -> CanaryAudit:
     )
 
 
+@pytest.mark.nightly
 def test_an_intact_mechanism_is_refuted_no_more_often_than_the_confidence_says() -> None:
     assert sum(not simulated(seed).holds for seed in range(40)) <= 6
 

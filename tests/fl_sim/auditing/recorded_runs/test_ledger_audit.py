@@ -67,6 +67,7 @@ def refuted(folder: Path) -> list[str]:
     return list(audit_ledger(folder).record()["refuted"])
 
 
+@pytest.mark.system
 def test_an_honest_run_passes(honest: Path) -> None:
     audit = audit_ledger(honest)
     assert audit.holds, audit.record()

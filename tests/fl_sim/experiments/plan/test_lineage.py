@@ -141,6 +141,7 @@ def test_joined_at_of_a_child_leaves_its_ancestors_out(parent: Path, corpus: Pat
         account_for(read_ledgers([child.path, parent]), user, user, 1e-5, joined_at=2)
 
 
+@pytest.mark.system
 def test_a_parent_that_went_on_counts_with_all_of_its_releases(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "parent", rounds=4)
     interrupted = simulation.run(config, stop_after(1))  # one more round runs, the last
@@ -163,6 +164,7 @@ def stop_after(rounds: int) -> Callable[[Any], None]:
     return stop
 
 
+@pytest.mark.system
 def test_a_target_and_a_budget_count_both_trainings(parent: Path, corpus: Path, tmp_path: Path) -> None:
     alone = (RunFolder.open(parent).result or {})["epsilon_user"]
     unit = {"privacy.target_unit": "user"}
@@ -183,6 +185,7 @@ def test_a_noiseless_start_leaves_no_guarantee(corpus: Path, tmp_path: Path) -> 
     assert {value for name, value in result.items() if name.startswith("epsilon_")} == {math.inf}
 
 
+@pytest.mark.system
 def test_a_resumed_child_still_counts_its_parent(parent: Path, corpus: Path, tmp_path: Path) -> None:
     whole = child_of(parent, corpus, tmp_path / "whole", rounds=3)
     config = configured(corpus, tmp_path / "stopped", rounds=3, seed=1, **{"model.name": str(parent / "model")})
@@ -288,6 +291,7 @@ def test_the_seed_of_an_earlier_run_is_refused(
 # --- disjoint, as the owner states -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", [None, "no lineage", "weights changed", "a release less"])
 def test_a_stated_disjoint_start_does_not_compose(
     fault: str | None, parent: Path, corpus: Path, tmp_path: Path

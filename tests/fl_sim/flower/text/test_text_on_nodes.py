@@ -40,6 +40,7 @@ USER_LEVEL = {"privacy__strategy": "user_level", "privacy__user_cap": None, "pri
 NO_BOUNDS = {"privacy__entity_bound": "unbounded", "privacy__user_sentences": "unbounded"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -59,6 +60,7 @@ def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes:
     assert joint.metrics()[epsilons].equals(divided.metrics()[epsilons])
 
 
+@pytest.mark.system
 def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     target = {"privacy__noise_multiplier": None, "privacy__target_epsilon": 8.0}
     joint, divided = (run.result or {} for run in (nodes.simulate("joint-run", **target), nodes.run("run", **target)))
@@ -77,6 +79,7 @@ def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFix
     assert "epsilon_user_entity " in printed
 
 
+@pytest.mark.system
 def test_a_budget_ends_the_run(nodes: Nodes) -> None:
     noisy = {"privacy__noise_multiplier": 2.0, "rounds": 4}
     whole = nodes.run("whole", **noisy)
@@ -151,6 +154,7 @@ def test_no_message_to_a_node_has_the_seed_of_the_run(nodes: Nodes, monkeypatch:
 # --- resume, absent and late nodes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_run_resumes_with_the_model_of_one_without_a_stop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = nodes.run("whole", rounds=3)
     _stopped_in_round(nodes, monkeypatch, "run", 2, rounds=3)

@@ -64,6 +64,7 @@ def attacked(runs: Path, capsys: Capture, *flags: str) -> dict[str, Any]:
     return attacks
 
 
+@pytest.mark.system
 def test_what_a_model_learnt_of_a_name_is_beside_one_that_never_saw_it(runs: Path, capsys: Capture) -> None:
     words = (str(runs / "plain"), "--entity", "zubin", "--without", str(runs / "entity"))
     record = attacked(runs, capsys, *words)["entity"]
@@ -101,6 +102,7 @@ def test_the_bound_is_that_of_the_units_own_contribution(runs: Path, capsys: Cap
     assert 0.01 < attacks["user"]["bound"]["largest_tpr_at_fpr"]["0.01"] < 0.2
 
 
+@pytest.mark.system
 def test_names_are_shown_only_where_asked(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["leak", str(runs / "plain"), "--entity", ENTITY, "--user", USER, "--quiet", "--max-users", "20"]
     for flags, shown in (([], False), (["--show-names"], True)):
