@@ -57,8 +57,17 @@ def has_example(name: str) -> bool:
 WITH_EXAMPLES = [name for name in modules() if has_example(name)]
 
 
+SLOW = {
+    "fl_sim.api.comparisons", "fl_sim.api.leakage", "fl_sim.api.runs", "fl_sim.diagnosis.checkup",
+    "fl_sim.diagnosis.memory_budget", "fl_sim.diagnosis.worker_memory",
+}  # fmt: skip
+"""Modules whose examples train, or start processes."""
+
+
 @pytest.mark.usefixtures("no_plots")
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.system) if name in SLOW else name for name in WITH_EXAMPLES]
+)
 def test_the_examples_of_a_module(name: str) -> None:
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.attempted > 0

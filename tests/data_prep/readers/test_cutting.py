@@ -95,7 +95,7 @@ def row_and_bounds(draw: st.DrawFn) -> tuple[Sentence, list[tuple[int, int]]]:
 
 
 @given(row_and_bounds())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_cutting_loses_no_mention_and_no_word(case: tuple[Sentence, list[tuple[int, int]]]) -> None:
     row, bounds = case
     parts = list(cut(row, bounds))

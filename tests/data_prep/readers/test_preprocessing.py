@@ -33,7 +33,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
 
 
 @given(sentences(), st.booleans(), st.booleans())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_moved_span_covers_the_preprocessed_surface(sentence: Sentence, lower: bool, strip: bool) -> None:
     chosen, reading = Preprocessing(lower, strip), Reading()
     after = chosen.rewriter(reading)(sentence)
