@@ -20,7 +20,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def small_size(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
     corpora = tmp_path_factory.mktemp("small_corpora")
     for name in SHIPPED_CORPORA:
         whole = prepared_corpus(name)
-        prepare(dataclasses.replace(whole, sentences=partial(few, whole.sentences())), corpora / name)
+        prepare(dataclasses.replace(whole, sentences=lambda whole=whole: few(whole.sentences())), corpora / name)
     paths = filter(None, (str(SMALL_SIZE), os.environ.get("PYTHONPATH")))
     variables = _user_variables() | {"PYTHONPATH": os.pathsep.join(paths), CORPORA: str(corpora)}
     with serving(variables) as server:

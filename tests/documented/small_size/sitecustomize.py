@@ -44,9 +44,24 @@ def cap_sources(pipeline: Any) -> None:
 
 def cap_shipped(bundle: Any) -> None:
     """The corpora that ship are small copies of them."""
-    shipped = bundle.shipped_path
+    bundle.whole_path = bundle.shipped_path
     small = Path(os.environ[CORPORA])
-    bundle.shipped_path = lambda name: small / name if (small / name).is_dir() else shipped(name)
+    bundle.shipped_path = lambda name: small / name if (small / name).is_dir() else bundle.whole_path(name)
+
+
+def open_whole(corpora: Any) -> None:
+    """What the Python of a page itself opens is whole: it may take other sentences than the first."""
+    from fl_sim.data_prep import SHIPPED_CORPORA, bundle
+
+    opened = corpora.open_corpus
+    corpora.open_corpus = lambda path="bundled", **options: opened(
+        bundle.whole_path(path) if path in SHIPPED_CORPORA else path, **options
+    )
+
+
+def cap_planner(planner: Any) -> None:
+    """A search for settings tries those with which it begins."""
+    planner._Search.climb = planner._Search._value
 
 
 def few(sentences: Iterator[Any]) -> Iterator[Any]:
@@ -126,6 +141,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.data_prep.bundle": cap_shipped,
     "fl_sim.data_prep.pipeline": cap_sources,
     "fl_sim.diagnosis.short_runs": cap_doctor,
+    "fl_sim.api.corpora": open_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),
     "fl_sim.auditing.attack": constants(_LEARNING_COPIES=1000),
     "fl_sim.auditing.cases": capped("examine", trials=1000),
@@ -134,11 +150,11 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.auditing.leakage.options": capped(
         "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5, texts=20
     ),
-    "fl_sim.clients.generation.continuations": capped("generate", samples=20),
+    "fl_sim.clients.generation.continuations": capped("generate", samples=100),
     "fl_sim.experiments.held_out_users.personal_models": capped(
         "PersonalSettings.__init__", users=2, steps=2, most_sentences=6
     ),
-    "fl_sim.search.planner": constants(CAPS=(1, 2, 5), ENTITY_RATES=(1.0, 0.5), SHARES=(1.0, 0.8)),
+    "fl_sim.search.planner": cap_planner,
     "fl_sim.search.settings_search": capped("Search.__init__", trials=2, sentences=50),
     "fl_sim.strategies.accounting.attack_success": capped("largest_true_positive_rate", deltas=(1e-5, 1e-2)),
 }
