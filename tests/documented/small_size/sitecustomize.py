@@ -115,8 +115,8 @@ def _smaller(values: Mapping[str, Any], most: Mapping[str, Any]) -> dict[str, An
     smaller: dict[str, Any] = {}
     for name, cap in most.items():
         value = values.get(name, cap)
-        if isinstance(cap, Mapping) and isinstance(value, Mapping):
-            smaller[name] = _smaller(value, cap)
+        if isinstance(cap, Mapping):
+            smaller[name] = _smaller(value, cap) if isinstance(value, Mapping) else value
         elif isinstance(cap, int):
             smaller[name] = min(value, cap) if isinstance(value, int | float) else value
         else:
