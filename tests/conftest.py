@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests import rings
+from tests.command_server import CommandServer, serving
 from tests.rings import Guard
 
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / "fl-sim-tests")  # not the user's own state
@@ -88,6 +89,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real corpora (../shared/data) are not on this machine")
     return folder
+
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    """Return the server that runs command lines without a start of their own (tests/command_server.py)."""
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture

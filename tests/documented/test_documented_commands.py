@@ -1,19 +1,22 @@
 """Every command that README.md and docs/ show runs as pasted: page by page, each in a copy of the checkout.
 
-pytest -m documented -n 2 --dist worksteal                           # all pages; half an hour on two cores
+pytest -m documented -n 2 --dist worksteal                           # all pages, at small size; minutes on two cores
 pytest -m documented -n 0 -k sweeps tests/documented                 # one of them
+pytest -m nightly -n 2 --dist worksteal tests/documented             # at full size; half an hour
 DOCUMENTED_LOG=FILE pytest -m documented …                           # and a log of what each block took and printed
+
+At small size the environment alone differs: small_size/sitecustomize.py caps what the same commands compute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,12 +25,17 @@ from typing import Any
 
 import pytest
 
+from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+from tests.command_server import CommandServer, serving
 from tests.conftest import REPOSITORY
 from tests.documented.shown_commands import Block, blocks_of, files_of, name_of, pages
+from tests.documented.small_size.sitecustomize import CORPORA, few
 from tests.e2e.processes import end_all_in
+from tests.made_once import made_once
 
-pytestmark = [pytest.mark.documented]
-
+SMALL_SIZE = Path(__file__).with_name("small_size")
 SECONDS = 2400
 """A block that takes longer is a failure."""
 
@@ -37,6 +45,28 @@ def _pages_to_run() -> Iterator[Any]:
     for page in pages():
         if any(not block.not_run for block in blocks_of(page)):
             yield pytest.param(page, id=name_of(page))
+
+
+def _make_small_corpora(folder: Path) -> None:
+    for name in SHIPPED_CORPORA:
+        whole = prepared_corpus(name)
+        prepare(dataclasses.replace(whole, sentences=lambda whole=whole: few(whole.sentences())), folder / name)
+
+
+@pytest.fixture(scope="session")
+def small_size() -> Iterator[dict[str, str]]:
+    """Return the environment in which commands are small: a server whose fl_sim is capped, and small corpora."""
+    corpora = made_once("shipped-corpora-few", _make_small_corpora)
+    paths = filter(None, (str(SMALL_SIZE), os.environ.get("PYTHONPATH")))
+    variables = _user_variables() | {"PYTHONPATH": os.pathsep.join(paths), CORPORA: str(corpora)}
+    with serving(variables) as server:
+        yield server.environment(variables)
+
+
+@pytest.fixture(scope="session")
+def full_size(command_server: CommandServer) -> dict[str, str]:
+    """Return the environment in which commands are as they are."""
+    return command_server.environment(_user_variables())
 
 
 @pytest.fixture
@@ -64,8 +94,23 @@ def _in_turn(block: Block, checkout: Path) -> Iterator[None]:
             end_all_in(checkout)
 
 
-@pytest.mark.parametrize("page", _pages_to_run())
-def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> None:
+PAGES = pytest.mark.parametrize("page", list(_pages_to_run()))
+
+
+@pytest.mark.documented
+@PAGES
+def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path, small_size: dict[str, str]) -> None:
+    _run_page(page, checkout, tmp_path, small_size)
+
+
+@pytest.mark.nightly
+@PAGES
+def test_commands_run_at_full_size(page: Path, checkout: Path, tmp_path: Path, full_size: dict[str, str]) -> None:
+    _run_page(page, checkout, tmp_path, full_size)
+
+
+def _run_page(page: Path, checkout: Path, home: Path, variables: dict[str, str]) -> None:
+    """Run the page's blocks in their order; skip the test if none of them can run here."""
     left_out = []
     for name, content in files_of(page).items():
         (checkout / name).write_text(content, encoding="utf-8")
@@ -74,7 +119,7 @@ def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path) -> N
             left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
         else:
             with _in_turn(block, checkout):
-                _run(block, checkout, tmp_path, name_of(page))
+                run_block(block, checkout, home, name_of(page), variables)
     if left_out and len(left_out) == len(blocks_of(page)):
         pytest.skip("; ".join(left_out))
 
@@ -89,14 +134,14 @@ def _lacking(block: Block) -> str:
     return block.not_run
 
 
-def _run(block: Block, checkout: Path, home: Path, page: str) -> None:
+def run_block(block: Block, checkout: Path, home: Path, page: str, variables: dict[str, str]) -> None:
     """Run the block in the folder, and with the variables, that the block before it left."""
     began = time.perf_counter()
     script = f"[ ! -e {home}/state ] || . {home}/state\n{block.body}\n{{ export -p; echo cd $PWD; }} > {home}/state\n"
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", script],
         cwd=checkout,
-        env=_environment(home),
+        env={**variables, "HOME": str(home), "XDG_STATE_HOME": str(home / "state-home")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -112,13 +157,10 @@ def _run(block: Block, checkout: Path, home: Path, page: str) -> None:
     assert done.returncode == 0, f"{page}:{block.line}: exit {done.returncode}\n{block.body}\n{done.stdout[-4000:]}"
 
 
-def _environment(home: Path) -> dict[str, str]:
-    """Return a user's environment: this interpreter's programs first, a home of its own, nothing of pytest's."""
+def _user_variables() -> dict[str, str]:
+    """Return a user's environment: nothing of pytest's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_", "RAY_"))}
     return kept | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(home),
-        "XDG_STATE_HOME": str(home / "state-home"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's workers would wait for everything else that a busy machine does
     }
