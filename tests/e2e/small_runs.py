@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.made_once import copy_of, made_once
@@ -103,6 +105,17 @@ def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
 def configuration(corpus: Path, out: Path, **changes: Any) -> RunConfig:
     """Return :func:`settings` as a validated configuration."""
     return RunConfig.from_mapping(settings(corpus, out, **changes))
+
+
+def finished_run(strategy: str = "uedp", folder: Path | None = None) -> RunFolder:
+    """Return a finished run of two rounds, which all tests share and only read, or a copy of it in ``folder``."""
+    name, make = f"run-{strategy}", functools.partial(_run, strategy)
+    return RunFolder.open(made_once(name, make) if folder is None else copy_of(name, make, folder))
+
+
+def _run(strategy: str, folder: Path) -> None:
+    with unittest.mock.patch("fl_sim.reporting.plots.write_run_plots"):
+        simulation.run(configuration(shared_corpus(), folder, privacy__strategy=strategy))
 
 
 def command_line(values: dict[str, Any]) -> list[str]:

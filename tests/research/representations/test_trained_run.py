@@ -12,7 +12,6 @@ import pytest
 
 from fl_sim.cli import main
 from fl_sim.config import ConfigError
-from fl_sim.engines import simulation
 from fl_sim.experiments.ledger_account import account_for, read_ledgers
 from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.evaluation.experiment_summary import summary
@@ -20,17 +19,13 @@ from fl_sim.research.representations.representation_experiment import run
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, LedgerError
-from tests.e2e.small_runs import configuration, small_corpus
+from tests.e2e.small_runs import finished_run
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained() -> Path:
     """A finished run of two rounds."""
-    folder = tmp_path_factory.mktemp("private")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-        simulation.run(configuration(small_corpus(folder / "corpus"), folder / "run"))
-    return folder / "run"
+    return finished_run().path
 
 
 def values(trained: Path, source: Path, **changes: Any) -> dict[str, Any]:
