@@ -22,6 +22,8 @@ RINGS = ("system", "documented", "nightly")
 DEFAULT = "not system and not documented and not nightly"
 
 _WHOLE_FILE = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(RINGS)})\b", re.MULTILINE)
+_MARKED = re.compile(rf"^@pytest\.mark\.({'|'.join(RINGS)})$", re.MULTILINE)
+_TEST = re.compile(r"^def test_", re.MULTILINE)
 _PROGRAMS = ("python", "fl-sim", "flwr", "flower-", "ray", "raylet", "pytest", "pip", "mkdocs", "jupyter")
 
 
@@ -54,7 +56,8 @@ def holds_none_of(file: Path, selection: str) -> bool:
         return False
     text = file.read_text(encoding="utf-8")
     if selection == DEFAULT:
-        return _WHOLE_FILE.search(text) is not None
+        all_are_marked = len(_MARKED.findall(text)) == len(_TEST.findall(text))
+        return all_are_marked or _WHOLE_FILE.search(text) is not None
     return not any(f"mark.{mark}" in text for mark in (selection, *(["sample"] if selection == "nightly" else [])))
 
 

@@ -30,7 +30,7 @@ def distances() -> dict[str, float | str]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_gives_what_it_gives_on_the_cpu(path: str, distances: dict[str, float | str]) -> None:
     distance = distances[path]

@@ -28,7 +28,7 @@ from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
 from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of
 
-pytestmark = [pytest.mark.system, needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [needs_proc, pytest.mark.usefixtures("no_plots")]
 
 ROUNDS = 4
 LEARNING_RATE = 0.01
@@ -81,6 +81,7 @@ def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempP
     return Undisturbed(run, folder / "notes", errors.getvalue())
 
 
+@pytest.mark.system
 def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
@@ -91,12 +92,14 @@ def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     assert undisturbed.errors == ""
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("undisturbed")
 def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) -> None:
     assert _alive(machines) == list(machines.raylets)
     assert wait_until_none_in(machines.place, named="ClientAppActor") == {}
 
 
+@pytest.mark.nightly
 def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.e2e.engines.test_flwr_run import Flower
 from tests.e2e.processes import end_all_in, needs_proc
 
-pytestmark = [pytest.mark.system, needs_proc]
+pytestmark = needs_proc
 pytest.importorskip("sklearn", reason="the digits are those of scikit-learn")
 
 EXAMPLES = REPOSITORY / "examples"
@@ -77,6 +77,7 @@ def stated_by_the_ledger(run: RunFolder | None) -> float:
     return epsilon_of(Ledger.read(run.path).entries, Adjacency(), run.config["plan"]["delta"])
 
 
+@pytest.mark.system
 def test_the_cnn_learns_digits_at_the_stated_epsilon(apps: Apps) -> None:
     done = apps.run(EXAMPLES / "digits_cnn", 300, "--run-config", "seed=0 num-server-rounds=20")
     assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
@@ -84,6 +85,7 @@ def test_the_cnn_learns_digits_at_the_stated_epsilon(apps: Apps) -> None:
     assert done.accuracy > 0.8
 
 
+@pytest.mark.nightly
 def test_persons_inside_a_node_are_its_users(apps: Apps) -> None:
     done = apps.run(EXAMPLES / "adult_logistic", 4, "--run-config", "seed=0 num-server-rounds=30")
     assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
@@ -95,6 +97,7 @@ def test_persons_inside_a_node_are_its_users(apps: Apps) -> None:
     assert "of 3000 users" in done.printed
 
 
+@pytest.mark.nightly
 def test_the_patch_makes_the_quickstart_private(apps: Apps, tmp_path: Path) -> None:
     for name in ("plain", "private"):
         (tmp_path / name).mkdir()
@@ -106,6 +109,7 @@ def test_the_patch_makes_the_quickstart_private(apps: Apps, tmp_path: Path) -> N
     assert 7.9 < stated_by_the_ledger(private.run) <= 8
 
 
+@pytest.mark.system
 def test_the_patch_adds_three_lines_to_each_side() -> None:
     lines = (EXAMPLES / "quickstart_private.patch").read_text(encoding="utf-8").splitlines()
     changed: dict[str, list[str]] = {}

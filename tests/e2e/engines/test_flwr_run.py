@@ -17,7 +17,7 @@ from tests.e2e.engines.flwr_command import Flower
 from tests.e2e.processes import end_all_in, needs_proc, wait_until_none_in
 from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, settings
 
-pytestmark = [pytest.mark.system, needs_proc]
+pytestmark = needs_proc
 
 LEARNING_RATE = 0.01
 CHANGES: dict[str, Any] = {
@@ -61,6 +61,7 @@ def done(flower: Flower, corpus: Path, tmp_path_factory: pytest.TempPathFactory)
     return Done(trained, refused, flower.statuses())
 
 
+@pytest.mark.system
 def test_flwr_run_trains_the_model_of_the_inline_engine(
     done: Done, flower: Flower, corpus: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_flwr_run_trains_the_model_of_the_inline_engine(
     assert apart(inline, RunFolder.open(folder), LEARNING_RATE) < SAME_MODEL
 
 
+@pytest.mark.nightly
 def test_a_run_of_flower_has_its_tracker_and_its_card(done: Done, flower: Flower) -> None:
     folder = flower.home / "fl-sim-runs" / "tonight"
     rounds = [line.partition(",")[0] for line in (folder / "rounds.csv").read_text().splitlines()]
@@ -83,6 +85,7 @@ def test_a_run_of_flower_has_its_tracker_and_its_card(done: Done, flower: Flower
     assert "Rounds: 2 of 2." in (folder / "model" / "README.md").read_text()
 
 
+@pytest.mark.system
 def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:
     assert done.refused.returncode == 0  # Flower's exit code; once it reports failures, docs/flower.md can be shorter
     failures = [line for line in (done.refused.stdout + done.refused.stderr).splitlines() if "fl-sim FAILED: " in line]
@@ -91,12 +94,14 @@ def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:
     assert done.statuses[0] == "finished:failed"
 
 
+@pytest.mark.system
 def test_flower_itself_refuses_a_key_that_no_run_has(flower: Flower) -> None:
     done = flower.run("privacy.qu=0.5")
     assert done.returncode == 1
     assert "Invalid run configuration" in done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_new_project_is_an_app_with_its_own_strategy(flower: Flower, corpus: Path, tmp_path: Path) -> None:
     make_project(tmp_path / "chats")
     values = settings(corpus, Path("project"), **CHANGES, privacy__strategy="length_weighted:LengthWeighted")
@@ -108,6 +113,7 @@ def test_a_new_project_is_an_app_with_its_own_strategy(flower: Flower, corpus: P
     assert (run.metrics()["failed_nodes"].iloc[1:] == 0).all()
 
 
+@pytest.mark.system
 def test_nothing_lives_on_once_the_superlink_is_stopped(flower: Flower) -> None:
     """It is stopped as docs/flower.md says. This test can also run alone."""
     if not flower.superlink():

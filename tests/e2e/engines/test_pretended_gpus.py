@@ -18,7 +18,7 @@ from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc
 
-pytestmark = [pytest.mark.system, needs_proc]
+pytestmark = [pytest.mark.nightly, needs_proc]
 
 MACHINE = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 GPUS = {"first": 2, "second": 1}

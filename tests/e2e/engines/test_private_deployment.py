@@ -20,7 +20,7 @@ from tests.script_modules import imported_script
 try_deployment = imported_script("try_deployment")
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-pytestmark = [pytest.mark.system, needs_proc, needs_openssl]
+pytestmark = [pytest.mark.nightly, needs_proc, needs_openssl]
 
 APP = REPOSITORY / "examples" / "own_data"
 NODES = ("node1", "node2", "stranger")  # the keys that the deployment makes

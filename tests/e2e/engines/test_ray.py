@@ -36,7 +36,7 @@ from tests.e2e.small_runs import (
     settings,
 )
 
-pytestmark = [pytest.mark.system, needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [needs_proc, pytest.mark.usefixtures("no_plots")]
 
 LEARNING_RATE = 0.01
 SETTINGS = {
@@ -69,6 +69,7 @@ def train(message, context):
 )
 
 
+@pytest.mark.system
 def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     corpus: Path, tmp_path: Path, place: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     assert (on_ray.metrics()["failed_nodes"].dropna() == 0).all()
 
 
+@pytest.mark.system
 def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path) -> None:
     """The nodes work on a round for minutes, and the server waits for them in one of Flower's threads."""
     with _started(place, _FL_SIM_AT_WORK, "run", *_on_ray(corpus, tmp_path / "run")) as process:
@@ -124,6 +126,7 @@ def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path
     assert RunFolder.open(tmp_path / "run").last_round == 0
 
 
+@pytest.mark.nightly
 def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     client, server, done = ClientApp(), ServerApp(), list[int]()

@@ -16,7 +16,7 @@ from tests.script_modules import imported_script
 imported_script("try_deployment")
 try_text = imported_script("try_text_deployment")
 
-pytestmark = [pytest.mark.system, needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [pytest.mark.nightly, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path,
     assert (RunFolder.open(place / "run").result or {})["signal"] == name
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @needs_proc
 def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, place: Path, command: Any) -> None:
     process = command(*ray_run(corpus))
