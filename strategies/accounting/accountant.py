@@ -17,6 +17,7 @@ True
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -123,14 +124,20 @@ def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int]
     """
     check_rounds(rounds)
     check_delta(delta)
+    distinct, places = np.unique(np.asarray(rounds, dtype=np.int64), return_inverse=True)
+    return _curve(event, adjacency, tuple(distinct.tolist()), delta)[places]
+
+
+@functools.lru_cache(maxsize=1024)  # a run's plan, its ledger's check, its report and its card ask for the same ε
+def _curve(event: RoundEvent, adjacency: Adjacency, rounds: tuple[int, ...], delta: float) -> NDArray[np.float64]:
+    """Return :func:`epsilon_curve` after ``rounds``, which ascend; the array is shared, so it must not be changed."""
     if event.epoch_rounds is not None:
         return random_allocation.epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, delta)
-    distinct = np.unique(np.asarray(rounds, dtype=np.int64))
-    tail = composition.tail_share(delta, int(distinct[-1]))
+    tail = composition.tail_share(delta, rounds[-1])
     pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
-    curves = [composition.epsilon_curve(pair, event.noise_multiplier, distinct, delta) for pair in pairs]
-    curve = np.min(curves, axis=0)
-    return curve[np.searchsorted(distinct, np.asarray(rounds, dtype=np.int64))]
+    counts = np.array(rounds)
+    curves = [composition.epsilon_curve(pair, event.noise_multiplier, counts, delta) for pair in pairs]
+    return np.min(curves, axis=0)
 
 
 def epsilon(event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> float:
@@ -163,6 +170,12 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     if not counted:
         return 0.0
     check_rounds([*(count for _, _, count in counted), _rounds(counted)])
+    return _composed(tuple(counted), delta)
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed(counted: tuple[Part, ...], delta: float) -> float:
+    """Return :func:`composed_epsilon` of different kinds of rounds, each at least once."""
     tail = composition.tail_share(delta, _rounds(counted))
     epochs = {kind: count for kind, _, count in counted if isinstance(kind, EpochEvent)}
     adjacencies = {adjacency for _, adjacency, _ in counted}

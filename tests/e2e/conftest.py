@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.processes import end_all_in
 from tests.e2e.small_runs import shared_corpus
-from tests.epsilons import computed_once
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +24,3 @@ def place(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     end_all_in(folder)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def every_epsilon_once() -> Iterator[None]:
-    """Compute every ε once."""
-    with computed_once():
-        yield

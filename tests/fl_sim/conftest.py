@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 from fl_sim.storage.run_folder import RunFolder, encode, replace_file
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
-from tests.epsilons import computed_once
 from tests.strategies.federation import plan
 
 REACH = {
@@ -41,12 +40,6 @@ KEPT = {"sentences": 0.8709, "weight": 0.8709, "mentions": 0.6413, "mentions_by_
 FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}
 
 MakeRun = Callable[..., RunFolder]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def every_epsilon_once() -> Iterator[None]:
-    with computed_once():
-        yield
 
 
 def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict[str, Any]:
