@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ class Guard:
     def __init__(self) -> None:
         self.test: str | None = None
         sys.addaudithook(self._look)
+        self._spawn = util.spawnv_passfds
+        util.spawnv_passfds = self._spawn_or_refuse  # multiprocessing's own way, which raises no audit event
 
     def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.test is None:
@@ -79,6 +82,11 @@ class Guard:
             self._refuse(f"starts {arguments[1]}")
         elif event == "socket.connect" and not isinstance(arguments[1], str | bytes):
             self._refuse(f"connects to {arguments[1]}")
+
+    def _spawn_or_refuse(self, path: Any, arguments: Any, fds: Any) -> int:
+        if self.test is not None and "resource_tracker" not in str(arguments):
+            self._refuse(f"starts {arguments}")
+        return self._spawn(path, arguments, fds)
 
     def _refuse(self, deed: str) -> None:
         raise OutsideOfItsRing(f"{self.test} {deed}; allowed in another ring: see tests/rings.py")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +25,11 @@ _PASSED, _FAILED = 0, 1  # exit codes of pytest
 _LINE = re.compile(r"^(FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", re.MULTILINE)
 _NO_FAULT = re.compile(r"^(SyntaxError|IndentationError|ImportError|ModuleNotFoundError|NameError)\b")
 # In one process, without the plug-ins of other packages, which take longer to import than most of these tests run.
+_SCRIPTS = Path(__file__).resolve().parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["pytest", "hypothesis", "numpy", "scipy.stats", "pandas", "torch", "transformers.models.gpt2.modeling_gpt2"]
+)
 _OPTIONS = ("-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers")
 
 
@@ -92,31 +99,41 @@ def check_imports(copy: Path) -> None:
 
 
 def run_tests(copy: Path, tests: Sequence[str], timeout: float, *, to_the_end: bool = False) -> TestRun:
-    """Run tests in a copy of the tree, with all processes that they start, up to ``timeout`` seconds."""
+    """Run tests in a copy of the tree, with all processes that they start, up to ``timeout`` seconds.
+
+    The process is a fork of one that has the libraries imported, and nothing of fl_sim.
+    """
     options = [option for option in _OPTIONS if not (to_the_end and option == "-x")]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
     began = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=copy,
-        env=environment_of(copy),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
-        code: int | None = None
-        try:
-            content, _ = process.communicate(timeout=timeout)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            content = b""
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    output = content.decode(errors="replace")
-    failures = tuple((test, reason or "") for _, test, reason in _LINE.findall(output))
-    ran = re.search(r"\b[1-9]\d* (passed|failed|error)", output) is not None
-    return TestRun(code, failures, ran, output[-3000:], time.monotonic() - began)
+    with tempfile.NamedTemporaryFile() as output:
+        process = _FORKS.Process(target=_be_pytest, args=(copy, output.name, [*options, *tests]))
+        process.start()
+        process.join(timeout)
+        code = process.exitcode
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+        content = output.read().decode(errors="replace") if code is not None else ""
+    failures = tuple((test, reason or "") for _, test, reason in _LINE.findall(content))
+    ran = re.search(r"\b[1-9]\d* (passed|failed|error)", content) is not None
+    return TestRun(code, failures, ran, content[-3000:], time.monotonic() - began)
+
+
+def _be_pytest(copy: Path, output: str, words: list[str]) -> None:
+    """Become a session of pytest in ``copy``, with its own process group and all output in a file; never return."""
+    os.setsid()
+    os.chdir(copy)
+    os.environ.clear()
+    os.environ.update(environment_of(copy))
+    sys.path[:] = [str(copy), *(path for path in sys.path if path != str(_SCRIPTS))]
+    file = os.open(output, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    import pytest
+
+    code = int(pytest.main(words))
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def failing_without_fault(copy: Path, tests: Sequence[str], timeout: float) -> dict[str, str]:
