@@ -38,6 +38,7 @@ def test_a_path_gives_what_it_gives_on_the_cpu(path: str, distances: dict[str, f
     assert distance <= BITS
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", ROUNDED)
 def test_a_path_that_enlarges_a_rounding_error(path: str, distances: dict[str, float | str]) -> None:
     distance = distances[path]
@@ -45,10 +46,12 @@ def test_a_path_that_enlarges_a_rounding_error(path: str, distances: dict[str, f
     assert distance <= 1e-2
 
 
+@pytest.mark.nightly
 def test_a_tensor_on_the_wrong_device_is_noticed(distances: dict[str, float | str]) -> None:
     assert "tensors on pretended:0 and cpu; allowed: one device" in str(distances["planted fault"])
 
 
+@pytest.mark.nightly
 def test_norms_are_full_where_passes_are_in_tf32(distances: dict[str, float | str]) -> None:
     """A norm in TF32 errs by a thousandth. Both passes are rounded, which changes what is clipped and no bound."""
     assert isinstance(distances["clip in tf32"], float), distances["clip in tf32"]
@@ -56,6 +59,7 @@ def test_norms_are_full_where_passes_are_in_tf32(distances: dict[str, float | st
     assert 1e-5 < float(distances["tf32"]) < 1e-2
 
 
+@pytest.mark.nightly
 def test_an_accelerator_adds_in_a_fixed_order(distances: dict[str, float | str]) -> None:
     assert distances["repeatable"] is True
     assert distances["in a fixed order"] is True
