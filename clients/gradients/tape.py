@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.autograd import Function
 
 from fl_sim.clients.ghost_norms.layer_gradients import NotCovered, Record
 from fl_sim.clients.products import full_precision
@@ -152,4 +153,20 @@ class Tape:
         self.check()
         self._goes_back = True
         leaves, self._leaves = self._leaves, []
-        torch.autograd.grad(scores, leaves, grad_outputs=of_scores)
+        torch.autograd.grad(_Seed.apply(scores, of_scores), leaves)
+
+
+class _Seed(Function):
+    """A number with a given gradient in the scores.
+
+    torch checks a gradient that it is given (``grad_outputs``) with its compiler's algebra, half a second to import.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, of_scores: torch.Tensor) -> torch.Tensor:
+        ctx.of_scores = of_scores
+        return scores.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.of_scores, None

@@ -29,4 +29,4 @@ def test_the_garbage_collector_goes_on_as_before(collecting: bool, monkeypatch: 
 def test_what_a_model_needs_is_there() -> None:
     libraries.load_libraries()
     gc.unfreeze()
-    assert {"torch", "transformers.modeling_utils", "fl_sim.clients.models.language_model"} <= set(sys.modules)
+    assert {"torch", "transformers.pytorch_utils", "fl_sim.clients.models.language_model"} <= set(sys.modules)

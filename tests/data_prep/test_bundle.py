@@ -11,6 +11,7 @@ import pytest
 from fl_sim import data_prep
 from fl_sim.config import RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA, bundle, shipped_path
+from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.run_inputs import with_absolute_paths
@@ -85,7 +86,7 @@ def test_a_name_is_a_text_and_a_path_is_a_folder(tmp_path: Path, monkeypatch: py
 def test_no_corpus_is_made_under_the_name_of_one_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CorpusError, match="irc: the name of a corpus that ships; choose another output folder"):
-        tiny_corpus(Path("irc"))
+        write_corpus([], Path("irc"), name="mine")
     assert list(tmp_path.iterdir()) == []
     assert tiny_corpus(tmp_path / "irc").is_dir()
 

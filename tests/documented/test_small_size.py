@@ -31,6 +31,7 @@ print(json.dumps([config.rounds, config.evaluation.max_sentences, fewest.max_use
 _REFUSAL = "rounds is 0; allowed: an integer in [1, 100000]"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("small", "expected"),
     [(True, [sitecustomize.ROUNDS, sitecustomize.HELD_OUT, 3, 15, _REFUSAL]), (False, [7, 1000, 3, 900, _REFUSAL])],

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from torch import nn
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.adapter_folder import base_of, is_adapter, merged
 from fl_sim.clients.models.architectures.declared_size import check_layers
+from fl_sim.clients.models.architectures.gpt2 import Gpt2, Gpt2Body, Gpt2Sizes
 from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.clients.models.frozen_weights import DTYPES
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
@@ -130,25 +132,40 @@ def without_pooler(body: Any) -> nn.Module:
 
 
 def build_small_gpt2(spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
-    """Build GPT-2 of the sizes of ``spec``, with random weights."""
-    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
-
-    vocabulary_size, (bos, eos) = vocabulary.size, vocabulary.boundaries
-    hidden = 128 if spec.hidden is None else spec.hidden
+    """Build GPT-2 of the sizes of ``spec``, with random weights; of transformers' own class if it gets adapters."""
+    (bos, eos), hidden = vocabulary.boundaries, 128 if spec.hidden is None else spec.hidden
     if hidden % spec.heads:
         raise ModelError(f"hidden is {hidden}; allowed with heads = {spec.heads}: a multiple of it")
+    layers = 2 if spec.layers is None else spec.layers
+    sizes = Gpt2Sizes(vocabulary.size, spec.max_tokens, hidden, layers, spec.heads, bos, eos)
+    if spec.lora_rank:
+        return _gpt2_for_adapters(spec, sizes, output_layer=output_layer)
+    fused = spec.device != "cpu"  # plain attention is faster at 20 tokens
+    return Gpt2(sizes, fused=fused) if output_layer else Gpt2Body(sizes, fused=fused)
+
+
+def read_public_gpt2(max_layers: int, *, output_layer: bool) -> nn.Module:
+    """Read the GPT-2 that ships; raise ModelError if it is damaged or too large."""
+    try:
+        sizes = Gpt2Sizes.read(PUBLIC_FOLDER)
+        check_layers(SMALL_GPT2_PUBLIC, sizes.n_layer, max_layers)
+        module = Gpt2(sizes, fused=True) if output_layer else Gpt2Body(sizes, fused=True)
+        module.read(PUBLIC_FOLDER)
+    except Exception as error:  # safetensors', too
+        raise _cannot_load(SMALL_GPT2_PUBLIC, error) from error
+    return module
+
+
+def _gpt2_for_adapters(spec: ModelSpec, sizes: Gpt2Sizes, *, output_layer: bool) -> nn.Module:
+    """Build the same model of transformers' class, which peft needs."""
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+
     config = GPT2Config(
-        vocab_size=vocabulary_size,
-        n_positions=spec.max_tokens,
-        n_embd=hidden,
-        n_layer=2 if spec.layers is None else spec.layers,
-        n_head=spec.heads,
+        **dataclasses.asdict(sizes),
         activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one fused kernel
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        bos_token_id=bos,
-        eos_token_id=eos,
     )
     module = GPT2LMHeadModel(config) if output_layer else GPT2Model(config)
     if spec.device == "cpu":
@@ -180,6 +197,8 @@ def counts_positions_itself(config: Any) -> bool:
 
 def _reads_both_ways(config: Any) -> bool:
     """Return whether the model was trained to predict masked words and is not set up as a decoder."""
+    if isinstance(config, Gpt2Sizes):
+        return False
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)

@@ -209,8 +209,19 @@ class SmallGpt2(Transformer):
         return Architecture.without_weights(self, spec, output_layer=output_layer)
 
 
+class PublicGpt2(Transformer):
+    """The GPT-2 that ships; of transformers' own class if it gets adapters."""
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        from fl_sim.clients.models.architectures.pretrained import read_public_gpt2
+
+        if spec.lora_rank:
+            return super().build(spec, vocabulary, output_layer=output_layer)
+        return read_public_gpt2(spec.max_layers, output_layer=output_layer)
+
+
 PRETRAINED = Transformer()
-SMALL_GPT2_PUBLIC = Transformer(tokenizer=BUNDLED)
+SMALL_GPT2_PUBLIC = PublicGpt2(tokenizer=BUNDLED)
 SMALL_GPT2 = SmallGpt2(tokenizer=BUNDLED)
 
 

@@ -114,11 +114,11 @@ def run(args: argparse.Namespace) -> int:
         config = config.changed({"observers": tuple(dict.fromkeys((*config.observers, *args.track)))})
 
     from fl_sim.api.early_checks import check_early
-    from fl_sim.clients.libraries import load_libraries
+    from fl_sim.clients.libraries import OF_A_RUN, load_libraries
 
     _check_auto(args, overrides)
     check_early(config)
-    load_libraries()
+    load_libraries(*OF_A_RUN)
 
     from fl_sim.api import runs
     from fl_sim.cli.console import follow

@@ -1,0 +1,39 @@
+"""What the process of a run imports: nothing of torch's compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import MODEL, command_line, tiny_corpus
+
+UNWANTED = (
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "accelerate",
+    "sklearn",
+    "spacy",
+    "ray",
+)
+
+_PROGRAM = f"""
+import json, sys
+from fl_sim.cli.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, [name for name in {UNWANTED!r} if name in sys.modules]]))
+"""
+
+
+@pytest.mark.system
+def test_a_run_loads_neither_the_compiler_nor_its_algebra(tmp_path: Path) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus")
+    settings = {"corpus.path": corpus, "out": tmp_path / "run", "rounds": 1, "engine.name": "inline", **MODEL}
+    arguments = ["run", "--quiet", *command_line(settings)]
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
