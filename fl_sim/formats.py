@@ -181,6 +181,24 @@ def format_delta(value: float | None) -> str:
     return "?" if value is None else f"{value:g}".replace("e-0", "e-")
 
 
+def csv_cell(value: Any) -> Any:
+    """Return a cell of CSV: before a text that a spreadsheet would compute stands an apostrophe; numbers stay numbers.
+
+    >>> csv_cell("=1+1"), csv_cell("@name"), csv_cell("-1.5"), csv_cell(-1.5), csv_cell("a-b")
+    ("'=1+1", "'@name", '-1.5', -1.5, 'a-b')
+    """
+    if not isinstance(value, str) or not value.startswith(_BEGIN_FORMULAS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+_BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
 def duration(seconds: float) -> str:
     """Return seconds as people write them.
 

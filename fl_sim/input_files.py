@@ -30,6 +30,7 @@ MOST_LOG_BYTES = 1 << 28
 """The largest file to which every round adds a line (256 MiB): 100,000 rounds of 2,600 bytes each."""
 
 _KINDS = {
+    stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a FIFO (a pipe)",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -37,13 +38,17 @@ _KINDS = {
 }
 
 
-def check_regular(path: Path | str) -> os.stat_result:
+def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_result:
     """Check that ``path`` is a regular file, and return its state; nothing is opened, so nothing blocks.
+
+    Args:
+        path: of the file.
+        follow_links: whether a link to a regular file is one.
 
     Raises:
         OSError: it is absent, a folder, a device, a FIFO or a socket; the message names the path.
     """
-    return _checked(Path(path).stat(), path)
+    return _checked(Path(path).stat(follow_symlinks=follow_links), path)
 
 
 def open_regular(path: Path | str) -> BinaryIO:

@@ -35,8 +35,8 @@ _STREAMS = (1, 2)
 _seen: list[str] = []
 """The stop signals that were handled."""
 
-_raised: str | None = None
-"""The signal for which :func:`raising_stops` raised an exception in its present block."""
+_before_block: int | None = None
+"""How many of them had been handled when the present block of :func:`raising_stops` began; None outside of one."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -95,15 +95,16 @@ def stops_handled_by(handle: Callable[[str], None]) -> Iterator[None]:
 def raising_stops() -> Iterator[None]:
     """Raise :class:`Stopped` in the block at each stop signal.
 
-    Python discards an exception that is raised in a finalizer; :func:`raise_discarded_stop` raises it again.
+    Not every stop ends the block: Python discards an exception that is raised in a finalizer, other libraries take
+    Ctrl-C for the end of a training, and a run in its last round just finishes. :func:`raise_missed_stop` raises it
+    again, where the block would go on as if nothing had happened.
     """
-    global _raised
+    global _before_block
 
     def stop(name: str) -> None:
-        global _raised
-        _raised = name
         raise Stopped(name)
 
+    outer, _before_block = _before_block, len(_seen)
     hook = sys.unraisablehook
     sys.unraisablehook = lambda error: None if error.exc_type is Stopped else hook(error)
     try:
@@ -111,7 +112,7 @@ def raising_stops() -> Iterator[None]:
             yield
     finally:
         sys.unraisablehook = hook
-        _raised = None
+        _before_block = outer
 
 
 def stops_seen() -> tuple[str, ...]:
@@ -123,10 +124,13 @@ def stops_seen() -> tuple[str, ...]:
     return tuple(_seen)
 
 
-def raise_discarded_stop() -> None:
-    """Raise :class:`Stopped` if a signal has raised it in a block of :func:`raising_stops` that goes on."""
-    if _raised is not None:
-        raise Stopped(_raised)
+def raise_missed_stop() -> None:
+    """Raise :class:`Stopped` if a stop signal was handled in a block of :func:`raising_stops` that goes on.
+
+    Called before what takes long, and after the code of a library that takes such an exception for its own.
+    """
+    if _before_block is not None and len(_seen) > _before_block:
+        raise Stopped(_seen[-1])
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
+from fl_sim.output_files import naming, replace_file
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -213,7 +214,7 @@ class Ledger:
             raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
         run = secrets.token_hex(16)
         ledger = cls(folder, run, [], [_genesis(run, ancestors)], ancestors)
-        _replace(file, b"")
+        replace_file(file, b"")
         ledger._write_head()
         return ledger
 
@@ -362,7 +363,7 @@ class Ledger:
             raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
         entry = Entry(self.run, server_round, terms, total)
         line, own = _line(entry, self._hashes[-1])
-        with file.open("ab") as stream:
+        with naming(file), file.open("ab") as stream:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
@@ -385,7 +386,7 @@ class Ledger:
         return "" if self._sums.get(server_round, [total])[0] == total else total
 
     def _write_head(self) -> None:
-        _replace(self.folder / HEAD_FILE, _canonical(self.head) + b"\n")
+        replace_file(self.folder / HEAD_FILE, _canonical(self.head) + b"\n")
 
 
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
@@ -683,19 +684,3 @@ def _canonical(values: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:
 def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:
     old, new = before.record(), now.record()
     return ", ".join(f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Replace ``file`` by ``content`` so that a crash leaves either the old file or the new; sync its folder."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    if os.name != "nt":  # Windows cannot open folders and needs no such step
-        descriptor = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

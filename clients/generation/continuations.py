@@ -104,7 +104,7 @@ def generate(
         observer: called after every batch with the number of texts that are done, and that of all.
 
     Raises:
-        ModelError: the model predicts classes, a number is out of range, or a prompt fills the context.
+        ModelError: the model predicts classes, a number is out of range, or a prompt is no text or fills the context.
     """
     _check(model, samples, batch_size)
     prepared = [_encoded(model, number, prompt) for number, prompt in enumerate(prompts)]
@@ -142,6 +142,13 @@ def _check(model: LanguageModel, samples: int, batch_size: int) -> None:
 
 def _encoded(model: LanguageModel, number: int, prompt: str) -> list[int]:
     """Return the tokens of a prompt after the one at its beginning; a special token spelt out in it is plain text."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # of bytes that are no UTF-8, on the command line
+        raise ModelError(
+            f"prompt {number + 1} has the character {prompt[error.start]!a} at place {error.start + 1}, half of a pair "
+            "or a byte that is no UTF-8; allowed: text"
+        ) from error
     ids = model.tokenizer([prompt], add_special_tokens=False, split_special_tokens=True)["input_ids"][0]
     tokens = [model.bos_id, *ids]
     if len(tokens) > model.max_tokens:

@@ -23,6 +23,9 @@ _LATER_KEYS = frozenset(
     {"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing", "frozen_precision", "tf32"}
 )
 
+MOST_RANK = 4096
+"""The largest rank of adapters: a larger one has more numbers than the layers that it adapts."""
+
 
 class ModelSpec(BaseModel):
     """Which model a run trains; all of it is public.
@@ -91,7 +94,7 @@ class ModelSpec(BaseModel):
     tune: Literal["full", "head", "bias"] = "full"
     pooling: Pooling | None = None
     normalize: bool = False
-    lora_rank: int = Field(default=0, ge=0, le=4096)
+    lora_rank: int = Field(default=0, ge=0, le=MOST_RANK)
     lora_alpha: int | None = Field(default=None, gt=0)
     lora_targets: tuple[str, ...] = ()
     lora_layers: int | None = Field(default=None, ge=1, le=10**6)

@@ -11,7 +11,6 @@ True
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import comparable
+from fl_sim.output_files import check_replaceable, replace_file
 from fl_sim.private_files import owner_only
 
 COVERAGE_FILE = "coverage.json"
@@ -82,12 +82,7 @@ class Evaluation(_Strict):
     @owner_only()
     def write(self, path: Path) -> None:
         """Write to the file ``path``, atomically."""
-        scratch = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
-        try:
-            scratch.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        replace_file(path, self.model_dump_json(indent=2).encode() + b"\n")
 
     def summary(self) -> dict[str, Any]:
         """Return what a run records and reports of the evaluation."""
@@ -133,9 +128,15 @@ def read_coverage(corpus: Corpus) -> Evaluation | None:
 
 
 def check_writable(path: Path) -> None:
-    """Check, before long work, that a file can be written at ``path``, else raise :class:`CorpusError`."""
+    """Check, before long work, that a file can be written at ``path``.
+
+    Raises:
+        CorpusError: it is a folder, or in none.
+        OSError: it is a link, a device or the like.
+    """
     if path.is_dir() or not path.parent.is_dir():
         raise CorpusError(f"{path}: --out must be a file in a folder that exists")
+    check_replaceable(path)
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.output_files import naming
 
 
 def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[Any]]) -> None:
@@ -30,7 +31,7 @@ def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[A
         pieces: arrays (n,) of a dtype that casts to ``dtype``.
     """
     length = 0
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         _write_header(file, dtype, 0)
         for piece in pieces:
             file.write(np.ascontiguousarray(piece, dtype=dtype).data)
@@ -42,7 +43,7 @@ def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[A
 def write_array(path: Path, values: NDArray[Any]) -> None:
     """Write ``values``, of any shape, as numpy's ``save`` does, whose errors name neither file nor cause."""
     whole = np.ascontiguousarray(values)
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
         file.write(whole.data)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.output_files import naming
 
 Mark = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Returns every sentence with its mentions, in the order of the sentences."""
@@ -118,7 +119,7 @@ class TaggedStore:
         table = pa.table(columns, schema=_SCHEMA.with_metadata({_TEXTS: _digest(batch)}))
         path = self._file(number)
         partial = path.with_suffix(".arrow-partial")
-        with partial.open("wb") as file:
+        with naming(path, partial), partial.open("wb") as file:
             with pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
             file.flush()

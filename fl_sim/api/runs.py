@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
+from fl_sim.private_files import owner_only
 from fl_sim.reporting import report
 from fl_sim.reporting.release_note import note_on_texts
+from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
@@ -51,8 +53,9 @@ class Plot:
 
     figure: Figure
 
+    @owner_only()
     def save(self, path: str | Path) -> Path:
-        """Write the picture, whole or not at all; parents of ``path`` are made.
+        """Write the picture for the owner alone, whole or not at all; parents of ``path`` are made.
 
         Raises:
             ResultsError: ``path`` does not end in .png, .pdf or .svg.
@@ -274,12 +277,14 @@ def resume(folder: str | Path, *, observers: Sequence[RunObserver] = (), anchor:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open a run folder, finished or not.
+    """Open a run folder, finished or not, and remove the private tokens that a killed process may have left in it.
 
     Raises:
         ResultsError: there is no such folder, it is no run folder, or one of its files is corrupt.
     """
-    return Run(RunFolder.open(folder))
+    opened = Run(RunFolder.open(folder))
+    tidy(opened.path)
+    return opened
 
 
 def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str | None = None) -> Plot:

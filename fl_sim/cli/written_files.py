@@ -4,14 +4,23 @@
 >>> check_writable("html", Path("no/such/folder/page.html"))
 Traceback (most recent call last):
 fl_sim.config.ConfigError: html is no/such/folder/page.html; allowed: a file in a folder that exists and can be written
+>>> check_no_other("out", Path("/dev/null"))
+Traceback (most recent call last):
+fl_sim.config.ConfigError: out is /dev/null, a device; allowed: a regular file, or a new one
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl_sim.config import ConfigError
+from fl_sim.formats import csv_cell
+from fl_sim.output_files import check_replaceable, remove_temporaries
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def check_writable(flag: str, path: Path | None) -> None:
@@ -20,3 +29,24 @@ def check_writable(flag: str, path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ConfigError(f"{flag} is {path}; allowed: a file in a folder that exists and can be written")
+    check_no_other(flag, path)
+
+
+def check_no_other(flag: str, path: Path | None) -> None:
+    """Raise ConfigError if ``path`` is a link, a device or the like; its folder may be missing, and None is nothing.
+
+    What killed commands left of the same file beside it is removed.
+    """
+    if path is None:
+        return
+    try:
+        check_replaceable(path)
+    except OSError as error:
+        words = (error.strerror or str(error)).partition(";")[0]
+        raise ConfigError(f"{flag} is {path}, {words}; allowed: a regular file, or a new one") from error
+    remove_temporaries(path.parent, path.name)
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as CSV in which no spreadsheet takes a text for a formula (:func:`~fl_sim.formats.csv_cell`)."""
+    return table.map(csv_cell).rename(columns=csv_cell).to_csv(index=False)

@@ -17,7 +17,7 @@ from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment, Row
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.private_files import owner_only
-from fl_sim.stop_signals import Stopped, raise_discarded_stop, stops_handled_by
+from fl_sim.stop_signals import Stopped, raise_missed_stop, stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 
 RowCallback = Callable[[Row], None]
@@ -99,5 +99,5 @@ def _stop_after_round(experiment: Experiment) -> Iterator[None]:
             os.write(_STDERR, words.encode())  # print may not be called where a signal interrupted a print
 
     with stops_handled_by(request_stop):
-        raise_discarded_stop()
+        raise_missed_stop()
         yield

@@ -63,7 +63,7 @@ from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of, noise_key
-from fl_sim.storage.run_claim import RunClaim
+from fl_sim.storage.run_claim import ENCODED, RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.ledger import Ledger
@@ -78,7 +78,6 @@ WhenPlanned = Callable[[EngineConfig], str]
 OpenWorkers = Callable[[str], Callable[[], None]]
 """Let all workers open a workspace, JSON; the returned function waits for them, and raises if one cannot."""
 
-_ENCODED = "encoded"
 _CHECKPOINTED_A_ROUND = 1 << 29  # bytes, by default; a disk writes them in a few seconds
 
 
@@ -207,7 +206,7 @@ class Experiment:
             close_to_others(folder.path)
             return cls._resumed(folder, claim, when_planned, observers, anchor, open_text)
         except BaseException:
-            shutil.rmtree(folder.path / _ENCODED, ignore_errors=True)
+            shutil.rmtree(folder.path / ENCODED, ignore_errors=True)
             claim.release()
             raise
 
@@ -493,7 +492,7 @@ class Experiment:
 
     @property
     def _encoded(self) -> Path:
-        return self.folder.path / _ENCODED
+        return self.folder.path / ENCODED
 
     def _held_out_sentences(self, split: str) -> evaluate.HeldOutSentences:
         examples = encode(self.corpus, split, self._model, self._encoded / "held_out")

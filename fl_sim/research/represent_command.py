@@ -67,6 +67,10 @@ def _add_words(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 @owner_only()
 def run(args: argparse.Namespace) -> int:
     """Run the experiment or make the table; return exit code 0."""
+    from fl_sim.cli.written_files import check_no_other
+
+    for name in ("out", "picture"):
+        check_no_other(f"--{name}", getattr(args, name, None))
     return {"run": _run_one, "words": _attack_words, "reproduce": _reproduce}[args.what](args)
 
 

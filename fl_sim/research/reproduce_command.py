@@ -92,6 +92,7 @@ def _readme(folder: Path, as_json: bool) -> int:
 def _make(args: argparse.Namespace) -> int:
     from fl_sim.config import ConfigError
     from fl_sim.research.uedp_paper.figures import find_figure
+    from fl_sim.stop_signals import raise_missed_stop
 
     if not 1 <= args.jobs <= 1024:
         raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
@@ -99,8 +100,9 @@ def _make(args: argparse.Namespace) -> int:
         return _make_table(args)
     if args.seeds is not None:
         raise ConfigError(f"--seeds is {args.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
-    codes = []
+    codes: list[int] = []
     for name, path in find_figure(args.figure).items():
+        raise_missed_stop()
         codes.append(_make_one(args, name, path))
         if codes[-1] > 1:  # interrupted
             break

@@ -20,7 +20,9 @@ from typing import Any
 
 from fl_sim.config import RunConfig
 from fl_sim.input_files import read_bytes
+from fl_sim.output_files import remove_temporaries
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
+from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
 
 DONE, FAILED = "done", "failed"
@@ -54,6 +56,7 @@ def claim_folder(out: Path, name: str, described: Mapping[str, Any], noun: str) 
         ResultsError: the folder is that of others, or of something else.
     """
     described, file = encode(described), out / name
+    remove_temporaries(out)
     if out.exists() and not out.is_dir():
         raise ResultsError(f"{out}: is a file; a {noun} needs a folder")
     if file.exists():
@@ -108,7 +111,9 @@ def run_one(name: str, config: RunConfig) -> Ending:
     try:
         if (path / "config.json").exists():
             folder = RunFolder.open(path)
-            if not folder.finished:
+            if folder.finished:
+                tidy(path)
+            else:
                 folder = simulation.resume(path)
         else:
             folder = simulation.run(config)

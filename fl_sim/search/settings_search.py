@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fl_sim.private_files import owner_only
 from fl_sim.search.batch import DONE, claim_folder, run_batch
 from fl_sim.search.private_run import PrivateRun, PublicText
 from fl_sim.settings_origin import Origin, Trial, sentence_sample
+from fl_sim.stop_signals import stops_seen
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.primitives import streams
@@ -127,10 +128,13 @@ def tune(
     settings = {number: dict(tried) for number, tried in enumerate(candidates(run, search))}
     ended: list[Tried] = []
     best = 0
-    for level, rung in enumerate(rungs(search.trials, search.sentences), start=1):
+    before, levels = stops_seen(), rungs(search.trials, search.sentences)
+    for level, rung in enumerate(levels, start=1):
         last = list(_run_rung(run, public, search, out, level, rung, settings, observe))
         if last[-1].interrupted:
             return last[-1]
+        if level < len(levels) and (missed := stops_seen()) != before:  # in the last round of the rung's last trial
+            return replace(last[-1], reason=missed[-1], interrupted=True)
         ended += sorted(last, key=lambda tried: tried.number)  # they end in any order
         scores = {tried.number: tried.trial.score for tried in last if tried.trial.score is not None}
         if not scores:

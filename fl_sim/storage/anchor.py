@@ -73,7 +73,7 @@ class Anchor:
         """
         if self.file is None or not self.required:
             return
-        if self.file.exists():
+        if self.file.exists() or self.file.is_symlink():
             raise ResultsError(f"anchor is {self.file}, which exists; allowed: a new file")
         if not self.file.parent.is_dir():
             raise ResultsError(f"anchor is {self.file}; allowed: a file in a folder that exists")

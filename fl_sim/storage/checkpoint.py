@@ -24,7 +24,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from fl_sim.input_files import check_regular
-from fl_sim.storage.run_folder import ResultsError, replace_file_by
+from fl_sim.output_files import replace_file_by
+from fl_sim.storage.run_folder import ResultsError
 
 _FILE = "latest.safetensors"
 _MODEL, _OPTIMIZER = "model", "optimizer."

@@ -25,6 +25,12 @@ except ImportError:  # Windows has no such locks; a second writer is possible th
     fcntl = None  # type: ignore[assignment]
 
 
+ENCODED = "encoded"
+"""Folder of the tokens of a run's text, and the like, as long as it is at work."""
+
+_TEMPORARIES = ".*.tmp"
+
+
 class RunClaim:
     """The lock on a run's folder, by :meth:`claim` (a new run) or :meth:`hold` (a resumed run)."""
 
@@ -94,8 +100,8 @@ class RunClaim:
         self._lock = descriptor
 
     def _remove_temporaries(self) -> None:
-        """Remove temporary files of processes killed within :func:`fl_sim.storage.run_folder.replace_file`."""
-        for file in self.path.rglob(".*.tmp"):
+        """Remove temporary files of processes killed within :func:`fl_sim.output_files.replace_file`."""
+        for file in self.path.rglob(_TEMPORARIES):
             file.unlink(missing_ok=True)
 
     def _remove_created(self) -> None:
@@ -103,6 +109,19 @@ class RunClaim:
             for folder in self._created:
                 if folder.exists():
                     folder.rmdir()
+
+
+def tidy(path: Path) -> None:
+    """Remove what a killed process left in a run's folder: private tokens, temporary files; nothing of one at work."""
+    if not (path / ENCODED).exists() and not any(path.rglob(_TEMPORARIES)):
+        return
+    claim = RunClaim(path, new=False)
+    with suppress(ResultsError, OSError):
+        claim._take_lock()
+        if claim._lock is not None:  # where there are no locks, a process may be at work
+            claim._remove_temporaries()
+            shutil.rmtree(path / ENCODED, ignore_errors=True)
+    claim.release()
 
 
 def _missing(path: Path) -> list[Path]:

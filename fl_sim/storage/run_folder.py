@@ -63,7 +63,6 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral, Real
@@ -71,6 +70,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
+from fl_sim.output_files import naming, replace_file
 from fl_sim.private_files import owner_only
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class RunFolder:
     def held_out_users(self) -> dict[str, list[float]] | None:
         """Return the sums of the last evaluation by held-out user; None of an unfinished or older run."""
         path = self.path / _HELD_OUT_USERS
-        return _read_json(path) if path.exists() else None
+        return _Sums(path, _read_json(path)) if path.exists() else None
 
     def write_held_out_users(self, sums: Mapping[str, Any]) -> None:
         """Write the sums of the last evaluation by held-out user, for the owner alone."""
@@ -238,7 +238,7 @@ class RunFolder:
         """Return the result of :meth:`finish`; None for an unfinished run."""
         if self._closing is not None:
             return self._closing
-        return _read_json(self.result_file) if self.result_file.exists() else None
+        return _with_epsilons(_read_json(self.result_file), self.result_file) if self.result_file.exists() else None
 
     @property
     def finished(self) -> bool:
@@ -264,7 +264,7 @@ class RunFolder:
         line = _dump(row, self.metrics_file)
         if not _ends_with_newline(self.metrics_file):  # an incomplete line of a killed run would absorb this one
             self._rewrite(_read_rows(self.metrics_file)[0])
-        with self.metrics_file.open("ab") as file:
+        with naming(self.metrics_file), self.metrics_file.open("ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -387,24 +387,6 @@ def default_run_path(
     return path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new."""
-    replace_file_by(path, lambda temporary: temporary.write_bytes(content))
-
-
-def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace the file at ``path`` atomically by what ``write`` writes to another path in the same folder."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
 def encode(value: Any) -> Any:
     """Return ``value`` as strict JSON values: inf and nan as strings, numpy scalars and paths as plain values.
 
@@ -487,6 +469,32 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+class _Sums(dict[str, list[float]]):
+    """Sums by user, of equal lengths; one that the file lacks is an error in one line."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._path = path
+        lists = all(isinstance(column, list) and all(map(_is_number, column)) for column in values.values())
+        if not lists or len({len(column) for column in values.values()}) != 1:
+            raise ResultsError(f"{path}: is corrupt (lists of numbers, one a user, are expected)")
+
+    def __missing__(self, name: str) -> list[float]:
+        raise ResultsError(f"{self._path}: is corrupt (it has no {name})")
+
+
+def _with_epsilons(values: dict[str, Any], where: Path | str) -> dict[str, Any]:
+    """Return ``values`` if every ε in them is a number or None; else raise ResultsError."""
+    for name, value in values.items():
+        if name.startswith("epsilon") and value is not None and not _is_number(value):
+            raise ResultsError(f"{where}: is corrupt ({name} is a {type(value).__name__}; allowed: a number)")
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     """Return the rows of a metrics file, and the location of an incomplete last line or None."""
     try:
@@ -516,7 +524,7 @@ def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Mapping[s
     if earlier and row["round"] <= earlier[-1]["round"]:
         before = earlier[-1]["round"]
         raise ResultsError(f"{path}, line {number}: is corrupt (round {row['round']} after round {before})")
-    return row
+    return _with_epsilons(row, f"{path}, line {number}")
 
 
 def _is_round(value: Any) -> TypeGuard[int]:
@@ -529,14 +537,3 @@ def _ends_with_newline(path: Path) -> bool:
             return True
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a rename in ``folder`` to disk; Windows cannot open folders and needs no such step."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

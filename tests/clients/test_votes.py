@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from fl_sim.clients.examples import Examples
+from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
-from fl_sim.clients.training import bounded_sum
+from fl_sim.clients.training import _sentence_votes, bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
@@ -150,3 +151,11 @@ def test_local_adam_is_torchs_and_begins_anew_for_every_user(model: LanguageMode
         model.set_vector(theta)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
     np.testing.assert_array_equal(model.get_vector(), theta)
+
+
+def test_sentences_that_are_not_finite_do_not_vote() -> None:
+    """They count as zero in the sum, so their votes would tell of them."""
+    rule = by_sentence(1.0, 2.0)
+    assert rule.vote is not None
+    assert _sentence_votes(Tally(sentences=5, clipped=1, nonfinite=2), rule) == rule.vote.of_items(3, 1)
+    assert _sentence_votes(Tally(sentences=2, nonfinite=2), rule) == 0.0

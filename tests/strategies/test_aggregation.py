@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from scipy import stats
 
 from fl_sim.engines.engine import InlineGrid, _identity
+from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
 from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
@@ -37,15 +38,18 @@ def test_the_number_of_nodes_does_not_matter(nodes: int) -> None:
 
 
 def test_every_sampled_user_is_asked_exactly_once_and_nobody_else() -> None:
-    asked: list[np.ndarray] = []
+    """In every round the users of its own cohort, and for the entities and sentences of its own seed."""
+    asked: dict[int, list[np.ndarray]] = {1: [], 2: [], 3: []}
 
     def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
-        asked.append(users)
+        asked[request.server_round].append(users)
+        assert request.round_seed == sampling.round_seed(0, request.server_round)
         return ones(request, users)
 
-    run_rounds(plan(q_u=0.5), users=50, nodes=7, answer=answer)
-    cohort = sampling.sample_users(0, 1, 50, 0.5)
-    np.testing.assert_array_equal(np.sort(np.concatenate(asked)), cohort)
+    run_rounds(plan(q_u=0.5), users=50, nodes=7, answer=answer, rounds=3)
+    for server_round, users in asked.items():
+        cohort = sampling.sample_users(0, server_round, 50, 0.5)
+        np.testing.assert_array_equal(np.sort(np.concatenate(users)), cohort)
 
 
 def noise_of_zero_rounds(rounds: int, size: int = 2_000, **changes: float) -> np.ndarray:
@@ -105,6 +109,19 @@ def test_seeded_noise_is_that_of_the_stream_that_the_ledger_names() -> None:
     first, other, third, again = (models[0] for models, _ in releases)
     np.testing.assert_array_equal(other, again)
     assert np.abs(np.corrcoef([first, other, third])[np.triu_indices(3, 1)]).max() < 5 / np.sqrt(500)
+
+
+def test_a_repeated_round_with_other_votes_is_told_apart() -> None:
+    """The votes are released, too: the same noise on other votes would give their difference away."""
+    privacy, hashes = plan(adaptive=AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)), list[str]()
+    for votes in (0.0, 0.5, 0.0):
+        run_rounds(
+            privacy,
+            nodes=1,
+            answer=lambda request, users, votes=votes: replace(zeros(request, users), votes=votes),
+            before_release=lambda number, total: hashes.append(total) or "",
+        )
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_seeded_noise_of_another_computation_is_independent() -> None:

@@ -93,6 +93,31 @@ def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
             assert weighted.epsilon_curve(adjacency, [3]) == everybody
 
 
+@pytest.mark.parametrize(
+    ("changes", "robust"),
+    [
+        ({"q_e": 0.3, "q_s": 0.5, "user_cap": 3.0}, True),
+        ({"strategy": "published", "published": TERMS, "q_u": 0.2, "population": 9}, False),
+        ({"strategy": "published", "published": replace(TERMS, user_cap=3.0), "q_u": 0.2, "population": 9}, False),
+    ],
+)
+def test_the_noise_for_a_target_meets_it(changes: dict, robust: bool) -> None:
+    """With the noise multiplier of the plan, for the unit that is exposed, and no more noise than that takes."""
+    few = plan(**{"noise_multiplier": 3.0, "rounds": 2, **changes})
+    adjacency = Adjacency(2.0, ContributionBound(2, 1))
+    met = few.with_noise(few.noise_for(1.5, adjacency, robust=robust))
+    assert met.epsilon_curve(adjacency, [2], robust=robust)[0] == pytest.approx(1.5, rel=1e-2)
+    assert met.epsilon_curve(adjacency, [2], robust=robust)[0] <= 1.5 * (1 + 1e-6)
+
+
+def test_a_robust_curve_does_not_rely_on_the_tagger() -> None:
+    adjacency = Adjacency(2.0, ContributionBound(3, 2))
+    curves = {q_e: plan(q_e=q_e, q_s=0.5, noise_multiplier=2.0) for q_e in (0.2, 1.0)}
+    robust, plain = (curves[0.2].epsilon_curve(adjacency, [1, 5], robust=choice) for choice in (True, False))
+    assert robust == pytest.approx(curves[1.0].epsilon_curve(adjacency, [1, 5]))
+    assert (plain < 0.9 * robust).all()
+
+
 # --- clips that adapt -------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +169,7 @@ def test_a_user_clip_alone_is_accounted_for_as_such() -> None:
 
 def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> None:
     mechanism = plan(strategy="user_level", q_u=0.2, epoch_rounds=5).mechanism
+    assert mechanism.event().epoch_rounds == 5  # accounted for as such (tests/strategies/accounting/allocation)
     cohorts = [mechanism.cohort(3, number, 50) for number in range(1, 11)]
     for epoch in (cohorts[:5], cohorts[5:]):
         assert sorted(np.concatenate(epoch).tolist()) == list(range(50))

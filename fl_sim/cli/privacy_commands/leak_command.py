@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.reporting.leak_words import leak_text
     from fl_sim.storage.run_folder import encode, replace_file
 
+    check_writable("html", args.html)
     for path in args.runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds
-    check_writable("html", args.html)
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     found = leak(
         args.runs,

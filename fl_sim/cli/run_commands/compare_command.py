@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 0, or 2 if the ε of a run cannot be trusted."""
     from fl_sim.api.comparisons import compare
-    from fl_sim.cli.written_files import check_writable
+    from fl_sim.cli.written_files import check_writable, csv_text
     from fl_sim.private_files import owner_only
     from fl_sim.storage.run_folder import encode, replace_file
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     found = compare(args.runs)
     if args.csv is not None:
         with owner_only():
-            replace_file(args.csv, found.table().to_csv(index=False).encode())
+            replace_file(args.csv, csv_text(found.table()).encode())
     if args.html is not None:
         found.save(args.html)
     print(json.dumps(encode(found.record()), ensure_ascii=False) if args.json else found.text(), end="")

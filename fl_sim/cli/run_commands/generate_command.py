@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Generate texts, print or write them with their guarantee; return the exit code 0."""
     from fl_sim.api.runs import open_run
     from fl_sim.cli.counting import counting
+    from fl_sim.cli.written_files import check_no_other
     from fl_sim.clients.errors import ModelError
     from fl_sim.storage.run_folder import ResultsError, encode
 
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         raise ModelError(f"seed is {args.seed}; allowed: an integer of at least 0")
     if args.out is not None and (args.out.is_dir() or not args.out.absolute().parent.is_dir()):
         raise ResultsError(f"--out is {args.out}; allowed: a file in a folder that exists")
+    check_no_other("--out", args.out)
     prompts = [*args.prompt, *_read_prompts(args.prompts)]
     opened = open_run(args.run)
     names = ("samples", "max_tokens", "temperature", "top_k", "top_p", "seed", "batch_size")

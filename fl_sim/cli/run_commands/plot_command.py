@@ -35,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw the plots and print the written paths; return the exit code 0."""
     from fl_sim.api.runs import PICTURES, open_run
+    from fl_sim.cli.written_files import check_no_other
     from fl_sim.storage.run_folder import ResultsError
 
     if args.out.suffix and args.out.suffix not in PICTURES and not args.out.is_dir():
         raise ResultsError(f"--out is {args.out}; allowed: a folder, or a file that ends in {', '.join(PICTURES)}")
+    check_no_other("--out", None if args.out.is_dir() else args.out)
     runs = [open_run(path) for path in args.runs]
     for opened in runs:
         if opened.folder.truncated_tail:

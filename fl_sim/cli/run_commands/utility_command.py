@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the figures by user; return the exit code 0."""
     from fl_sim.api.runs import PICTURES, open_run
     from fl_sim.cli.counting import counting
+    from fl_sim.cli.written_files import check_no_other
     from fl_sim.storage.run_folder import ResultsError, encode
 
     names = ("users", "steps", "learning_rate", "rank", "most_sentences", "seed")
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise ResultsError(f"{flag} is given without --personal; allowed: with it")
     if args.plot is not None and args.plot.suffix not in PICTURES:
         raise ResultsError(f"--plot is {args.plot}; allowed: a file that ends in {', '.join(PICTURES)}")
+    check_no_other("--plot", args.plot)
     opened = open_run(args.run)
     if args.personal:
         with counting("personal models", args.quiet) as show:

@@ -36,6 +36,7 @@ from fl_sim.clients.local_steps import local_steps
 from fl_sim.clients.models.architectures.architecture import Architecture
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.model_spec import MOST_RANK
 from fl_sim.clients.models.tuning import check_peft
 from fl_sim.clients.tasks import TextSizes
 from fl_sim.config import ConfigError, RunConfig
@@ -53,6 +54,8 @@ from fl_sim.strategies.primitives import streams
 
 _FROM_RUN = ("alone", "continued", "personal")
 """The models that are compared with the run's."""
+
+_LARGEST_RATE = 1e6  # beyond it a step of Adam leaves float32
 
 Ids = NDArray[np.int64]
 Observer = Callable[[int, int], None]
@@ -86,8 +89,12 @@ class PersonalSettings:
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name} is {value}; allowed: an integer of at least {least}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate is {self.learning_rate:g}; allowed: a number above 0")
+        if self.rank > MOST_RANK:
+            raise ConfigError(f"rank is {self.rank}; allowed: an integer from 1 to {MOST_RANK}")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= _LARGEST_RATE:
+            raise ConfigError(
+                f"learning_rate is {self.learning_rate:g}; allowed: a number above 0, at most {_LARGEST_RATE:g}"
+            )
 
     def rate_of(self, config: RunConfig, changes: Mapping[str, Any]) -> float:
         """Return the learning rate of the run's model with ``changes`` of ``[model]``."""
@@ -143,6 +150,7 @@ def compare_personal(
         observer: called with the number of trained models, and that of all.
 
     Raises:
+        ConfigError: a user's model diverged.
         ResultsError: the run has no model, its corpus has changed, or no held-out user has two sentences.
         ModelError: a model cannot be loaded, the run's start has changed, or the package for adapters is missing.
     """
@@ -234,6 +242,11 @@ def _trained(
         if sentences:
             local_steps(model, sentences, rule, streams.generator(settings.seed, "personal-steps", number))
         after.append(_measured(model, asked))
+        if not math.isfinite(after[-1].above.sum()):
+            raise ConfigError(
+                f"learning_rate is {learning_rate:g}, with which a user's model is not finite after {settings.steps} "
+                "steps; allowed: a lower one"
+            )
         model.set_vector(theta)
         observer(number + 1)
     return before, after

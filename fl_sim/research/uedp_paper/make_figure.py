@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fl_sim.config import ConfigError
+from fl_sim.output_files import remove_temporaries
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
@@ -33,6 +34,7 @@ from fl_sim.research.uedp_paper.figure_records import (
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, LeakageFigure, TableFigure, TrainingFigure
 from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.search.batch import INTERRUPTED, Ending
+from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import RunFolder, replace_file
 
@@ -165,6 +167,7 @@ def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
     skipped = dict(plan.skipped)
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
+    raise_missed_stop()  # it came in the last round of the last run, and the attacks take long
     panels = attacked_panels(plan, figure, endings, making.folder, making.store)
     if not panels:
         return FigureResult(None, skipped, endings)
@@ -180,6 +183,7 @@ def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
 
 def _train(making: FigureJob, figure: TrainingFigure) -> tuple[figure_training.Plan, tuple[Ending, ...]]:
     """Run the unfinished runs of a figure; return its plan, and how each run ended."""
+    remove_temporaries(making.folder)
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
     making.begin(len(plan.runs))
     return plan, tuple(figure_training.run_figure(plan, making.jobs, making.observe))

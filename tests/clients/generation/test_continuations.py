@@ -56,6 +56,12 @@ def biased(model: LanguageModel, token: int) -> LanguageModel:
     return model
 
 
+def test_a_prompt_that_is_no_text_is_refused() -> None:
+    """As the command line gives a byte that is no UTF-8."""
+    with pytest.raises(ModelError, match=r"^prompt 2 has the character '\\udcff' at place 4, .*; allowed: text$"):
+        generate(subjects.awd_lstm(), ["Ada left", "Ada\udcff"], Sampling(max_tokens=1))
+
+
 def test_why_a_text_stops() -> None:
     model = subjects.awd_lstm()
     assert {text.stopped for text in generate(model, PROMPTS, Sampling(max_tokens=3))} == {"length"}

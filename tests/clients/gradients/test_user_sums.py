@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from fl_sim.clients.batches import user_groups
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.examples import Example
+from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
+from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients import user_sums as module
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
@@ -69,6 +72,22 @@ def test_users_share_passes_and_nobody_notices(small: LanguageModel, monkeypatch
         monkeypatch.setattr(module, "_LONGEST", longest)
         _, again = sums_of(small, users, 0.5)
         np.testing.assert_allclose(again, sums, rtol=0, atol=1e-5)
+
+
+def test_the_clipped_sentences_of_users_are_counted_in_a_joint_pass(small: LanguageModel) -> None:
+    """They vote on an adaptive clip."""
+    users = users_of([2, 2, 2])
+    for clip_norm, clipped in ((1e-3, 2), (1e6, 0)):
+        (found,) = user_sums(small, users, clip_norm)
+        assert [tally.clipped for tally in found.tallies] == [clipped] * 3
+
+
+def test_a_norm_that_is_hardly_known_is_not_clipped_by() -> None:
+    known, unknown = (SimpleNamespace(squared=torch.tensor([4.0]), slack=torch.tensor([s])) for s in (1e-3, 1.0))
+    assert float(clipped_sums.sure_norms([known], 1.0)) >= 2.0
+    with pytest.raises(NotCovered):
+        clipped_sums.sure_norms([known, unknown], 1.0)
+    clipped_sums.sure_norms([unknown], 10.0)  # below the clip it does not matter
 
 
 @pytest.mark.parametrize("longest", [1024, 1])

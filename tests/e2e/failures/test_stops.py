@@ -120,7 +120,9 @@ def test_a_preparation_that_is_stopped_leaves_nothing(
     raise_after(monkeypatch, SplitWriter, "add", name)
     columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
     assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capsys.readouterr().err.splitlines()  # a slow machine has said how far it is
+    assert said[-1].startswith("fl-sim prepare: interrupted")
+    assert "Traceback" not in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 

@@ -105,6 +105,9 @@ def test_a_claim_is_refuted_where_it_is_wrong() -> None:
     verdict = judge_claims(scores, wrong, CONFIDENCE)
     assert verdict.refuted
     assert verdict.delta == 0.3
+    # Chosen on one half of the scores and tested on the other: what only the first half tells refutes nothing.
+    by_chance = Scores(without=np.zeros(200), present=np.repeat([1.0, 0.0], 100))
+    assert not judge_claims(by_chance, [(0.0, 0.0)], CONFIDENCE).refuted
 
 
 def test_the_noise_is_found_within_a_tenth() -> None:
@@ -152,6 +155,14 @@ def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatc
         scores = np.where(included == guessed_right, 1.0, -1.0) + 0.1 * rng.random(canaries)
         exceeded += one_run_lower_bound(included, scores, 0.0, CONFIDENCE, (0.5, 1.0)) > epsilon
     assert exceeded <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
+
+
+def test_shares_of_guesses_share_the_failure_probability() -> None:
+    included, scores = np.arange(60) % 2 == 0, np.arange(60) * 7 % 60 + 30.0 * (np.arange(60) % 2 == 0)
+    both = one_run_lower_bound(included, scores, 1e-5, 0.9, (0.3, 0.8))
+    one_by_one = [one_run_lower_bound(included, scores, 1e-5, 0.95, (share,)) for share in (0.3, 0.8)]
+    assert both == pytest.approx(max(one_by_one))
+    assert both > 0
 
 
 def test_one_run_with_perfect_scores() -> None:

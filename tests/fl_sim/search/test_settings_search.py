@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fl_sim.search.batch import DONE, FAILED, Ending
 from fl_sim.search.private_run import PrivateRun, PublicText
 from fl_sim.search.settings_search import Search, Tried, candidates, rungs, tune
 from fl_sim.settings_origin import Origin
+from fl_sim.stop_signals import stops_handled_by
 from fl_sim.storage.computation import released_settings
 from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
 from tests import tiny
@@ -174,6 +176,23 @@ def test_a_search_that_is_interrupted_says_so_and_writes_nothing(public: Path, t
     ended = tune(run, public, Search(trials=3), tmp_path / "out")
     assert not isinstance(ended, Path)
     assert (ended.reason, len(trials.ran)) == ("SIGTERM", 1)
+
+
+def test_a_stop_in_the_last_trial_of_a_rung_begins_no_other(corpus: Path, tmp_path: Path, trials: Trials) -> None:
+    """Such a trial just finishes, as a run does that is stopped in its last round."""
+    run = private()
+    public = PublicText.open(str(corpus), run)
+
+    def stop_after_the_last(tried: Tried) -> None:
+        if tried.name == "rung1-trial02":
+            with stops_handled_by(lambda name: None):
+                signal.raise_signal(signal.SIGTERM)
+
+    ended = tune(run, public, Search(trials=3), tmp_path / "out", stop_after_the_last)
+    assert not isinstance(ended, Path)
+    assert (ended.name, ended.interrupted, ended.reason) == ("rung1-trial02", True, "SIGTERM")
+    assert len(trials.ran) == 3
+    assert isinstance(tune(run, public, Search(trials=3), tmp_path / "out"), Path)  # the same again goes on
     trials.status = DONE
     assert isinstance(tune(run, public, Search(trials=3), tmp_path / "out"), Path)
     with pytest.raises(ResultsError, match="holds another search"):

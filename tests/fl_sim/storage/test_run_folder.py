@@ -41,6 +41,34 @@ def test_metrics_come_back_with_infinities_and_numpy_scalars(run: RunFolder) -> 
     assert frame["epsilon_user"].dtype == np.float64
 
 
+@pytest.mark.parametrize("value", [[1.0], {"a": 1}, "x", True])
+def test_an_epsilon_that_is_no_number_is_refused(value: object, run: RunFolder) -> None:
+    run.append_metrics({"round": 0, "epsilon_user": 0.0})
+    run.finish({"stopped": "rounds", "epsilon_user": 1.0, "epsilon_any": math.inf, "epsilon_stated": None})
+    assert (RunFolder.open(run.path).result or {})["epsilon_any"] == math.inf
+    words = rf"is corrupt \(epsilon_user is a {type(value).__name__}; allowed: a number\)"
+    run.result_file.write_text(json.dumps({"epsilon_user": value}))
+    with pytest.raises(ResultsError, match=f"result.json: {words}"):
+        _ = RunFolder.open(run.path).result
+    run.metrics_file.write_text(json.dumps({"round": 0, "epsilon_user": value}) + "\n")
+    with pytest.raises(ResultsError, match=f"metrics.jsonl, line 1: {words}"):
+        RunFolder.open(run.path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"nats": "x"}', '{"nats": [1.0], "wrong": [1.0, 2.0]}', '{"nats": [[1]]}']
+)
+def test_sums_of_held_out_users_that_are_none_are_refused(content: str, run: RunFolder) -> None:
+    run.write_held_out_users({"nats": [1.0, math.inf], "wrong": [0, 1]})
+    sums = run.held_out_users
+    assert sums == {"nats": [1.0, math.inf], "wrong": [0, 1]}
+    with pytest.raises(ResultsError, match=r"held_out_users.json: is corrupt \(it has no predictions\)"):
+        _ = (sums or {})["predictions"]
+    (run.path / "held_out_users.json").write_text(content)
+    with pytest.raises(ResultsError, match=r"held_out_users\.json.* is corrupt"):
+        _ = run.held_out_users
+
+
 def test_a_kept_head_is_that_of_settings_and_of_the_rows_until_then(run: RunFolder) -> None:
     run.append_metrics({"round": 0, "loss": 5.0})
     head = run.head()

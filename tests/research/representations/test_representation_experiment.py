@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp import Grid
+from sklearn.neural_network import MLPClassifier
 
 from fl_sim.cli import main as cli
 from fl_sim.config import ConfigError
@@ -52,6 +54,31 @@ def configured(source: Path, method: str = "federate", **values: Any) -> Experim
 def figures(record: dict[str, Any]) -> str:
     """All of a record but how long it took, and where."""
     return json.dumps(encode({k: record[k] for k in ("privacy", "epochs", "metrics", "data")}), sort_keys=True)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_stop_while_the_attacker_trains_records_nothing(
+    name: str, code: int, small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scikit-learn's network takes Ctrl-C for the end of its training: the figures would be those of half an attack."""
+    backprop, out = MLPClassifier._backprop, tmp_path / "record.json"
+
+    def stopped(self: MLPClassifier, *arguments: Any) -> Any:
+        monkeypatch.setattr(MLPClassifier, "_backprop", backprop)
+        signal.raise_signal(signal.Signals[name])
+        return backprop(self, *arguments)
+
+    monkeypatch.setattr(MLPClassifier, "_backprop", stopped)
+    words = [
+        "method=federate",
+        f"data.source={small_adult}",
+        "encoder.width=8",
+        "server.adversary=[6]",
+        "training.epochs=2",
+    ]
+    flags = [word for setting in [*words, "privacy.epsilon=20", "attacks.mdl=false"] for word in ("--set", setting)]
+    assert cli.main(["represent", "run", *flags, "--out", str(out)]) == code
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -427,7 +454,7 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
     out = tmp_path / "out" / "record.json"
     words = ["represent", "run", "--out", str(out)]
     for setting in ("method=robust", "privacy.epsilon=2", f"data.source={small_adult}", "encoder.width=8",
-                    "training.epochs=1", "attacks.mdl=false"):  # fmt: skip
+                    "training.epochs=2", "attacks.mdl=false"):  # fmt: skip
         words += ["--set", setting]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
@@ -493,7 +520,7 @@ def test_a_generated_corpus_needs_no_source(capsys: pytest.CaptureFixture[str]) 
         "--set",
         "encoder.width=4",
         "--set",
-        "training.epochs=1",
+        "training.epochs=2",
         "--set",
         "attacks.mdl=false",
     ]

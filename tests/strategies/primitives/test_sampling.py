@@ -45,6 +45,28 @@ def test_rate_one_includes_every_user() -> None:
     np.testing.assert_array_equal(sampling.sample_users(0, 1, 7, 1.0), np.arange(7))
 
 
+def test_users_known_by_numbers_are_sampled_as_all_users_are() -> None:
+    numbers = np.array([3, 60, 7, 1999])
+    for t in (1, 2, 3):
+        everybody = np.isin(np.arange(USERS), sampling.sample_users(5, t, USERS, 0.4))
+        np.testing.assert_array_equal(sampling.sampled_numbers(5, t, numbers, 0.4), everybody[numbers])
+
+
+def test_a_range_of_sentences_is_sampled_as_they_are_one_by_one() -> None:
+    """Also beyond the words that are read at a time."""
+    ids = np.arange(7, 150_000)
+    one_by_one = ids[sampling.sampled_sentences(9, ids, 0.01)]
+    np.testing.assert_array_equal(sampling.sampled_sentence_range(9, 7, 150_000, 0.01), one_by_one)
+
+
+def test_every_sentence_is_thinned_by_its_own_weight() -> None:
+    ids, weights = np.arange(100, 40_100), np.tile([1.0, 0.9, 0.0, 0.1], 10_000)
+    kept = sampling.thinned_sentences(sampling.round_seed(0, 1), ids, weights).reshape(-1, 4).sum(axis=0)
+    assert (kept[0], kept[2]) == (10_000, 0)
+    assert within_binomial(int(kept[1]), 10_000, 0.9)
+    assert within_binomial(int(kept[3]), 10_000, 0.1)
+
+
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
 def test_impossible_rates_are_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="rate is"):

@@ -76,6 +76,10 @@ def test_a_derived_seed_tells_rounds_apart_and_hides_the_root() -> None:
     seeds = {streams.derived_seed(0, "round", t) for t in range(100)}
     assert len(seeds) == 100
     assert 0 not in seeds
+    # Nobody can try all seeds of a round: all 128 bits vary, and all bits of the root count.
+    assert sum(seeds_with_bit == 0 for seeds_with_bit in (sum(s >> bit & 1 for s in seeds) for bit in range(128))) == 0
+    roots = [0, *(1 << bit for bit in (31, 32, 63, 64, 95, 127))]
+    assert len({streams.derived_seed(root, "round", 1) for root in roots}) == len(roots)
 
 
 def test_negative_seeds_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_the_thresholds_are_missed_as_rarely_as_they_say() -> None:
     missed = float((honest < design.fewest_survivors).mean() + (others >= design.full_shares).mean())
     assert design.boundary <= 0.05
     assert abs(missed - design.boundary) < 0.003
+
+
+def test_colluding_nodes_do_not_hide_a_round_with_few_survivors() -> None:
+    """Σ_k P[k honest survivors] below the threshold and P[k invited] from K on, summed by hand."""
+    design = replace(SETTINGS, population=60, sampling_rate=0.6, colluding=8, unopened=0.1, bits=20).design()
+
+    def binomial(k: int, n: int, p: float) -> float:
+        return math.comb(n, k) * p**k * (1 - p) ** (n - k)
+
+    few = sum(binomial(k, 59 - 8, 0.6 * 0.7) for k in range(design.fewest_survivors))
+    many = sum(binomial(k, 59, 0.6) for k in range(design.full_shares, 60))
+    assert design.boundary == pytest.approx(few + many, rel=1e-9)
+    assert few <= 0.05 < few + binomial(design.fewest_survivors, 59 - 8, 0.6 * 0.7)
 
 
 def test_few_coordinates_of_equal_updates_leave_the_modulus() -> None:

@@ -7,6 +7,8 @@ import pytest
 from scipy import stats
 
 from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.secure_sum import simulated_sum
+from fl_sim.strategies.secure_sum.discrete_gaussian import Words, seeded_words
 from fl_sim.strategies.secure_sum.lattice_rounding import centred
 from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
 from fl_sim.strategies.secure_sum.simulated_sum import Node, SecureSum, release
@@ -128,6 +130,28 @@ def test_noise_differs_between_nodes_rounds_and_seeds() -> None:
     assert np.array_equal(centred(again, 20), replies[0])
     secure = [Node(design, CLIP, 0, 0, secure=True).reply(zeros, 1) for _ in range(2)]
     assert not np.array_equal(*secure)
+
+
+def test_no_two_draws_of_a_round_or_of_two_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding, noise of each node and the top-up, in every round; secure draws have no stream at all."""
+    drawn: list[tuple[object, ...]] = []
+
+    def noted(*stream: object) -> Words:
+        drawn.append(stream)
+        return seeded_words(*stream)
+
+    monkeypatch.setattr(simulated_sum, "seeded_words", noted)
+    design, opened = design_of(16), np.zeros(16, dtype=np.uint64)
+    for server_round in (1, 2):
+        for identity in (0, 1):
+            Node(design, CLIP, seed=0, identity=identity).reply(np.ones(16), server_round)
+        release(design, opened, 6, CLIP, seed=0, server_round=server_round)
+    assert len(drawn) == len(set(drawn)) == 2 * (2 + 2 + 1)
+    drawn.clear()
+    Node(design, CLIP, seed=0, identity=0, secure=True).reply(np.ones(16), 1)
+    first, second = (release(design, opened, 6, CLIP, seed=0, server_round=1, secure=True) for _ in range(2))
+    assert drawn == []
+    assert not np.array_equal(first, second)
 
 
 def test_another_size_is_refused() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.research.representations.client.draws import short_seed
+from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams
 
@@ -39,7 +40,9 @@ def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
 
     perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
     model = TSNE(perplexity=perplexity, init="pca", random_state=short_seed(seed, "t-SNE", bits=32))
-    return np.asarray(model.fit_transform(vectors), dtype=np.float32)
+    points = np.asarray(model.fit_transform(vectors), dtype=np.float32)
+    raise_missed_stop()
+    return points
 
 
 def group_names(attribute: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fl_sim.research.representations.client.draws import short_seed
 from fl_sim.research.representations.client.encoder_inputs import words_of
+from fl_sim.stop_signals import raise_missed_stop
 
 NEAREST = 5
 _ROWS_AT_ONCE = 2048
@@ -82,6 +83,7 @@ def train_word_vectors(
         for number, word in enumerate(model.wv.index_to_key):
             model.wv.vectors[number] = _initial_vector(word, seed, width)
     model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
+    raise_missed_stop()
     return WordVectors(tuple(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
 
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.stop_signals import raise_missed_stop
+
 Estimator = TypeVar("Estimator")
 
 
@@ -21,6 +23,7 @@ def fit_quietly(estimator: Estimator, inputs: NDArray[Any], labels: NDArray[np.i
     """Return ``estimator`` fitted, without warnings that its solver has not converged.
 
     Online coding fits some classifiers on a handful of examples, and a null space needs a direction, not an optimum.
+    A neural network of scikit-learn takes Ctrl-C for the end of its training; here a stop ends the command.
 
     Args:
         estimator: of scikit-learn.
@@ -32,4 +35,5 @@ def fit_quietly(estimator: Estimator, inputs: NDArray[Any], labels: NDArray[np.i
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         estimator.fit(inputs, labels)  # type: ignore[attr-defined]
+    raise_missed_stop()
     return estimator

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fl_sim.config import ConfigError
+from fl_sim.output_files import remove_temporaries
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
 from fl_sim.research.representations.studies.agreement import Estimate
@@ -101,6 +102,7 @@ def collect_stored(
 
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(work)
     if missing:
         run_missing(missing, store)
     return [record for name in names if (record := records[name]) is not None]

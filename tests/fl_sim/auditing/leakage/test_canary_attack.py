@@ -15,6 +15,7 @@ import pytest
 from fl_sim.auditing.leakage import canary_attack
 from fl_sim.auditing.leakage.attacked_run import NotApplicableError
 from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
+from fl_sim.auditing.leakage.canary_exposure import CanaryExposure, CanaryExposures
 from fl_sim.auditing.leakage.known_results import KnownResults
 from fl_sim.auditing.leakage.membership import canary_users
 from fl_sim.auditing.leakage.names.entity_attack import attack_entities
@@ -94,6 +95,32 @@ def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageMode
     assert untrained["verdict"]["state"] == "within"
     little_noise = attack_canaries(attacked(corpus, learned, noise=0.1), DRAWS, OPTIONS)
     assert little_noise["verdict"]["state"] == "within"
+
+
+def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canaries of one kind are tested at the bound of their own contribution, those of an owner at the largest."""
+    exposures = CanaryExposures(
+        tuple(
+            CanaryExposure(number, "user", 1 + 7 * (number % 2), number < 2, 1, 0.0, 0.0, float(number))
+            for number in range(4)
+        ),
+        drawn=60, possible=1000, fit_distance=0.0, seed=0,
+    )  # fmt: skip
+    honest = ledger(2.0, 10, Guarantee())
+    large, small = (SimpleNamespace(is_proven=True, trade_off=lambda name=name: name) for name in ("large", "small"))
+    proven = {("user", 1): small, ("user", 8): large}
+    tested: list[tuple[Any, ...]] = []
+
+    def refutes(trade_off: Any, included: Any, scores: Any, confidence: float) -> bool:
+        tested.append((trade_off, len(scores), confidence))
+        return False
+
+    monkeypatch.setattr(canary_attack, "refutes_by_ranking", refutes)
+    run = SimpleNamespace(corpus=None, proof=honest)
+    planted = SimpleNamespace(population=lambda corpus: 10)
+    verdict = canary_attack._verdict(run, planted, exposures, proven, 0.03)  # type: ignore[arg-type]
+    assert tested == [("small", 2, 0.99), ("large", 2, 0.99), ("large", 4, 0.99)]
+    assert (verdict.state, verdict.pairs, verdict.failure) == ("within", 4, 0.03)
 
 
 @pytest.mark.nightly

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from fl_sim.auditing.leakage import canary_exposure
 from fl_sim.auditing.leakage.canary_exposure import (
     canary_exposures,
     most_by_chance,
@@ -120,3 +122,19 @@ def test_secrets_never_seen_stay_below_what_chance_allows(canaries: int) -> None
     ranks = np.random.default_rng(0).integers(1, 1002, size=(20_000, canaries))
     above = (np.log2(1001) - np.log2(ranks)).mean(axis=1) > most_by_chance(canaries)
     assert 0.018 < above.mean() < 0.028
+
+
+def test_no_canary_s_secret_is_among_those_drawn_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rank of one that was left out would depend on those that were included."""
+    planted, left_out = draw_canaries(CanarySettings(number=4)), []
+    draw = type(planted.law).draw
+
+    def noted(law: Any, rng: Any, number: int, without: Any = ()) -> Any:
+        left_out.append(set(without))
+        return draw(law, rng, number, without=without)
+
+    monkeypatch.setattr(type(planted.law), "draw", noted)
+    monkeypatch.setattr(canary_exposure, "sentence_nats", lambda model, texts: np.arange(len(texts), dtype=float))
+    canary_exposure.canary_exposures(None, planted, seed=0, drawn=20)  # type: ignore[arg-type]
+    assert left_out
+    assert all(secrets == {canary.secret for canary in planted.canaries} for secrets in left_out)

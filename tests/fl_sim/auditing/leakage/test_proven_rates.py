@@ -15,7 +15,7 @@ from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant
-from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import DELTAS, FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Entry, ReleaseRecord
@@ -49,10 +49,12 @@ def test_one_gaussian_round(noise: float) -> None:
 
 def test_exchanging_two_users_is_a_gaussian_of_twice_the_shift() -> None:
     """F⁻¹ never exceeds, so never excludes, what N(2, z²) against N(0, z²) allows, and comes close to it."""
-    inverse = proof(noise_multiplier=2.0).of_user(5).exchanged()
+    rates = proof(noise_multiplier=2.0).of_user(5)
+    inverse = rates.exchanged()
     for false in (0.05, 0.2, 0.5):
         best = stats.norm.cdf(stats.norm.ppf(false) + 1.0)
         assert 0.8 * false <= inverse(best) <= false
+        assert best <= rates.largest_after_exchange(false) <= min(1.0, 1.3 * best)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,10 @@ def test_a_sentence_counts_as_two_clips_of_its_user_where_only_users_are_clipped
     rates = proof(noise_multiplier=2.0).of_sentence()
     best = stats.norm.cdf(stats.norm.ppf(0.01) + 2 / 2.0)
     assert best <= rates.largest_true_positive_rate(0.01) <= 1.12 * best
-    assert proof(strategy="uedp", q_s=0.5, user_cap=4.0).of_sentence().largest_advantage < 0.11
+    sentence = proof(strategy="uedp", q_s=0.5, user_cap=4.0).of_sentence()
+    assert sentence.largest_advantage < 0.11
+    # A sentence that mentions nobody waits for no entity.
+    assert proof(strategy="uedp", q_s=0.5, user_cap=4.0, q_e=0.5).of_sentence() == sentence
 
 
 def test_a_round_with_two_sums_counts_as_one_with_less_noise() -> None:
@@ -125,6 +130,58 @@ def test_a_round_with_two_sums_counts_as_one_with_less_noise() -> None:
     twice = replace(releases, entries=(*releases.entries, replace(releases.entries[0], sum="other")))
     best = stats.norm.cdf(stats.norm.ppf(0.01) + math.sqrt(2) / 2)
     assert best <= twice.of_user(3).largest_true_positive_rate(0.01) <= 1.12 * best
+
+
+UEDP = {"strategy": "uedp", "q_s": 0.3, "q_e": 0.5, "user_cap": 2.0, "noise_multiplier": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "contribution"),
+    [
+        (Guarantee(mention_graph="private", entity_bound=10, user_sentences=4), EntityContribution.of_profile([2, 1])),
+        (
+            replace(GUARANTEE, entity_bound=2, bound_by="weights", weighted=True),
+            EntityContribution(np.ones(6, np.int64), ContributionBound(6, 2, 2, weighted=True)),
+        ),
+    ],
+    ids=["displaced", "weighted"],
+)
+def test_an_entity_whose_profile_does_not_tell_all_counts_at_its_bound(
+    guarantee: Guarantee, contribution: EntityContribution
+) -> None:
+    """Where its sentences let others in, or have weights, the numbers of the profile are not what moves the sum."""
+    releases = replace(proof(3, **UEDP), guarantee=guarantee)
+    event = releases.entries[0].terms.mechanism.event()
+    adjacency = replace(guarantee.with_entity(contribution.limit), user_sentences=0.0)
+    expected = {delta: accountant.epsilon(event, adjacency, 3, delta) for delta in (1e-5, 1e-2, 0.2)}
+    claims = dict(releases.of_entity(contribution).claims)
+    assert {delta: claims[delta] for delta in expected} == pytest.approx(expected, rel=1e-6)
+    profile = dict(proof(3, **UEDP).of_entity(EntityContribution.of_profile(contribution.profile)).claims)
+    assert any(abs(profile[delta] / expected[delta] - 1) > 0.01 for delta in expected)  # the test can fail
+
+
+def test_an_entity_in_a_round_with_two_sums_counts_as_in_one_with_less_noise() -> None:
+    releases, entity = proof(**UEDP), EntityContribution.of_profile([2, 1])
+    twice = replace(releases, entries=(*releases.entries, replace(releases.entries[0], sum="other")))
+    event = replace(releases.entries[0].terms.mechanism.event(), noise_multiplier=3.0 / math.sqrt(2))
+    adjacency = Adjacency(0.0, entity.limit)
+    for delta, epsilon in twice.of_entity(entity).claims:
+        assert epsilon == pytest.approx(accountant.epsilon(event, adjacency, 1, delta), rel=1e-6)
+
+
+def test_an_ancestor_may_have_missed_the_entity() -> None:
+    """Its release counts at its own largest entity, which it need not have sampled as one."""
+    releases, entity = proof(**UEDP), EntityContribution.of_profile([2, 1])
+    both = replace(releases, entries=(replace(releases.entries[0], run="ancestor"), *releases.entries))
+    event = releases.entries[0].terms.mechanism.event()
+    (largest, _) = GUARANTEE.units(clips_sentences=True, population=100)
+    parts = [
+        (event.robust(), replace(largest.adjacency, user_sentences=0.0), 1),
+        (event, Adjacency(0.0, entity.limit), 1),
+    ]
+    claims = dict(both.of_entity(entity).claims)
+    for delta in (1e-5, 1e-2, 0.2):
+        assert claims[delta] == pytest.approx(accountant.composed_epsilon(parts, delta), rel=1e-6)
 
 
 def test_the_releases_of_an_ancestor_count_at_its_own_bounds() -> None:

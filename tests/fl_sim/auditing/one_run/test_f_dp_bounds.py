@@ -12,6 +12,7 @@ from scipy import optimize, stats
 from fl_sim.auditing.lower_bounds import gaussian_epsilon, one_run_lower_bound
 from fl_sim.auditing.one_run import f_dp_bounds
 from fl_sim.auditing.one_run.f_dp_bounds import (
+    InverseTradeOff,
     curve_trade_off,
     f_dp_epsilon,
     f_dp_gaussian_epsilon,
@@ -163,6 +164,18 @@ def test_the_noise_is_bounded_if_all_else_is_as_claimed() -> None:
     assert CLAIMED < f_dp_noise_at_most(cached, CLAIMED, included, scores, CONFIDENCE) < 3 * CLAIMED
     nothing = np.random.default_rng(0).random(2000)
     assert f_dp_noise_at_most(cached, CLAIMED, included, nothing, CONFIDENCE) == math.inf
+
+
+def test_shares_of_guesses_share_the_failure_probability(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[float] = []
+
+    def within(trade_off: InverseTradeOff, canaries: int, guesses: int, correct: int, failure: float) -> bool:
+        failures.append(failure)
+        return False
+
+    monkeypatch.setattr(f_dp_bounds, "refutes", within)
+    assert not refutes_by_ranking(gaussian_trade_off(1.0), np.arange(9) < 4, np.arange(9.0), 0.9, (0.5, 1.0))
+    assert failures == pytest.approx([0.05, 0.05])
 
 
 def test_scores_without_information_bound_nothing() -> None:

@@ -136,6 +136,8 @@ def test_figures_of_another_model_are_not_shown(run: fl_sim.Run, tmp_path: Path)
         (["--personal", "--users", "0"], "users is 0; allowed: "),
         (["--personal", "--most-sentences", "1"], "most_sentences is 1; allowed: "),
         (["--personal", "--learning-rate", "nan"], "learning_rate is nan; allowed: "),
+        (["--personal", "--learning-rate", "1e38"], "learning_rate is 1e+38; allowed: a number above 0, at most 1e+06"),
+        (["--personal", "--rank", "100000"], "rank is 100000; allowed: an integer from 1 to 4096"),
         (["--plot", "users.txt"], "--plot is users.txt; allowed: "),
     ],
 )
@@ -144,6 +146,13 @@ def test_bad_input_is_one_line(flags: list[str], words: str, run: fl_sim.Run, ca
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_a_user_s_model_that_diverges_is_one_line(run: fl_sim.Run, capsys: Capture) -> None:
+    flags = ["--personal", "--quiet", "--users", "1", "--steps", "2", "--learning-rate", "1e6"]
+    assert main(["utility", str(run.path), *flags]) == 2
+    words = "learning_rate is 1e+06, with which a user's model is not finite after 2 steps; allowed: a lower one\n"
+    assert capsys.readouterr().err == f"fl-sim utility: {words}"
 
 
 def test_a_run_without_figures_and_a_changed_start(run: fl_sim.Run, tmp_path: Path, capsys: Capture) -> None:

@@ -1,0 +1,85 @@
+"""Files that flags name: no link or device is replaced, no text is a formula, pictures are for their owner alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from fl_sim.api.runs import Plot
+from fl_sim.cli.main import main
+from fl_sim.cli.written_files import csv_text
+from fl_sim.storage.anchor import Anchor
+from fl_sim.storage.run_folder import ResultsError
+
+Capture = pytest.CaptureFixture[str]
+
+WRITING = {
+    "compare --csv": ["compare", "no/run", "--csv"],
+    "compare --html": ["compare", "no/run", "--html"],
+    "report --html": ["report", "no/run", "--html"],
+    "leak --html": ["leak", "no/run", "--html"],
+    "utility --plot": ["utility", "no/run", "--plot"],
+    "plot --out": ["plot", "no/run", "--out"],
+    "generate --out": ["generate", "no/run", "--out"],
+    "ner evaluate --out": ["ner", "evaluate", "rules", "--gold", "no/gold", "--out"],
+    "public-weights --out": ["public-weights", "bundled", "--entity-bound", "1", "--sentences", "9", "--out"],
+    "represent run --out": ["represent", "run", "--out"],
+    "represent run --picture": ["represent", "run", "--picture"],
+    "represent words --out": ["represent", "words", "no.csv", "--out"],
+    "represent reproduce --out": ["represent", "reproduce", "adult", "--source", "no", "--out"],
+}
+
+
+@pytest.mark.parametrize("words", WRITING.values(), ids=list(WRITING))
+def test_a_link_stays_and_is_refused_before_any_work(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    target, link = tmp_path / "target.png", tmp_path / "link.png"
+    target.write_bytes(b"kept")
+    link.symlink_to(target)
+    assert main([*words, str(link)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(link) in said
+    assert "a link; allowed: a regular file" in said or "exists already" in said
+    assert link.readlink() == target
+    assert target.read_bytes() == b"kept"
+
+
+def test_a_device_is_refused(capsys: Capture) -> None:
+    assert main(["compare", "no/run", "--csv", "/dev/null"]) == 2
+    assert "csv is /dev/null, a device; allowed: a regular file, or a new one\n" in capsys.readouterr().err
+    assert Path("/dev/null").is_char_device()
+
+
+def test_an_anchor_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "anchor").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ResultsError, match="which exists; allowed: a new file"):
+        Anchor(tmp_path / "anchor", required=True).check_new()
+
+
+def test_texts_of_a_table_are_no_formulas_and_numbers_stay(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        [
+            {"run": "=HYPERLINK(1)", "final": -1.5, "value": "-1.5", "low": math.inf, "@note": "+1 is -2"},
+            {"run": "@name", "final": math.nan, "value": "-e", "low": -math.inf, "@note": "\t=1"},
+        ]
+    )
+    assert csv_text(table).splitlines() == [
+        "run,final,value,low,'@note",
+        "'=HYPERLINK(1),-1.5,-1.5,inf,'+1 is -2",
+        "'@name,,'-e,-inf,'\t=1",
+    ]
+
+
+def test_a_picture_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        saved = Plot(Figure()).save(tmp_path / "pictures" / "users.png")
+    finally:
+        os.umask(before)
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert saved.parent.stat().st_mode & 0o777 == 0o700
