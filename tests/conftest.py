@@ -83,6 +83,14 @@ def corpus() -> Path:
 
 
 @pytest.fixture(scope="session")
+def small() -> Path:
+    """Return the small corpus of :mod:`tests.e2e.small_runs`, which all tests share: it is only read."""
+    from tests.e2e.small_runs import shared_corpus
+
+    return shared_corpus()
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real corpora next to the checkout; skip the test if it is absent."""
     folder = REPOSITORY.parent / "shared" / "data"

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import end_all_in
-from tests.e2e.small_runs import shared_corpus
 
 
 @pytest.fixture(scope="session")
-def corpus() -> Path:
-    """Return the small corpus of :mod:`tests.e2e.small_runs`, which all tests share: it is only read."""
-    return shared_corpus()
+def corpus(small: Path) -> Path:
+    """Return the small corpus, whose users differ in size, in place of the tiny one."""
+    return small
 
 
 @pytest.fixture

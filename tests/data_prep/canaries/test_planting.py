@@ -41,7 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def corpus(base: Corpus) -> Corpus:
+def with_canaries(base: Corpus) -> Corpus:
     return prepare(prepared_corpus(str(base.path)), base.path.parent / "planted", canaries=SETTINGS).corpus
 
 
@@ -132,10 +132,10 @@ def test_limits_keep_the_same_of_all_others_on_both_sides_of_a_coin(
     assert min(kept[0][0]) < 1
 
 
-def test_the_contribution_of_a_canary_is_its_repetitions(corpus: Corpus) -> None:
-    users = corpus.users("train").set_index("user")["sentences"]
-    entities = corpus.entities("train").set_index("entity")
-    for canary in read_canaries(corpus).canaries:
+def test_the_contribution_of_a_canary_is_its_repetitions(with_canaries: Corpus) -> None:
+    users = with_canaries.users("train").set_index("user")["sentences"]
+    entities = with_canaries.entities("train").set_index("entity")
+    for canary in read_canaries(with_canaries).canaries:
         expected = canary.repetitions if canary.included else 0
         assert sum(users.get(user, 0) for user in canary.users) == expected
         if canary.name and canary.included:
@@ -160,32 +160,35 @@ def test_a_source_that_shares_a_user_or_an_entity_with_a_canary_is_refused() -> 
 # The corpus's folder
 
 
-def test_canaries_change_the_fingerprint_and_are_recorded(base: Corpus, corpus: Corpus) -> None:
-    assert corpus.fingerprint != base.fingerprint
+def test_canaries_change_the_fingerprint_and_are_recorded(base: Corpus, with_canaries: Corpus) -> None:
+    assert with_canaries.fingerprint != base.fingerprint
     assert not base.has_canaries
-    assert read_canaries(corpus) == draw_canaries(SETTINGS)
-    assert (corpus.path / CANARIES_FILE).stat().st_mode & 0o077 == 0
-    record = json.loads((corpus.path / CANARIES_FILE).read_text(encoding="utf-8"))
+    assert read_canaries(with_canaries) == draw_canaries(SETTINGS)
+    assert (with_canaries.path / CANARIES_FILE).stat().st_mode & 0o077 == 0
+    record = json.loads((with_canaries.path / CANARIES_FILE).read_text(encoding="utf-8"))
     assert record["law"]["size"] == 64**3
     assert set(record["canaries"][1]) >= {"text", "owner", "repetitions", "included", "secret"}
-    assert any("privacy.population" in warning for warning in corpus.warnings)
+    assert any("privacy.population" in warning for warning in with_canaries.warnings)
     with pytest.raises(CorpusError, match=r": has no canaries; allowed: a corpus of fl-sim prepare … --canaries N$"):
         read_canaries(base)
 
 
-def test_the_rest_of_the_corpus_is_as_without_canaries(base: Corpus, corpus: Corpus) -> None:
-    users = read_canaries(corpus).users
-    assert [s for s in sentences_of(corpus) if s.user not in users] == list(sentences_of(base))
-    assert corpus.users("train")["user"].tolist()[: len(base.users("train"))] == base.users("train")["user"].tolist()
+def test_the_rest_of_the_corpus_is_as_without_canaries(base: Corpus, with_canaries: Corpus) -> None:
+    users = read_canaries(with_canaries).users
+    assert [s for s in sentences_of(with_canaries) if s.user not in users] == list(sentences_of(base))
+    assert (
+        with_canaries.users("train")["user"].tolist()[: len(base.users("train"))]
+        == base.users("train")["user"].tolist()
+    )
 
 
-def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, corpus: Corpus) -> None:
+def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canaries: Corpus) -> None:
     raw = prepared_corpus(str(base.path))
-    assert prepare(raw, corpus.path, canaries=SETTINGS).cached
+    assert prepare(raw, with_canaries.path, canaries=SETTINGS).cached
     with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, corpus.path, canaries=CanarySettings(28, 2))
+        prepare(raw, with_canaries.path, canaries=CanarySettings(28, 2))
     with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, corpus.path)
+        prepare(raw, with_canaries.path)
 
 
 def test_a_changed_file_is_noticed(base: Corpus, tmp_path: Path) -> None:
@@ -213,14 +216,14 @@ def test_a_changed_file_is_noticed(base: Corpus, tmp_path: Path) -> None:
     ],
 )
 def test_a_record_that_contradicts_itself_is_refused(
-    damage: Callable[[dict[str, object]], object], corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[dict[str, object]], object], with_canaries: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = json.loads(draw_canaries(SETTINGS).to_json())
     damage(record)
     module = "fl_sim.data_prep.canaries.planted_canaries.read_bytes"
     monkeypatch.setattr(module, lambda path: json.dumps(record).encode())
     with pytest.raises(CorpusError, match=r"canaries\.json: no record of canaries \(.*\); prepare it again$"):
-        read_canaries(corpus)
+        read_canaries(with_canaries)
 
 
 # Taggers, preprocessing, appended parts, de-identification
@@ -249,17 +252,17 @@ def test_appended_parts_leave_the_canaries(base: Corpus, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mode", MODES)
 def test_deidentification_replaces_the_names_of_canaries_and_keeps_their_secrets(
-    corpus: Corpus, mode: str, tmp_path: Path
+    with_canaries: Corpus, mode: str, tmp_path: Path
 ) -> None:
-    made, _ = deidentify(corpus, tmp_path / "out", mode)
-    now, before = read_canaries(made), read_canaries(corpus)
+    made, _ = deidentify(with_canaries, tmp_path / "out", mode)
+    now, before = read_canaries(made), read_canaries(with_canaries)
     stored = Counter((s.user, s.text, s.mentions) for s in sentences_of(made) if s.user.startswith("canary"))
     assert stored == Counter((s.user, s.text, s.mentions) for s in now.sentences())
     for old, new in zip(before.canaries, now.canaries, strict=True):
         assert (old.secret, old.included, old.users) == (new.secret, new.included, new.users)
         assert old.owner == "user" or old.name not in new.text(now.law).split()
         assert old.owner == "entity" or old == new
-    assert now.population(made) == before.population(corpus)
+    assert now.population(made) == before.population(with_canaries)
     assert len(made.warnings) == 2
 
 
@@ -280,9 +283,9 @@ def test_a_prepared_corpus_is_read_as_it_is(base: Corpus, tmp_path: Path) -> Non
     assert again.manifest.splits == base.manifest.splits
 
 
-def test_prepared_sources_that_would_lose_something_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_prepared_sources_that_would_lose_something_are_refused(with_canaries: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r": has canaries; allowed with prepared: "):
-        prepared_corpus(str(corpus.path))
+        prepared_corpus(str(with_canaries.path))
     linked = write_corpus(TEXT, tmp_path / "linked", name="x", identity=Identity(link_within_document=True))
     with pytest.raises(CorpusError, match=r": names are linked within documents; allowed with prepared: "):
         prepared_corpus(str(linked.path))

@@ -25,7 +25,7 @@ from fl_sim.strategies.ledger import (
     epsilon_of,
     epsilon_of_any,
 )
-from tests.e2e.small_runs import configuration, finished_run, measured, shared_corpus, small_corpus
+from tests.e2e.small_runs import configuration, finished_run, measured, small_corpus
 from tests.strategies.federation import plan
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -192,11 +192,6 @@ def test_bad_input_is_one_line(
 # --- real runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def corpus() -> Path:
-    return shared_corpus()
-
-
 class Crash(RuntimeError):
     """Stands for whatever ends a process."""
 
@@ -248,17 +243,17 @@ def test_a_run_keeps_a_ledger_that_gives_its_result(strategy: str) -> None:
 
 
 @pytest.mark.system
-def test_a_crashed_seeded_run_goes_on_without_another_charge(corpus: Path, tmp_path: Path) -> None:
-    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
-    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed"))
+def test_a_crashed_seeded_run_goes_on_without_another_charge(small: Path, tmp_path: Path) -> None:
+    whole = simulation.run(configuration(small, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
+    resumed = simulation.resume(crashed(small, tmp_path / "crashed"))
     assert_result_says_what_the_ledger_says(resumed, releases=4)
     assert measured(resumed) == measured(whole)
 
 
 @pytest.mark.system
-def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Path, tmp_path: Path) -> None:
-    once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
-    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", privacy__secure_noise=True))
+def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(small: Path, tmp_path: Path) -> None:
+    once = simulation.run(configuration(small, tmp_path / "once", rounds=4, privacy__q_s=0.5))
+    resumed = simulation.resume(crashed(small, tmp_path / "crashed", privacy__secure_noise=True))
     assert [entry.round for entry in Ledger.read(resumed.path).entries] == [1, 2, 3, 1, 2, 3, 4]
     assert_result_says_what_the_ledger_says(resumed, releases=7)
     metrics = resumed.metrics()
@@ -269,22 +264,22 @@ def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(corpus: Pat
 
 
 @pytest.mark.system
-def test_the_budget_pays_for_lost_rounds_too(corpus: Path, tmp_path: Path) -> None:
-    once = simulation.run(configuration(corpus, tmp_path / "once", rounds=4, privacy__q_s=0.5))
+def test_the_budget_pays_for_lost_rounds_too(small: Path, tmp_path: Path) -> None:
+    once = simulation.run(configuration(small, tmp_path / "once", rounds=4, privacy__q_s=0.5))
     budget = once.metrics()["epsilon_any"].iloc[-1] * 1.001  # four releases and no more
     changes = {"privacy__secure_noise": True, "privacy__epsilon_budget": budget}
-    resumed = simulation.resume(crashed(corpus, tmp_path / "crashed", **changes))
+    resumed = simulation.resume(crashed(small, tmp_path / "crashed", **changes))
     assert len(Ledger.read(resumed.path).entries) == 4
     assert (resumed.result or {})["epsilon_any"] <= budget
     assert ((resumed.result or {})["stopped"], (resumed.result or {})["rounds"]) == ("epsilon_budget", 1)
 
 
 @pytest.mark.system
-def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(corpus: Path, tmp_path: Path) -> None:
+def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(small: Path, tmp_path: Path) -> None:
     runs = [
         simulation.run(
             configuration(
-                corpus, tmp_path / name, rounds=5, privacy__secure_noise=True, privacy__q_u=0.5, privacy__q_s=0.5
+                small, tmp_path / name, rounds=5, privacy__secure_noise=True, privacy__q_u=0.5, privacy__q_s=0.5
             )
         )
         for name in "ab"
@@ -301,9 +296,9 @@ def account_together(runs: list[RunFolder]) -> list:
     return together([Ledger.read(run.path) for run in runs])
 
 
-def test_the_flag_of_fl_sim_run(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_flag_of_fl_sim_run(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    words = f"run --quiet --corpus {corpus} --out {out} --rounds 1 --engine inline --secure-noise".split()
+    words = f"run --quiet --corpus {small} --out {out} --rounds 1 --engine inline --secure-noise".split()
     sizes = [word for name in ("hidden=16", "layers=1", "heads=2") for word in ("--set", f"model.{name}")]
     assert main([*words, *sizes]) == 0
     assert [entry.terms.noise for entry in Ledger.read(out).entries] == ["secure"]
@@ -311,8 +306,8 @@ def test_the_flag_of_fl_sim_run(corpus: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["account", "--ledger", str(out), *ASKED.split()]) == 0
 
 
-def test_a_run_with_a_touched_ledger_does_not_go_on(corpus: Path, tmp_path: Path) -> None:
-    out = crashed(corpus, tmp_path / "crashed")
+def test_a_run_with_a_touched_ledger_does_not_go_on(small: Path, tmp_path: Path) -> None:
+    out = crashed(small, tmp_path / "crashed")
     content = (out / LEDGER_FILE).read_bytes()
     (out / LEDGER_FILE).write_bytes(content.replace(b'"population":6', b'"population":7', 1))
     with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 1: was changed"):
@@ -321,8 +316,8 @@ def test_a_run_with_a_touched_ledger_does_not_go_on(corpus: Path, tmp_path: Path
     assert simulation.resume(out).result is not None
 
 
-def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
-    config = configuration(corpus, tmp_path / "run", rounds=4)
+def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(small: Path, tmp_path: Path) -> None:
+    config = configuration(small, tmp_path / "run", rounds=4)
     with pytest.raises(Crash):
         simulation.run(config, on_row=crash_in_round_3)
     for name in (LEDGER_FILE, HEAD_FILE):
@@ -333,7 +328,7 @@ def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(corpus: Path, t
 
 
 def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finished_run(folder=tmp_path / "run")
     for name in (LEDGER_FILE, HEAD_FILE):
@@ -347,7 +342,7 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     assert "is not the ledger whose head hash was kept after 2 entries" in capsys.readouterr().err
 
 
-def test_a_result_that_names_another_ledger_is_not_gone_on_from(corpus: Path, tmp_path: Path) -> None:
+def test_a_result_that_names_another_ledger_is_not_gone_on_from(small: Path, tmp_path: Path) -> None:
     """The head in a result was published; the ledger and the checkpoint of a run must be those of that head."""
     run = finished_run(folder=tmp_path / "run")
     result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}

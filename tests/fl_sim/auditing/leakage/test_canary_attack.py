@@ -39,14 +39,14 @@ DRAWS = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def with_canaries(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     base = tiny_corpus(tmp_path_factory.mktemp("canaries") / "tiny")
     return prepare(prepared_corpus(str(base)), base.parent / "planted", canaries=CanarySettings(112, seed=1)).corpus
 
 
 @pytest.fixture(scope="module")
-def planted(corpus: Corpus) -> PlantedCanaries:
-    return read_canaries(corpus)
+def planted(with_canaries: Corpus) -> PlantedCanaries:
+    return read_canaries(with_canaries)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,10 @@ def attacked(
 
 
 @pytest.mark.system
-def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(corpus: Corpus, learned: LanguageModel) -> None:
-    record = attack_canaries(attacked(corpus, learned), DRAWS, OPTIONS)
+def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
+    with_canaries: Corpus, learned: LanguageModel
+) -> None:
+    record = attack_canaries(attacked(with_canaries, learned), DRAWS, OPTIONS)
     assert record["verdict"]["state"] == "beyond"
     assert record["verdict"]["pairs"] == 112
     by_kind = {(bound["owner"], bound["repetitions"]): bound for bound in record["bounds"]}
@@ -90,10 +92,10 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(corpus: Cor
 
 
 @pytest.mark.system
-def test_an_honest_run_is_within_its_bound(corpus: Corpus, learned: LanguageModel) -> None:
-    untrained = attack_canaries(attacked(corpus, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
+def test_an_honest_run_is_within_its_bound(with_canaries: Corpus, learned: LanguageModel) -> None:
+    untrained = attack_canaries(attacked(with_canaries, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
     assert untrained["verdict"]["state"] == "within"
-    little_noise = attack_canaries(attacked(corpus, learned, noise=0.1), DRAWS, OPTIONS)
+    little_noise = attack_canaries(attacked(with_canaries, learned, noise=0.1), DRAWS, OPTIONS)
     assert little_noise["verdict"]["state"] == "within"
 
 
@@ -125,9 +127,9 @@ def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypat
 
 @pytest.mark.nightly
 def test_exposures_are_kept_whatever_the_verdict_needs(
-    corpus: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_canaries: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = attacked(corpus, learned, file=tmp_path / "kept" / "exposures.json")
+    run = attacked(with_canaries, learned, file=tmp_path / "kept" / "exposures.json")
     first = attack_canaries(run, DRAWS, OPTIONS)
     assert (tmp_path / "kept" / "exposures.json").stat().st_mode & 0o077 == 0
     monkeypatch.setattr(canary_attack, "canary_exposures", None)
@@ -137,9 +139,9 @@ def test_exposures_are_kept_whatever_the_verdict_needs(
 
 
 @pytest.mark.nightly
-def test_nothing_is_tested_where_n_depends_on_which_are_included(corpus: Corpus, learned: LanguageModel) -> None:
-    users = corpus.manifest.splits["train"].users
-    verdict = attack_canaries(attacked(corpus, learned, population=users), DRAWS, OPTIONS)["verdict"]
+def test_nothing_is_tested_where_n_depends_on_which_are_included(with_canaries: Corpus, learned: LanguageModel) -> None:
+    users = with_canaries.manifest.splits["train"].users
+    verdict = attack_canaries(attacked(with_canaries, learned, population=users), DRAWS, OPTIONS)["verdict"]
     assert verdict["state"] == "not tested"
     assert verdict["reason"].startswith(f"privacy.population is {users}; allowed: ")
 
@@ -150,8 +152,8 @@ def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None
     assert (len(weighted.profile), weighted.limit.sentences, weighted.limit.weighted) == (64, 5, True)
 
 
-def test_canary_users_are_not_attacked_as_users(corpus: Corpus, planted: PlantedCanaries) -> None:
-    assert canary_users(corpus) == planted.users
+def test_canary_users_are_not_attacked_as_users(with_canaries: Corpus, planted: PlantedCanaries) -> None:
+    assert canary_users(with_canaries) == planted.users
     assert len(planted.users) > 100
 
 
@@ -161,16 +163,18 @@ def test_without_canaries_or_next_words_there_is_nothing_to_attack(tmp_path: Pat
         attack_canaries(SimpleNamespace(corpus=plain, model=learned), DRAWS, OPTIONS)  # type: ignore[arg-type]
 
 
-def test_classifiers_are_left_out(corpus: Corpus) -> None:
+def test_classifiers_are_left_out(with_canaries: Corpus) -> None:
     classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
     for attack in (attack_canaries, attack_entities):
         with pytest.raises(NotApplicableError, match="predicts classes"):
-            attack(attacked(corpus, classifier), DRAWS, OPTIONS)
+            attack(attacked(with_canaries, classifier), DRAWS, OPTIONS)
 
 
-def test_names_are_attacked_in_three_ways(corpus: Corpus, learned: LanguageModel) -> None:
+def test_names_are_attacked_in_three_ways(with_canaries: Corpus, learned: LanguageModel) -> None:
     seen: list[tuple[int, int]] = []
-    record = attack_entities(attacked(corpus, learned), DRAWS, OPTIONS, lambda done, total: seen.append((done, total)))
+    record = attack_entities(
+        attacked(with_canaries, learned), DRAWS, OPTIONS, lambda done, total: seen.append((done, total))
+    )
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert record["private_entities"] >= 10
     assert record["inference"]["groups"][0]["gain"]["value"] == 0.0  # the initial model is the same here

@@ -17,14 +17,9 @@ from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 from tests.clients.models import models_to_try
-from tests.e2e.small_runs import command_line, shared_corpus
+from tests.e2e.small_runs import command_line
 
 pytestmark = pytest.mark.usefixtures("no_plots")
-
-
-@pytest.fixture(scope="module")
-def corpus() -> Path:
-    return shared_corpus()
 
 
 def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
@@ -34,21 +29,21 @@ def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
     return RunFolder.open(out)
 
 
-def test_the_fast_path_is_named(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run(corpus, tmp_path / "out")
+def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(small, tmp_path / "out")
     assert (folder.result or {})["gradients"] == {"path": "fast"}
     assert "Gradients   fast path, many sentences in one pass" in summary(folder)
     assert ", fast path" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_slow_path_says_why_and_how_long(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(model: object) -> None:
         raise NotCovered("its experts are no layer")
 
     monkeypatch.setattr(ghost_pass, "cover", refuse)
-    folder = run(corpus, tmp_path / "out")
+    folder = run(small, tmp_path / "out")
     recorded = (folder.result or {})["gradients"]
     assert (recorded["path"], recorded["reason"]) == ("slow", "its experts are no layer")
     assert 0 < recorded["seconds_per_round"] < 60
@@ -61,8 +56,8 @@ def test_the_slow_path_says_why_and_how_long(
     assert any("one sentence at a time" in line for line in json.loads(folder.result_file.read_text())["warnings"])
 
 
-def test_a_run_without_such_gradients_names_no_path(corpus: Path, tmp_path: Path) -> None:
-    folder = run(corpus, tmp_path / "out", privacy__strategy="noiseless", privacy__q_s=1.0)
+def test_a_run_without_such_gradients_names_no_path(small: Path, tmp_path: Path) -> None:
+    folder = run(small, tmp_path / "out", privacy__strategy="noiseless", privacy__q_s=1.0)
     assert "gradients" not in (folder.result or {})
     assert "Gradients" not in summary(folder)
 
