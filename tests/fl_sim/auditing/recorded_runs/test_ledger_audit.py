@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fl_sim
 from fl_sim.auditing.real_rounds.round_faults import fault
 from fl_sim.auditing.recorded_runs import ledger_audit
 from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
+from fl_sim.experiments.plan import enforced_bounds
 from fl_sim.storage.run_folder import ResultsError
 
 SETTINGS: dict[str, Any] = {
@@ -105,6 +107,23 @@ def test_another_record_is_refuted(name: str, change: Callable[[dict[str, Any]],
 def test_other_metrics_are_refuted(name: str, change: Callable[[dict[str, Any]], None], copy: Path) -> None:
     edit_rows(copy / "metrics.jsonl", change)
     assert name in refuted(copy)
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The auditor's own code enforces them, so it is the run's computation.json that tells."""
+    with monkeypatch.context() as patched:
+        patched.setattr(enforced_bounds, "_weights", lambda guarantee, split, order_seed: np.ones(split.num_sentences))
+        fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 1, "privacy.user_sentences": 3})
+    audit = audit_ledger(tmp_path / "run")
+    assert audit.record()["refuted"] == ["bounds"]
+    (check,) = (check for check in audit.checks if not check.holds)
+    assert "not from the sentences that its bounds keep" in check.detail
+
+
+def test_a_computation_that_the_ledger_is_not_bound_to_is_refuted(copy: Path) -> None:
+    edit(copy / "computation.json", lambda content: content["parts"].update(selection="0a1b"))
+    assert refuted(copy) == ["bounds"]
 
 
 def test_an_epsilon_that_is_too_small_is_refuted(copy: Path) -> None:
