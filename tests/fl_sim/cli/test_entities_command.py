@@ -292,6 +292,25 @@ def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
         assert figure == epsilon(training.event, adjacency, training.rounds, training.delta)
 
 
+def test_an_entity_that_the_tagger_misses_may_exceed_the_headline() -> None:
+    """The headline covers detected entities and sentences without any; robust figures are not cut at it."""
+    settings = {"privacy.entity_bound": 5, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
+    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    found, free = bounded_entity_epsilons(bounds, training, 40), entity_epsilons(bounds.kept, training)
+    np.testing.assert_array_equal(found.robust.upper, free.robust.upper)
+    assert found.robust.upper.max() > epsilon_of_any(bounds.guarantee, training, 40)
+
+
+def test_the_headline_is_that_of_a_sentence_without_an_entity_if_it_is_larger() -> None:
+    settings = {"privacy.entity_bound": 1, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
+    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    one, figures = Adjacency(12, ContributionBound(1, 1)), (training.rounds, training.delta)
+    headline = epsilon_of_any(bounds.guarantee, training, 40)
+    assert headline == epsilon(training.event.robust(), one, *figures) > epsilon(training.event, one, *figures)
+
+
 @pytest.mark.parametrize("z", [1.0, 2.0])
 def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> None:
     """One user has 32 sentences of weight 1/32 with the entity, beside a user who is protected."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -109,6 +111,20 @@ def test_what_a_release_shows_is_for_its_own_bounds_to_say() -> None:
     assert BOUNDED.seen(Adjacency(5, weights)) == Adjacency(5, ContributionBound(3, 4))
     assert replace(BOUNDED, weighted=True).seen(Adjacency(5, weights)) == Adjacency(5, weights)
     assert [private.displaces, BOUNDED.displaces, Guarantee().displaces] == [True, False, False]
+
+
+def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_largest_weight() -> None:
+    assert ContributionBound(3, 4, 1.5, weight=0.5, weighted=True).total_weight == 1.5
+    assert ContributionBound(3, 4, 100, weight=0.5, weighted=True).total_weight == 6
+    assert ContributionBound(3, 4, weight=0.5).total_weight == 6
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_a_unit_survives_its_record(robust: bool) -> None:
+    bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, 0.5, weighted=True))
+    for bound, displaced in itertools.product(bounds, (False, True)):
+        unit = ProtectedUnit(Adjacency(5, bound, displaced), robust)
+        assert ProtectedUnit.from_record(json.loads(json.dumps(unit.record()))) == unit
 
 
 def test_a_covering_bound_holds_for_every_entity_within_one_of_them() -> None:
