@@ -169,6 +169,13 @@ class Entry:
     terms: ReleaseRecord
     sum: str = ""
 
+    def exposed(self, adjacency: Adjacency) -> Adjacency:
+        """Return the adjacency to account for in this release if a user and an entity of ``adjacency`` are protected.
+
+        Its bounds alone decide whether sentences are displaced or have weights: a caller may not know.
+        """
+        return self.terms.mechanism.exposed(self.terms.guarantee.seen(adjacency))
+
 
 class Ledger:
     """Read and write the ledger of one run, with a single writer.
@@ -403,7 +410,7 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     """
 
     def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-        return (event.robust() if robust else event), entry.terms.mechanism.exposed(adjacency)
+        return (event.robust() if robust else event), entry.exposed(adjacency)
 
     return _composed(entries, delta, exposed)
 
@@ -440,7 +447,7 @@ def _epsilon_of_units(
 
     def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
         unit = _units(entry, event, missed)[units[entry.run]]
-        return (event.robust() if unit.robust or robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+        return (event.robust() if unit.robust or robust else event), entry.exposed(unit.adjacency)
 
     return _composed(entries, delta, exposed)
 

@@ -26,7 +26,7 @@ from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.profiles import entity_profiles as profiles
 from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
@@ -134,7 +134,7 @@ def bounded_entity_epsilons(
         observe: called after each ε.
     """
     guarantee = bounds.guarantee
-    if guarantee.weighted or guarantee.with_entity(NO_ENTITY).displaced:
+    if guarantee.weighted or guarantee.displaces:
         entities = _within_contributions(bounds, training, observe)
     else:
         entities = entity_epsilons(bounds.kept, training, evaluations, observe)
@@ -162,9 +162,8 @@ def _within_contributions(bounds: EnforcedBounds, training: Training, observe: O
     """Return ε of every entity from its contribution bound."""
     guarantee = bounds.guarantee
     contributions = bounds.contributions()
-    each = contributions.sentences if guarantee.weighted else contributions.max_per_user
     distinct, profile_of = _distinct(bounds.kept.entity_profiles())
-    keys = np.stack([profile_of, contributions.users, each, contributions.sentences], axis=1)
+    keys = np.stack([profile_of, contributions.users, contributions.max_per_user, contributions.sentences], axis=1)
     rows, index = np.unique(keys, axis=0, return_inverse=True)
 
     limits, limit_of = np.unique(rows[:, 1:], axis=0, return_inverse=True)
@@ -235,10 +234,10 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
     if entity is None:
         return PairEpsilons(n, np.array([], dtype=np.int64), alone, alone, alone)
     profile = _profile(bounds.kept.entity_profiles(), entity)
-    if guarantee.weighted or guarantee.with_entity(NO_ENTITY).displaced:
+    if guarantee.weighted or guarantee.displaces:
         contributions = bounds.contributions()
-        each = contributions.sentences if guarantee.weighted else contributions.max_per_user
-        limit = (int(contributions.users[entity]), int(each[entity]), int(contributions.sentences[entity]))
+        columns = (contributions.users, contributions.max_per_user, contributions.sentences)
+        limit = [int(column[entity]) for column in columns]
         both = [_epsilon_within(one, training, guarantee, *limit) for one in (event, event.robust())]
     else:
         accountant = ProfileAccountant(event, n, training.rounds, training.delta)

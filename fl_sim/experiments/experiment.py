@@ -61,7 +61,6 @@ from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.anchor import NONE as NO_ANCHOR
 from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of, noise_key
 from fl_sim.storage.run_claim import ENCODED, RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
@@ -361,8 +360,7 @@ class Experiment:
             self._bind(ledger)
         computation = Computation.read(self.folder.path)
         computation.check(self._computed_from, self.folder.path)
-        if computation.digest != ledger.computation:
-            raise ResultsError(f"{self.folder.path / COMPUTATION_FILE}: is not what the run's ledger is bound to")
+        computation.check_binding(ledger)
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """Restore the state of ``checkpoint``; without one, and without a release, the run begins again."""

@@ -21,11 +21,13 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
+from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import Planned
-from fl_sim.experiments.run_inputs import open_corpus
+from fl_sim.experiments.run_inputs import declared_names, open_corpus
 from fl_sim.storage import environment
-from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, released_settings
+from fl_sim.storage.computation import FILE, RELEASE_FORMAT, Computation, digest_of, noise_digest, released_settings
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
+from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.registry import STRATEGIES
 
 log = logging.getLogger(__name__)
@@ -141,12 +143,11 @@ def computed_from(config: RunConfig, planned: Planned) -> dict[str, Any]:
 
     The engine and the number of nodes and workers are left out: the run is the same on any.
     """
-    public = np.array(planned.bounds.names.public, dtype=np.int64)
     return {
         "settings": released_settings(config),
         "plan": planned.plan.record(),
         "guarantee": planned.bounds.guarantee.record(),
-        "selection": digest_of([planned.bounds.weights, public]),
+        "selection": _selection(planned.bounds),
         "code": {
             "fl_sim": environment.version("fl-sim"),
             "releases": RELEASE_FORMAT,
@@ -154,6 +155,41 @@ def computed_from(config: RunConfig, planned: Planned) -> dict[str, Any]:
             "strategy": _strategy_origin(config.privacy.strategy),
         },
     }
+
+
+def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: Ledger) -> EnforcedBounds:
+    """Return the bounds under which a run released, with the weights of the sentences that took part.
+
+    They are enforced anew on the corpus. Bounds that the ledger does not state, or weights that its releases were not
+    computed from, are refused: no ε of them is that of the run.
+
+    Args:
+        folder: of the run.
+        record: of the run.
+        corpus: of the run, as :meth:`Record.open_corpus` returns it.
+        ledger: of the run.
+
+    Raises:
+        ResultsError: config.json, the corpus or the weights are not what the ledger stands for.
+    """
+    parts, config = Computation.of_ledger(ledger).parts, record.config
+    names, order_seed = declared_names(config, corpus), read_order(folder)
+    ownership = corpus.ownership(config.corpus.train_split)
+    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names, order_seed)
+    if any(entry.terms.guarantee != bounds.guarantee for entry in ledger.entries):
+        raise ResultsError(f"{folder.config_file}: states other bounds than the ledger; allowed: those of its releases")
+    if "tokens" in parts and parts.get("corpus") != record.fingerprint:  # else a digest of the text under a secret key
+        raise ResultsError(f"{folder.config_file}: names another corpus than the one that the releases are from")
+    if parts.get("selection") != _selection(bounds):
+        raise ResultsError(
+            f"{ledger.folder}: its releases are not from the sentences that its bounds keep (selection in {FILE})"
+        )
+    return bounds
+
+
+def _selection(bounds: EnforcedBounds) -> str:
+    """Return the digest of the sentences' weights and of the entities that are declared public."""
+    return digest_of([bounds.weights, np.array(bounds.names.public, dtype=np.int64)])
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:

@@ -35,8 +35,7 @@ from fl_sim.reporting.release_note import note_on_texts
 from fl_sim.reporting.report import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
-    GRAPH_IS_PRIVATE,
-    GRAPH_IS_PUBLIC,
+    GRAPH_IN_WORDS,
     MISSED,
     NO_GUARANTEE,
     NOT_COVERED,
@@ -187,13 +186,13 @@ def _claim(facts: Mapping[str, Any]) -> list[str]:
 
 def _points(run: RunFolder, facts: Mapping[str, Any]) -> list[str]:
     """Return what the ε rests on and what it leaves out, a sentence or two each."""
-    bounds, privacy = run.config.get("guarantee") or {}, (run.config.get("run") or {}).get("privacy") or {}
+    bounds, privacy = facts["bounds"] or {}, (run.config.get("run") or {}).get("privacy") or {}
     missed, result = bounds.get("missed_mentions"), run.result or {}
     from_corpus = bool(result.get("settings_from_corpus"))  # then bounds and weights may be read off the text
     mechanism = None if from_corpus else mechanism_of(run)
     trained = (result.get("initial_model") or {}).get("composed")
     return [
-        GRAPH_IS_PUBLIC if bounds.get("mention_graph") == "public" else GRAPH_IS_PRIVATE,
+        *([GRAPH_IN_WORDS[bounds["mention_graph"]]] if bounds else []),
         *([] if from_corpus else [_bounds(bounds)]),
         DETECTED if missed is None else MISSED.format(missed=missed),
         *([f"Nobody looked for: {', '.join(facts['not_looked_for'])}."] if facts["not_looked_for"] else []),

@@ -31,9 +31,11 @@ from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.ledger_check import check_ledger
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder
 from fl_sim.storage.utility import Utility, utility_of
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
+from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.messages import REJECTIONS
 from fl_sim.strategies.primitives.limits import PrivacyError
@@ -53,6 +55,7 @@ GRAPH_IS_PUBLIC = (
 GRAPH_IS_PRIVATE = (
     "Mention graph private: ε also hides whether the protected user and the sentences with the protected entity exist."
 )
+GRAPH_IN_WORDS = {"public": GRAPH_IS_PUBLIC, "private": GRAPH_IS_PRIVATE}
 DETECTED = (
     "Any entity: each one that the tagger finds, and each sentence in which it finds none. Mentions that it misses are "
     "outside the bound; privacy.missed_mentions states a number of them."
@@ -125,6 +128,7 @@ def report(run: RunFolder) -> dict[str, Any]:
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     utility = _utility_facts(run)
     classifies, app = utility["metric"] == "error", run.config.get("app")
+    bounds = None if app else _bounds(run, ledger.ledger)
     mechanism = mechanism_of(run)
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
     spent = result if run.finished else {}
@@ -143,7 +147,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "epsilon": epsilon,
         "epsilon_as_published": last.get(AS_PUBLISHED),
         "epsilon_any": epsilon.get("epsilon_any"),
-        "bounds": _bounds(run),
+        "bounds": bounds,
         **recorded,
         "ledger": {"problem": ledger.problem, "notes": list(ledger.notes)},
         "origin": _origin(run),
@@ -156,7 +160,7 @@ def report(run: RunFolder) -> dict[str, Any]:
         "utility": utility,
         "personal": run.personal,
         "perplexity": None if classifies else _perplexity(utility),
-        "not_covered": list(NOT_COVERED_OF_APPS) if app else _not_covered_of_text(run, classifies=classifies),
+        "not_covered": list(NOT_COVERED_OF_APPS) if app else _not_covered_of_text(run, bounds, classifies=classifies),
         "warnings": [
             *result.get("warnings", []),
             *filter(None, [_rejected(result), run.truncated_tail, ledger.problem]),
@@ -352,9 +356,21 @@ def _by_contribution(facts: Mapping[str, Any]) -> list[str]:
     return [*head, *rows] if rows else []
 
 
-def _bounds(run: RunFolder) -> dict[str, Any] | None:
-    """Return the public bounds of a run, ended or not; None if it did not record them."""
-    return (run.result or {}).get("guarantee") or run.config.get("guarantee")
+def _bounds(run: RunFolder, ledger: Ledger | None) -> dict[str, Any] | None:
+    """Return the public bounds of a run, ended or not, as its releases state them; None if it did not record them.
+
+    Raises:
+        ResultsError: nothing is released, and the run's configuration states bounds that no release may have.
+    """
+    recorded = (run.result or {}).get("guarantee") or run.config.get("guarantee")
+    if not recorded:
+        return None
+    if ledger is not None and ledger.entries:
+        return ledger.entries[-1].terms.guarantee.record()
+    try:
+        return Guarantee.from_record(recorded).record()
+    except (PrivacyError, TypeError) as error:
+        raise ResultsError(f"{run.config_file}: {error}") from error
 
 
 def _basis(bounds: Mapping[str, Any] | None) -> list[str]:
@@ -362,18 +378,17 @@ def _basis(bounds: Mapping[str, Any] | None) -> list[str]:
     if not bounds:
         return []
     missed = bounds.get("missed_mentions")
-    notes = [GRAPH_IS_PUBLIC if bounds.get("mention_graph") == "public" else GRAPH_IS_PRIVATE]
-    return [*notes, DETECTED if missed is None else MISSED.format(missed=missed)]
+    return [GRAPH_IN_WORDS[bounds["mention_graph"]], DETECTED if missed is None else MISSED.format(missed=missed)]
 
 
-def _not_covered_of_text(run: RunFolder, *, classifies: bool) -> list[str]:
+def _not_covered_of_text(run: RunFolder, bounds: Mapping[str, Any] | None, *, classifies: bool) -> list[str]:
     """Return what ε rests on, what it does not cover, and its assumptions, of a run on a corpus.
 
     Initial weights of earlier private runs need not be public.
     """
     trained = ((run.result or {}).get("initial_model") or {}).get("composed")
     notes = [note.format(weights="" if trained else "initial weights, ") for note in NOT_COVERED]
-    return [*_basis(_bounds(run)), *notes, *([CLASSES_ARE_PUBLIC] if classifies else [])]
+    return [*_basis(bounds), *notes, *([CLASSES_ARE_PUBLIC] if classifies else [])]
 
 
 def _headline(facts: Mapping[str, Any]) -> list[str]:

@@ -202,7 +202,7 @@ def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
     The runs are independent: each has its own seed.
     """
     from fl_sim.experiments.ledger_account import account_for, read_ledgers
-    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, covering
 
     warning = "Trying settings on private data is a release too. "
     if not folders:
@@ -213,7 +213,8 @@ def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
         note = warning + "These runs are on different corpora, so no single ε covers all of them."
         return {"runs": len(folders), "note": note}
     sentences = max(float(result["user_sentences"]) for result in results)
-    entity_bound = ContributionBound(**results[0]["reach"]["p95"])
+    # One entity for all runs: that of the largest bound of any run, as bounds of runs differ in what they leave of it.
+    entity_bound = covering([ContributionBound(**result["reach"]["p95"]) for result in results])
     delta = max(float(result["plan"]["delta"]) for result in results)
     user = Adjacency(sentences)
     ledgers = read_ledgers([folder.path for folder in folders])

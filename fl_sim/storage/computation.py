@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from fl_sim.config import RunConfig
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
+from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.primitives.noise import gaussian_noise
 
 FILE = "computation.json"
@@ -94,6 +95,22 @@ class Computation:
             ) from error
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ResultsError(f"{file}: is corrupt ('salt' and 'parts' are expected)") from error
+
+    @classmethod
+    def of_ledger(cls, ledger: Ledger) -> Computation:
+        """Return what the releases of a ledger were computed from.
+
+        Raises:
+            ResultsError: the file is missing, corrupt, or not what the ledger is bound to.
+        """
+        computation = cls.read(ledger.folder)
+        computation.check_binding(ledger)
+        return computation
+
+    def check_binding(self, ledger: Ledger) -> None:
+        """Raise ResultsError if the ledger is bound to something else."""
+        if self.digest != ledger.computation:
+            raise ResultsError(f"{ledger.folder / FILE}: is not what the run's ledger is bound to")
 
     def check(self, parts: Mapping[str, Any], folder: Path) -> None:
         """Check that the run in ``folder`` would still compute the same releases.

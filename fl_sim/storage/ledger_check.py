@@ -96,9 +96,20 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> I
             f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts "
             f"{int(counted)}"
         )
+    yield from _other_bounds(run, ledger)
     if run.result is not None:
         yield from _contradictions_of_result(run, run.result, ledger, row)
     yield from _understated(run, ledger, row)
+
+
+def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
+    """Yield what bounds the run's files state that its releases do not have: they say which adjacency ε is of."""
+    released = [guarantee.record() for guarantee in {entry.terms.guarantee for entry in ledger.entries}]
+    for file, tree in {run.config_file: run.config, run.result_file: run.result or {}}.items():
+        stated = tree.get("guarantee")
+        for bounds in released if stated else ():
+            for name in sorted(name for name in bounds if bounds[name] != stated.get(name)):
+                yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
 
 
 def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:

@@ -16,9 +16,13 @@ See docs/privacy.md, section 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_sim.strategies.primitives.limits import PrivacyError
+
+ANY_NUMBER = 1 << 31
+"""Stands for no bound on the sentences of one user that mention an entity: more than any user has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,27 @@ class ContributionBound:
         bound = self.weight * self.total
         return min(bound, float(self.sentences)) if self.sentences is not None and self.weighted else bound
 
+    def without_weights(self) -> ContributionBound:
+        """Return the bound where every sentence has weight 1: then a sum of weights does not bound their number."""
+        return ContributionBound(self.users, self.sentences_per_user) if self.weighted else self
+
 
 NO_ENTITY = ContributionBound(users=0, sentences_per_user=0)
+
+
+def covering(bounds: Sequence[ContributionBound]) -> ContributionBound:
+    """Return the smallest bound that holds for every entity within any of ``bounds``, in whatever order they come.
+
+    >>> covering([ContributionBound(1, 4), ContributionBound(3, 1, 2)])
+    ContributionBound(users=3, sentences_per_user=4, sentences=4, weight=1.0, weighted=False)
+    """
+    return ContributionBound(
+        users=max(bound.users for bound in bounds),
+        sentences_per_user=max(bound.sentences_per_user for bound in bounds),
+        sentences=max(bound.total_weight if bound.weighted else bound.total for bound in bounds),
+        weight=max(bound.weight for bound in bounds),
+        weighted=any(bound.weighted for bound in bounds),
+    )
 
 
 @dataclass(frozen=True, slots=True)

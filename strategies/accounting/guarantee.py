@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
 from fl_sim.strategies.primitives.limits import require
 
 MentionGraph = Literal["public", "private"]
@@ -91,6 +91,11 @@ class Guarantee:
         return self.bound_by != "stated" and not (self.entity_bound is None and self.entity_users is None)
 
     @property
+    def displaces(self) -> bool:
+        """Return whether an entity's sentences take the place of others of their users, which come in without it."""
+        return self.mention_graph == "private" and self.user_sentences is not None
+
+    @property
     def user(self) -> Adjacency:
         """Return the adjacency of any user alone."""
         return Adjacency(math.inf if self.user_sentences is None else float(self.user_sentences))
@@ -100,8 +105,15 @@ class Guarantee:
 
         With a private mention graph, removing an entity's sentences lets others of their users in for them.
         """
-        displaced = self.mention_graph == "private" and self.user_sentences is not None
-        return Adjacency(self.user.user_sentences, bound, displaced=displaced)
+        return self.seen(Adjacency(self.user.user_sentences, bound))
+
+    def seen(self, adjacency: Adjacency) -> Adjacency:
+        """Return what a release under these bounds shows of a user with an entity, whatever the adjacency says of it.
+
+        Whether sentences are displaced, and whether they have weights, is decided by the bounds of the release alone.
+        """
+        bound = adjacency.entity_bound if self.weighted else adjacency.entity_bound.without_weights()
+        return Adjacency(adjacency.user_sentences, bound, displaced=self.displaces and bound.total > 0)
 
     def units(self, *, clips_sentences: bool, population: int, missed: bool = False) -> tuple[ProtectedUnit, ...]:
         """Return the units of which the headline ε is the largest: a user with a detected entity, and with a sentence.
@@ -135,8 +147,10 @@ class Guarantee:
         users = min(users + extra, population)
         if not clips_sentences or sentences is None:
             return ContributionBound(users=users, sentences_per_user=1)
-        total = sentences + extra
-        return ContributionBound(users=users, sentences_per_user=total, sentences=total, weighted=self.weighted)
+        total = each = sentences + extra
+        if self.weighted:  # any number of sentences may have weights that add up to k
+            each = self.user_sentences or ANY_NUMBER
+        return ContributionBound(users=users, sentences_per_user=each, sentences=total, weighted=self.weighted)
 
     def record(self) -> dict[str, Any]:
         """Return the bounds as a JSON object, for config.json, result.json and the ledger."""

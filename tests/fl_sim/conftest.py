@@ -82,7 +82,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         run = RunFolder.create(tmp_path / (name or f"{strategy}-{z:g}-{seed}"), config=config, environment={})
         for number in range(rounds + 1):
             run.append_metrics(metrics_row(strategy, number, rounds, z))
-        write_ledger(run.path, rounds)
+        write_ledger(run.path, rounds, (result or {}).get("guarantee", GUARANTEE) or {})
         if finish:
             head = {"ledger": Ledger.read(run.path).head}
             content = json.dumps(encode(finished(settings, rounds) | head | (result or {})))
@@ -92,11 +92,11 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def write_ledger(folder: Path, rounds: int) -> None:
-    """A ledger of so many releases, whose ε is below the made-up figures."""
+def write_ledger(folder: Path, rounds: int, guarantee: dict[str, Any]) -> None:
+    """A ledger of so many releases under a guarantee, whose ε is below the made-up figures."""
     ledger, quiet = Ledger.create(folder), plan(noise_multiplier=1000.0).mechanism
     for number in range(1, rounds + 1):
-        ledger.record_release(ReleaseRecord.of(quiet, 0, Guarantee(entity_bound=10)), number, str(number))
+        ledger.record_release(ReleaseRecord.of(quiet, 0, Guarantee.from_record(guarantee)), number, str(number))
 
 
 def finished(plan: dict[str, Any], rounds: int) -> dict[str, Any]:

@@ -220,3 +220,25 @@ def test_a_plan_is_read_from_its_record(recorded: PrivacyPlan) -> None:
 def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(PluginError, match="strategy is 'user'; allowed: uedp, user_level, published, noiseless"):
         plan(strategy="user")
+
+
+# --- a plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_get_the_rates_that_are_accounted_for() -> None:
+    mechanism = plan(q_u=0.9, q_e=0.5, q_s=0.2, user_cap=3.0).mechanism
+    rule, event = mechanism.client_rule(0.5), mechanism.event()
+    assert event is not None
+    assert (rule.q_e, rule.q_s, rule.user_clip) == (0.5, 0.2, 1.5) == (event.q_e, event.q_s, 0.5 * event.user_cap)
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_the_noise_for_a_target_meets_it_for_the_unit_that_is_stated(robust: bool) -> None:
+    unit = Adjacency(20, ContributionBound(3, 2))
+    sampled = plan(q_e=0.1, q_s=0.2, user_cap=3.0, noise_multiplier=1.0, rounds=10)
+    rates = RATES | {"population": 20, "q_u": 0.2, "rounds": 10}
+    exposing = plan(strategy="published", published=replace(TERMS, user_cap=3.0), **rates)
+    for one in (sampled, exposing):
+        target = 0.5 * float(one.epsilon_curve(unit, [10], robust=robust)[0])
+        noisy = one.with_noise(one.noise_for(target, unit, robust=robust))
+        assert 0.99 * target <= float(noisy.epsilon_curve(unit, [10], robust=robust)[0]) <= target

@@ -162,7 +162,8 @@ class EntityContribution:
         if not bounds.guarantee.weighted or not len(plain.profile):
             return plain
         weights = int((contributions or bounds.contributions()).sentences[entity])
-        return cls(plain.profile, ContributionBound(len(plain.profile), weights, weights, weighted=True))
+        limit = ContributionBound(plain.limit.users, plain.limit.sentences_per_user, weights, weighted=True)
+        return cls(plain.profile, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +257,8 @@ class LedgerProof:
 
         def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
             if entry.run == self.run:
-                return (event.robust() if robust else event), entry.terms.mechanism.exposed(adjacency)
-            return event.robust(), entry.terms.mechanism.exposed(_in_ancestor(entry, event, adjacency))
+                return (event.robust() if robust else event), entry.exposed(adjacency)
+            return event.robust(), entry.exposed(_in_ancestor(entry, event, adjacency))
 
         parts = parts_of(self.entries, exposed)
         if parts is None:

@@ -23,8 +23,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fl_sim.clients import training
+from fl_sim.clients import selection, training
 from fl_sim.clients.gradients import clipped_sums
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import PrivacyError
@@ -130,6 +131,19 @@ def _entities_ignored() -> AbstractContextManager[Any]:
     )
 
 
+def _first_entity_alone() -> AbstractContextManager[Any]:
+    """A sentence takes part if the first of its entities is sampled, whatever the others are."""
+
+    def active(ownership: Ownership, sentences: Any, round_seed: int, q_e: float) -> Any:
+        kept = np.ones(len(sentences), dtype=np.bool_)
+        entities, counts = ownership.entities_of(sentences)
+        first = entities[(np.cumsum(counts) - counts)[counts > 0]]
+        kept[counts > 0] = sampling.sampled_entities(round_seed, ownership.draws_of(first), q_e)
+        return kept
+
+    return patch.object(selection, "_entities_active", active)
+
+
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "noise_reduced": lambda: _noise(0.95),
     "noise_off": lambda: _noise(0.0),
@@ -141,4 +155,5 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "sentences_twice_as_often": _sentences_twice_as_often,
     "accounted_rate_halved": _accounted_rate_halved,
     "entities_ignored": _entities_ignored,
+    "first_entity_alone": _first_entity_alone,
 }

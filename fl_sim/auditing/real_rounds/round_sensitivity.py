@@ -6,11 +6,13 @@ released sums may then differ by at most
 
     ( Σ_f min(K_f, 2ŵ) + min(K', ŵ) ) · c,
 
-where K_f and K' count the eligible sentences with e' of user f, and those of u' (0 if e' is not sampled); else by β for
-u', and per user who mentions e' by β, or 2β if other sentences of the user take part (docs/privacy.md, sections 4, 6).
-The difference includes the votes on an adaptive clip. It is that of the released model times the public denominator, so
-that a denominator that depends on the data shows, too. Both protected units own the same sentence, whose gradient is
-longer than c: without dropout the bound is met exactly, and any norm that is computed too small exceeds it.
+where K_f and K' count the eligible sentences with e' of user f (none if e' is not sampled, whatever the round selected)
+and those of u'; else by β for u', and per user who mentions e' by β, or 2β if other sentences of the user take part
+(docs/privacy.md, sections 4, 6). The difference includes the votes on an adaptive clip. It is that of the released
+model times the public denominator, so that a denominator that depends on the data shows, too. Every sentence with e'
+also mentions an entity before e' and one after it; if entities are sampled, one round is drawn in which these two are
+sampled and e' is not. Both protected units own the same sentence, whose gradient is longer than c: without dropout the
+bound is met exactly, and any norm that is computed too small exceeds it.
 
 >>> difference = RoundDifference("one sentence", length=0.05, bound=0.05, entity_sentences=0, user_sentences=1)
 >>> difference.holds, difference.ratio
@@ -19,6 +21,7 @@ longer than c: without dropout the bound is met exactly, and any norm that is co
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,11 +44,13 @@ from fl_sim.strategies.local_training import LocalTrainingConfig
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.sampling import round_seed, sampled_entities
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 OTHER, ENTITY, USER = 0, 1, 2  # kinds of sentences
+_MENTIONED, _PROTECTED = (0, 1, 2), 1  # the entities of a sentence with e', in order, and e' among them
 _NO_NOISE = 1e-9
 _ROUNDING = 1e-3  # of the bound: sums and models are float32
 _BYSTANDERS = 12
@@ -92,7 +97,8 @@ class AdjacentCorpora:
     """Hold one incidence with its protected sentences.
 
     Attributes:
-        ownership: the users, sentences and entities; e' is entity 0 and u' the last user but the bystanders.
+        ownership: the users, sentences and entities; e' is the second entity of every sentence that mentions it, and u'
+            the last user but the bystanders.
         kinds: OTHER, ENTITY or USER for each sentence, int64 (S,).
         texts: the sentences.
     """
@@ -110,9 +116,9 @@ class AdjacentCorpora:
         mentions = kinds == ENTITY
         ownership = Ownership(
             user_offsets=np.cumsum([0, *map(len, users)]).astype(np.int64),
-            entity_offsets=np.concatenate([[0], np.cumsum(mentions)]).astype(np.int64),
-            entity_ids=np.zeros(int(mentions.sum()), dtype=np.int32),
-            num_entities=1,
+            entity_offsets=np.concatenate([[0], np.cumsum(mentions * len(_MENTIONED))]).astype(np.int64),
+            entity_ids=np.tile(np.array(_MENTIONED, dtype=np.int32), int(mentions.sum())),
+            num_entities=len(_MENTIONED),
         )
         others = iter(texts[1:])
         return cls(ownership, kinds, [next(others) if kind == OTHER else texts[0] for kind in kinds])
@@ -164,7 +170,8 @@ def measure_rounds(
 
     Args:
         name: a key of :data:`SENSITIVITY_CASES`.
-        rounds: the number of pairs of rounds, with seeds of their own.
+        rounds: the number of pairs of rounds, with seeds of their own. If entities are sampled, there is one more, in
+            which e' is not sampled and all other entities of its sentences are.
         seed: of the model and of the draws.
         progress: called with the name of the case.
     """
@@ -173,8 +180,26 @@ def measure_rounds(
     corpora = AdjacentCorpora.of(case.scenario, Corpus.open("bundled").texts("train")[:100].to_pylist())
     model = load_model(case.model, seed)
     mechanism = case.mechanism(corpora.ownership.num_users, _NO_NOISE)
-    for number in range(rounds):
-        yield measure_round(name, model, corpora, mechanism, streams.derived_seed(seed, "adjacent rounds", number))
+    for number in [*range(rounds), *_without_entity(mechanism.q_e, seed)]:
+        yield measure_round(name, model, corpora, mechanism, _seed_of(seed, number))
+
+
+def _seed_of(seed: int, number: int) -> int:
+    return streams.derived_seed(seed, "adjacent rounds", number)
+
+
+def _without_entity(q_e: float, seed: int) -> list[int]:
+    """Return the number of the first pair of rounds in which e' alone is not sampled; none if all entities are."""
+    if q_e == 1:
+        return []
+    others = [entity for entity in _MENTIONED if entity != _PROTECTED]
+    draws = ((number, _sampled(_seed_of(seed, number), q_e)) for number in itertools.count())
+    return [next(number for number, sampled in draws if sampled[others].all() and not sampled[_PROTECTED])]
+
+
+def _sampled(seed: int, q_e: float) -> NDArray[np.bool_]:
+    """Return whether each entity is sampled in round 1, bool (3,)."""
+    return sampled_entities(round_seed(seed, 1), np.array(_MENTIONED), q_e)
 
 
 def measure_round(
@@ -201,10 +226,11 @@ def measure_round(
         float(np.linalg.norm(vector - null_vector)), votes - null_votes
     )
     kinds, owner = corpora.kinds[chosen[0].sentences], np.repeat(chosen[0].users, chosen[0].counts)
+    counted = np.ones(len(kinds), dtype=np.bool_) if _sampled(seed, mechanism.q_e)[_PROTECTED] else kinds != ENTITY
     return RoundDifference(
         name,
         length,
-        _bound(mechanism, kinds, owner),
+        _bound(mechanism, kinds[counted], owner[counted]),
         entity_sentences=int((kinds == ENTITY).sum()),
         user_sentences=int((kinds == USER).sum()),
     )

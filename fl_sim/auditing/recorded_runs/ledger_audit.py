@@ -28,9 +28,7 @@ from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.experiments.ledger_account import read_ledgers
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-from fl_sim.experiments.run_inputs import declared_names
-from fl_sim.experiments.run_record import Record, read_order
+from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -184,7 +182,10 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
 
 
 def _bounds(run: RecordedRun) -> Iterator[Check]:
-    """Check that the bounds of the ledger are those of the record, and that the corpus's sentence weights keep them."""
+    """Check that the sentences that took part are those of the record's bounds, and that they keep the bounds.
+
+    The bounds are enforced anew; a run that enforced others has another selection in its computation.json.
+    """
     if run.is_app:
         return
     record = Record.read(run.folder)
@@ -192,10 +193,11 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
         corpus = record.open_corpus(run.folder)
     except (CorpusError, ResultsError):
         return  # the corpus is elsewhere, or has changed
-    split = record.config.corpus.train_split
-    names = declared_names(record.config, corpus)
-    order = read_order(run.folder)
-    bounds = EnforcedBounds.of(record.config.privacy, corpus.ownership(split), record.config.seed, names, order)
+    try:
+        bounds = recorded_bounds(run.folder, record, corpus, run.ledger)
+    except ResultsError as error:
+        yield Check("bounds", False, str(error))
+        return
     guarantee = bounds.guarantee
     enforced = guarantee.covers_any_entity
     limits = Limits(
@@ -204,8 +206,6 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
         user_sentences=guarantee.user_sentences,
     )
     broken = violations(bounds.ownership, bounds.weights, limits)
-    if any(entry.terms.guarantee != guarantee for entry in run.entries):
-        broken.insert(0, "the ledger states other bounds than the record")
     yield Check("bounds", not broken, "; ".join(broken[:3]) or "kept by every entity and user of the corpus")
 
 
@@ -278,11 +278,12 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
 
 
 def _scenario(adjacency: Adjacency) -> Scenario | None:
-    """Return sentences within the bounds of an adjacency; None if there are none, or too many to simulate."""
+    """Return sentences within the bounds of an adjacency; None if there are none, too many to simulate, or of
+    weights."""
     bound, user = adjacency.entity_bound, adjacency.user_sentences
     each = bound.sentences_per_user
     users = min(bound.users, bound.total // each) if each else 0
-    if math.isinf(user) or users * each > _MOST_SENTENCES or not (user or users):
+    if math.isinf(user) or bound.weighted or users * each > _MOST_SENTENCES or not (user or users):
         return None
     return Scenario(reach_users=users, reach_sentences=each if users else 0, user_sentences=int(user))
 

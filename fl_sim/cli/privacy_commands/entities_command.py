@@ -163,13 +163,11 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, Enforced
 
 
 def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBounds, int]:
-    """Return corpus, split, training, bounds and N of a run."""
+    """Return corpus, split, training, bounds and N of a run, from its ledger."""
     from fl_sim.config import ConfigError
     from fl_sim.experiments.entity_report import Training
     from fl_sim.experiments.ledger_account import read_ledgers
-    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-    from fl_sim.experiments.run_inputs import declared_names
-    from fl_sim.experiments.run_record import Record, read_order
+    from fl_sim.experiments.run_record import Record, recorded_bounds
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
     from fl_sim.strategies.ledger import has_repeated_sums
@@ -182,36 +180,34 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     folder = RunFolder.open(args.run)
     record = Record.read(folder)
     config, corpus = record.config, record.open_corpus(folder)
-    if not folder.last_round:
+    *ancestors, ledger = read_ledgers([folder.path])
+    if not ledger.entries:
         raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")
-    plan, split = plan_from_record(record.plan), config.corpus.train_split
-    event = plan.mechanism.event()
+    mechanism, *others = {entry.terms.mechanism for entry in ledger.entries}
+    event = mechanism.event()
     if event is None:
         raise ConfigError(
-            f"{folder.path}: {plan.mechanism.strategy} guarantees nothing; allowed: runs of a strategy with an ε"
+            f"{folder.path}: {mechanism.strategy} guarantees nothing; allowed: runs of a strategy with an ε"
         )
-    if plan.mechanism.exposed(Adjacency()) != Adjacency():
+    if mechanism.exposed(Adjacency()) != Adjacency():
         raise ConfigError(
             f"{folder.path}: its weights depend on other users' data, so an entity affects the updates of all users; "
             "allowed: runs without privacy.*_weight_cap"
         )
-    names = declared_names(config, corpus)
-    bounds = EnforcedBounds.of(config.privacy, corpus.ownership(split), config.seed, names, read_order(folder))
-    # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    *ancestors, ledger = read_ledgers([folder.path])
     if ancestors:
         raise ConfigError(
             f"{folder.path}: starts from a trained model, whose releases are not counted entity by entity; "
             "allowed: a run from a public model"
         )
-    if has_repeated_sums(ledger.entries):
+    if others or has_repeated_sums(ledger.entries):
         raise ConfigError(
-            f"{folder.path}: a round was released with several sums; allowed: runs of one sum a round (fl-sim account "
-            "counts all of them)"
+            f"{folder.path}: a round was released with {'other settings' if others else 'several sums'}; allowed: runs "
+            "of one sum a round (fl-sim account counts all of them)"
         )
-    n = bounds.guarantee.user.user_sentences
-    training = Training(event, len(ledger.entries), plan.delta, n)
-    return corpus, split, training, bounds, plan.mechanism.population
+    bounds, delta = recorded_bounds(folder, record, corpus, ledger), plan_from_record(record.plan).delta
+    # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
+    training = Training(event, len(ledger.entries), delta, bounds.guarantee.user.user_sentences)
+    return corpus, config.corpus.train_split, training, bounds, mechanism.population
 
 
 def _settings(training: Training) -> dict[str, Any]:

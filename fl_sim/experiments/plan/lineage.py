@@ -223,7 +223,7 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
     """Return the function that gives the event and the adjacency at which a release counts for ``unit``."""
 
     def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
-        return (event.robust() if unit.robust else event), entry.terms.mechanism.exposed(unit.adjacency)
+        return (event.robust() if unit.robust else event), entry.exposed(unit.adjacency)
 
     return exposed
 

@@ -25,13 +25,15 @@ from fl_sim.experiments.entity_report import (
 )
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
-from fl_sim.experiments.run_record import describe
+from fl_sim.experiments.run_record import computed_from, describe
+from fl_sim.storage.computation import Computation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
 from fl_sim.strategies.accounting.profiles.profile_bounds import Bounds
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from tests.strategies.accounting.oracles import weighted_epsilon
 from tests.tiny import NAMES
 
 SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
@@ -170,6 +172,9 @@ def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0, 
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
     ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None, planned.bounds.guarantee)
+    computation = Computation(computed_from(config, planned) | {"corpus": opened.fingerprint, "tokens": ""})
+    computation.write(folder.path)
+    ledger.bind(computation.digest)
     for number in range(rounds_done + 1):
         folder.append_metrics({"round": number})
     for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
@@ -188,6 +193,55 @@ def test_a_run_is_accounted_for_the_rounds_it_released(
     assert main(["entities", "--corpus", str(corpus), *flags, "--json"]) == 0
     assert of_run == json.loads(capsys.readouterr().out)
     assert of_run["rounds"] == 6
+
+
+def edited(folder: RunFolder, section: str, **changes: Any) -> None:
+    """Change what config.json says, as a careless owner may."""
+    config = json.loads(folder.config_file.read_text())
+    part = config["run"]["privacy"] if section == "privacy" else config[section]
+    part.update(changes)
+    folder.config_file.write_text(json.dumps(config))
+
+
+def test_the_noise_of_a_run_is_that_of_its_ledger(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
+    asked = ["entities", "--run", str(folder.path), "--json"]
+    assert main(asked) == 0
+    before = json.loads(capsys.readouterr().out)
+    edited(folder, "plan", noise_multiplier=30.0, q_s=0.01, q_e=0.1, user_cap=9.0, population=10_000)
+    edited(folder, "privacy", noise_multiplier=30.0)
+    assert main(asked) == 0
+    assert json.loads(capsys.readouterr().out) == before
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("privacy", {"entity_bound": 3}, "config.json: states other bounds than the ledger"),
+        ("privacy", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
+        ("privacy", {"mention_graph": "private", "population": 99}, "config.json: states other bounds than the ledger"),
+        ("privacy", {"public_names": "names.txt"}, "its releases are not from the sentences that its bounds keep"),
+    ],
+)
+def test_bounds_that_the_ledger_does_not_state_are_refused(
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    section: str,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=2)
+    if "public_names" in changes:
+        changes["public_names"] = str(tmp_path / "names.txt")
+        (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    edited(folder, section, **changes)
+    assert main(["entities", "--run", str(folder.path), "--json"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
 
 
 @pytest.mark.parametrize(
@@ -232,6 +286,45 @@ def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
     for figure, limit in zip(after, limits, strict=True):
         adjacency = Adjacency(12, ContributionBound(*map(int, limit)), displaced=True)
         assert figure == epsilon(training.event, adjacency, training.rounds, training.delta)
+
+
+def test_an_entity_that_the_tagger_misses_may_exceed_the_headline() -> None:
+    """The headline covers detected entities and sentences without any; robust figures are not cut at it."""
+    settings = {"privacy.entity_bound": 5, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
+    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    found, free = bounded_entity_epsilons(bounds, training, 40), entity_epsilons(bounds.kept, training)
+    np.testing.assert_array_equal(found.robust.upper, free.robust.upper)
+    assert found.robust.upper.max() > epsilon_of_any(bounds.guarantee, training, 40)
+
+
+def test_the_headline_is_that_of_a_sentence_without_an_entity_if_it_is_larger() -> None:
+    settings = {"privacy.entity_bound": 1, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
+    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    one, figures = Adjacency(12, ContributionBound(1, 1)), (training.rounds, training.delta)
+    headline = epsilon_of_any(bounds.guarantee, training, 40)
+    assert headline == epsilon(training.event.robust(), one, *figures) > epsilon(training.event, one, *figures)
+
+
+@pytest.mark.parametrize("z", [1.0, 2.0])
+def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> None:
+    """One user has 32 sentences of weight 1/32 with the entity, beside a user who is protected."""
+    one_user = Ownership(
+        user_offsets=np.array([0, 32, 64]),
+        entity_offsets=np.concatenate([np.arange(33), np.full(32, 32)]),
+        entity_ids=np.zeros(32, dtype=np.int32),
+        num_entities=1,
+    )
+    settings = {"privacy.entity_bound": 1, "privacy.entity_bound_by": "weights", "privacy.user_sentences": 32}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, one_user, seed=0)
+    training = Training(RoundEvent("uedp", z, user_cap=2), 1, 1e-5, 32)
+    attained = weighted_epsilon(32, 1, 2, z)
+    everyone = bounded_entity_epsilons(bounds, training, population=2)
+    pair = pair_epsilons(bounds, training, user=None, entity=0)
+    for figure in (everyone.detected.upper[0], everyone.robust.upper[0], pair.detected, pair.robust):
+        assert attained <= figure <= 1.05 * attained
+    assert attained <= epsilon_of_any(bounds.guarantee, training, population=2)
 
 
 def test_a_round_that_was_released_again_is_paid_for_again(

@@ -17,7 +17,9 @@ from fl_sim.cli.main import main
 from fl_sim.formats import format_epsilon, percent_down, percent_up
 from fl_sim.reporting import report
 from fl_sim.reporting.presentation import present
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.reporting.release_note import note_on_texts
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE
 from tests.strategies.federation import plan
 
@@ -164,6 +166,43 @@ def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> N
     assert "30 of 30 rounds, not finished" in text
     assert "an entity (its contribution bound is not recorded)" in text
     assert re.search(r"any user +\d", text)  # no bound on users is recorded
+
+
+def graph_in_config(run: RunFolder, graph: str) -> RunFolder:
+    """The run with another byte in its config.json."""
+    config = json.loads(run.config_file.read_text()) | {"guarantee": GUARANTEE | {"mention_graph": graph}}
+    run.config_file.write_text(json.dumps(config))
+    return RunFolder.open(run.path)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("graph", ["pxblic", "private"])
+def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, graph: str) -> None:
+    run = graph_in_config(make_run("uedp", rounds=2, finish=finish), graph)
+    facts, text = report.report(run), " ".join(report.summary(run).split())
+    assert facts["epsilon"] == {}
+    assert facts["bounds"] == GUARANTEE
+    assert facts["ledger"]["problem"].endswith(f"mention_graph is {graph}, but the releases in its ledger have public")
+    assert "Mention graph private" not in text
+    assert "no ε can be trusted" in text
+    with pytest.raises(LedgerError, match=f"mention_graph is {graph}"):
+        note_on_texts(run)
+
+
+def test_a_running_run_shows_the_bounds_of_its_releases(make_run: MakeRun) -> None:
+    run = graph_in_config(make_run("uedp", rounds=2, finish=False), "public")
+    assert report.report(run)["bounds"] == GUARANTEE
+    assert "Mention graph public: ε hides what" in " ".join(report.summary(run).split())
+
+
+def test_a_run_without_a_release_states_no_unknown_adjacency(tmp_path: Path) -> None:
+    config = {"run": {"seed": 0}, "guarantee": GUARANTEE}
+    run = RunFolder.create(tmp_path / "begun", config=config, environment={})
+    assert report.report(run)["bounds"] == GUARANTEE
+    for changes in ({"mention_graph": "pxblic"}, {"entity_bound": 0}, {"graph": "public"}):
+        run.config_file.write_text(json.dumps(config | {"guarantee": GUARANTEE | changes}))
+        with pytest.raises(ResultsError, match=r"config\.json: "):
+            report.report(RunFolder.open(run.path))
 
 
 def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from scipy import optimize, stats
@@ -58,8 +59,65 @@ class ScalarPair:
         step = 20 * self.step
         return float(step * (self.p[rows] * forward).sum()), float(step * (self.q[rows] * backward).sum())
 
+    def epsilon(self, delta: float) -> float:
+        """ε of one round at ``delta``, the larger direction."""
+        return float(optimize.brentq(lambda epsilon: max(self.delta(epsilon)) - delta, 0.0, 200.0))
+
     def _excess(self, one: np.ndarray, other: np.ndarray) -> float:
         return float(self.step * np.maximum(one - other, 0.0).sum())
+
+
+def law(masses: Iterable[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Values and probabilities of pairs of both, equal values once."""
+    distribution: dict[float, float] = {}
+    for value, probability in masses:
+        distribution[value] = distribution.get(value, 0.0) + probability
+    values = np.array(sorted(distribution))
+    return values, np.array([distribution[value] for value in values])
+
+
+NOTHING = np.zeros(1), np.ones(1)
+"""The law of a corpus that moves the sum by 0."""
+
+
+def displacing_epsilon(q_e: float, z: float, delta: float = 1e-5) -> float:
+    """ε that an adversary attains in one round in which every user and sentence takes part.
+
+    One user has 42 sentences, 10 of them with e', of which 32 are kept in a random order (m 32, ŵ 32); those without
+    e' pull one way and those with it the other. Another user is protected and adds β.
+    """
+    kept = range(11)
+    shares = stats.hypergeom.pmf(kept, 42, 10, 32)
+    shifts = law(
+        (1 + k / 32 * (1 + active), share * (q_e if active else 1 - q_e))
+        for k, share in zip(kept, shares, strict=True)
+        for active in (0, 1)
+    )
+    return ScalarPair(shifts, NOTHING, z).epsilon(delta)
+
+
+def weighted_epsilon(
+    sentences: int, k: float, cap: float, z: float, *, q_u: float = 1.0, user_sentences: float = 32, delta: float = 1e-5
+) -> float:
+    """ε that an adversary attains in one round (q_e 1, q_s 1) with an entity whose weights add up to ``k``.
+
+    One user has all its ``sentences``, of equal weights. If that user always takes part, ŵ other sentences of it pull
+    the other way, so that the entity can reverse its update. Another user is protected.
+    """
+    counts = np.arange(sentences + 1)
+    active = stats.binom.pmf(counts, sentences, k / sentences)
+    most = cap * (2 if q_u == 1 else 1)
+    shifts = law(
+        ((u * min(user_sentences, cap) + w * min(count, most)) / cap, mass * _coin(u, q_u) * _coin(w, q_u))
+        for count, mass in zip(counts.tolist(), active.tolist(), strict=True)
+        for u in (0, 1)
+        for w in (0, 1)
+    )
+    return ScalarPair(shifts, NOTHING, z).epsilon(delta)
+
+
+def _coin(side: int, rate: float) -> float:
+    return rate if side else 1 - rate
 
 
 def revealed_delta(

@@ -28,6 +28,13 @@ def test_both_trainings_cost_what_the_accountant_says(event: RoundEvent, adjacen
         assert value == pytest.approx(together, rel=1e-3)
 
 
+def test_all_earlier_trainings_count() -> None:
+    earlier = [(UEDP, BOTH, 20), (OTHER, Adjacency(12), 5), (USERS, BOTH, 3)]
+    together = composed_epsilon([*earlier, (UEDP, Adjacency(12), 4)], 1e-5)
+    assert epsilon_curve(earlier, UEDP, Adjacency(12), [4], 1e-5)[0] == pytest.approx(together, rel=1e-6)
+    assert epsilon_before(earlier, 1e-5) == pytest.approx(composed_epsilon(earlier, 1e-5), rel=1e-6)
+
+
 def test_the_earlier_rounds_alone() -> None:
     assert epsilon_before([], 1e-5) == 0.0
     assert epsilon_before([(UEDP, BOTH, 20)], 1e-5) == pytest.approx(epsilon(UEDP, BOTH, 20, 1e-5), rel=1e-4)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, NO_ENTITY, Adjacency, ContributionBound, covering
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.primitives.limits import PrivacyError
+from tests.strategies.accounting.oracles import weighted_epsilon
 
 BOUNDED = Guarantee(mention_graph="public", entity_bound=10, user_sentences=32)
 SENTENCE = ProtectedUnit(Adjacency(32, ContributionBound(1, 1)), robust=True)
@@ -27,7 +31,12 @@ def entity(bound: ContributionBound, *, robust: bool = False, n: float = 32, dis
         ({}, True, ContributionBound(10, 10, 10)),  # at most as many users as sentences
         ({"entity_users": 3}, True, ContributionBound(3, 10, 10)),
         ({"entity_bound": 500}, True, ContributionBound(100, 500, 500)),  # no more users than are enrolled
-        ({"weighted": True, "bound_by": "weights"}, True, ContributionBound(100, 10, 10, weighted=True)),
+        ({"weighted": True, "bound_by": "weights"}, True, ContributionBound(100, 32, 10, weighted=True)),
+        (  # without m any number of a user's sentences may have weights that add up to k
+            {"weighted": True, "bound_by": "stated", "user_sentences": None},
+            True,
+            ContributionBound(100, ANY_NUMBER, 10, weighted=True),
+        ),
         ({}, False, ContributionBound(10, 1)),  # a user counts once, however many sentences
         ({"entity_users": 3}, False, ContributionBound(3, 1)),
         ({"entity_bound": None, "entity_users": 3}, False, ContributionBound(3, 1)),
@@ -36,7 +45,9 @@ def entity(bound: ContributionBound, *, robust: bool = False, n: float = 32, dis
 )
 def test_the_units_of_the_headline(changes: dict[str, Any], clips: bool, bound: ContributionBound) -> None:
     guarantee = replace(BOUNDED, **changes)
-    assert guarantee.units(clips_sentences=clips, population=100) == (entity(bound), SENTENCE)
+    n = guarantee.user.user_sentences
+    sentence = ProtectedUnit(Adjacency(n, ContributionBound(1, 1)), robust=True)
+    assert guarantee.units(clips_sentences=clips, population=100) == (entity(bound, n=n), sentence)
 
 
 @pytest.mark.parametrize("clips", [True, False])
@@ -78,6 +89,49 @@ def test_with_a_private_graph_a_users_limit_lets_other_sentences_in() -> None:
     assert not BOUNDED.with_entity(bound).displaced
     assert BOUNDED.user == Adjacency(32)
     assert unlimited.user == Adjacency(math.inf)
+
+
+@pytest.mark.parametrize(("population", "z"), [(1, 1.0), (2, 0.5), (2, 1.0)])
+def test_a_sum_of_weights_bounds_no_users_number_of_sentences(population: int, z: float) -> None:
+    """One sampled user may own all sentences of the entity: 400 of weight 1/400 are no single sentence."""
+    stated = Guarantee(entity_bound=1, bound_by="stated", weighted=True)
+    event = RoundEvent("uedp", z, q_u=0.9, user_cap=4)
+    unit, _ = stated.units(clips_sentences=True, population=population)
+    attained = weighted_epsilon(400, 1, 4, z, q_u=0.9, user_sentences=math.inf)
+    assert attained <= epsilon(event, unit.adjacency, 1, 1e-5) <= 1.13 * attained
+
+
+def test_what_a_release_shows_is_for_its_own_bounds_to_say() -> None:
+    bound, weights = ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, weighted=True)
+    private = replace(BOUNDED, mention_graph="private", bound_by="stated")
+    for claimed in (False, True):
+        assert private.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound, displaced=True)
+        assert BOUNDED.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound)
+        assert private.seen(Adjacency(5, NO_ENTITY, claimed)) == Adjacency(5)
+    assert BOUNDED.seen(Adjacency(5, weights)) == Adjacency(5, ContributionBound(3, 4))
+    assert replace(BOUNDED, weighted=True).seen(Adjacency(5, weights)) == Adjacency(5, weights)
+    assert [private.displaces, BOUNDED.displaces, Guarantee().displaces] == [True, False, False]
+
+
+def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_largest_weight() -> None:
+    assert ContributionBound(3, 4, 1.5, weight=0.5, weighted=True).total_weight == 1.5
+    assert ContributionBound(3, 4, 100, weight=0.5, weighted=True).total_weight == 6
+    assert ContributionBound(3, 4, weight=0.5).total_weight == 6
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_a_unit_survives_its_record(robust: bool) -> None:
+    bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, 0.5, weighted=True))
+    for bound, displaced in itertools.product(bounds, (False, True)):
+        unit = ProtectedUnit(Adjacency(5, bound, displaced), robust)
+        assert ProtectedUnit.from_record(json.loads(json.dumps(unit.record()))) == unit
+
+
+def test_a_covering_bound_holds_for_every_entity_within_one_of_them() -> None:
+    plain, weights = ContributionBound(3, 4, 6), ContributionBound(5, 2, 1.5, weighted=True)
+    assert covering([plain, weights]) == covering([weights, plain]) == ContributionBound(5, 4, 6, weighted=True)
+    assert covering([plain, ContributionBound(1, 9)]) == ContributionBound(3, 9, 9)
+    assert covering([weights]) == weights
 
 
 @pytest.mark.parametrize(

@@ -223,4 +223,4 @@ def test_contributions_of_a_run_s_entities() -> None:
     assert kept.profile.sum() == kept.limit.total == 3
     weights = RunConfig.from_mapping({"privacy.entity_bound": 3, "privacy.entity_bound_by": "weights"})
     shared = EntityContribution.of(EnforcedBounds.of(weights.privacy, ownership, seed=0), 0)
-    assert (shared.profile.tolist(), shared.limit.weighted, shared.limit.sentences) == ([4, 4], True, 3)
+    assert (shared.profile.tolist(), shared.limit) == ([4, 4], ContributionBound(2, 4, 3, weighted=True))

@@ -33,6 +33,8 @@ def test_the_difference_is_within_its_bound_and_close_to_it(name: str) -> None:
         ("votes_leak", "adaptive clip"),
         ("realised_denominator", "gpt2"),
         ("realised_denominator", "user_level, local steps"),
+        ("first_entity_alone", "gpt2"),
+        ("entities_ignored", "gpt2"),
     ],
 )
 def test_a_fault_in_the_product_exceeds_the_bound(mutation: str, name: str) -> None:
@@ -55,4 +57,4 @@ def test_a_difference_without_a_bound_is_refuted() -> None:
 def test_an_unknown_fault_is_refused() -> None:
     with pytest.raises(PrivacyError, match="mutation is 'none'; allowed: accounted_rate_halved"), fault("none"):
         pass
-    assert len(FAULTS) == 10
+    assert len(FAULTS) == 11

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import fl_sim
 from fl_sim.auditing.real_rounds.round_faults import fault
 from fl_sim.auditing.recorded_runs import ledger_audit
-from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
-from fl_sim.storage.run_folder import ResultsError
+from fl_sim.auditing.recorded_runs.ledger_audit import RecordedRun, audit_ledger
+from fl_sim.experiments.plan import enforced_bounds
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.accounting.accountant import epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, epsilon_of_any
+from tests.strategies.federation import plan
 
 SETTINGS: dict[str, Any] = {
     "rounds": 3,
@@ -108,6 +117,23 @@ def test_other_metrics_are_refuted(name: str, change: Callable[[dict[str, Any]],
     assert name in refuted(copy)
 
 
+@pytest.mark.usefixtures("no_plots")
+def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The auditor's own code enforces them, so it is the run's computation.json that tells."""
+    with monkeypatch.context() as patched:
+        patched.setattr(enforced_bounds, "_weights", lambda guarantee, split, order_seed: np.ones(split.num_sentences))
+        fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 1, "privacy.user_sentences": 3})
+    audit = audit_ledger(tmp_path / "run")
+    assert audit.record()["refuted"] == ["bounds"]
+    (check,) = (check for check in audit.checks if not check.holds)
+    assert "not from the sentences that its bounds keep" in check.detail
+
+
+def test_a_computation_that_the_ledger_is_not_bound_to_is_refuted(copy: Path) -> None:
+    edit(copy / "computation.json", lambda content: content["parts"].update(selection="0a1b"))
+    assert refuted(copy) == ["bounds"]
+
+
 def test_an_epsilon_that_is_too_small_is_refuted(copy: Path) -> None:
     edit(copy / "result.json", lambda result: result.update(epsilon_user=0.99 * result["epsilon_user"]))
     assert refuted(copy) == ["epsilon"]
@@ -141,3 +167,77 @@ def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> No
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="there is no such folder"):
         audit_ledger(tmp_path / "none")
+
+
+# --- single checks, on a record that is made by hand ------------------------------------------------------------------
+
+
+MECHANISM = plan(q_e=0.5, q_s=0.2, user_cap=3.0, noise_multiplier=3.0, population=50)
+BOUNDED = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+P95 = ContributionBound(2, 2, 3)
+
+
+def released(folder: Path, *noise: float, seeds: tuple[int, ...] = (0,), guarantee: Guarantee = BOUNDED) -> Ledger:
+    """A ledger of rounds with these noise multipliers."""
+    folder.mkdir()
+    ledger = Ledger.create(folder)
+    for number, z in enumerate(noise, start=1):
+        mechanism = replace(MECHANISM.mechanism, noise_multiplier=z)
+        seed = seeds[min(number, len(seeds)) - 1]
+        ledger.record_release(ReleaseRecord.of(mechanism, seed, guarantee), number)
+    return ledger
+
+
+def recorded(ledger: Ledger, *earlier: Entry, **result: float) -> RecordedRun:
+    run = {"seed": 0, "privacy": {}}
+    config = {"plan": MECHANISM.record() | {"rounds": 3}, "run": run}
+    folder = RunFolder(ledger.folder, config=config, environment={})
+    figures = {"user_sentences": 9, "reach": {"p95": asdict(P95)}} | result
+    return RecordedRun(ledger, earlier, folder, MECHANISM.mechanism, pd.DataFrame(), figures)
+
+
+def holds(check: Callable[[RecordedRun], Iterator[ledger_audit.Check]], run: RecordedRun) -> bool:
+    return all(one.holds for one in check(run))
+
+
+def test_every_release_is_compared_with_the_record(tmp_path: Path) -> None:
+    assert holds(ledger_audit._terms, recorded(released(tmp_path / "a", 3.0, 3.0)))
+    assert not holds(ledger_audit._terms, recorded(released(tmp_path / "b", 3.0, 2.0)))
+    assert not holds(ledger_audit._terms, recorded(released(tmp_path / "c", 2.0, 3.0)))
+
+
+def test_every_release_is_of_the_seed_of_the_run(tmp_path: Path) -> None:
+    assert holds(ledger_audit._seed, recorded(released(tmp_path / "a", 3.0, 3.0)))
+    for name, seeds in {"b": (0, 1), "c": (1, 0)}.items():
+        assert not holds(ledger_audit._seed, recorded(released(tmp_path / name, 3.0, 3.0, seeds=seeds)))
+
+
+@pytest.mark.parametrize("graph", ["public", "private"])
+def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, graph: str) -> None:
+    """Under a private graph the entity's sentences are displaced, whatever the result says of its bound."""
+    guarantee = replace(BOUNDED, mention_graph=graph, bound_by="greedy" if graph == "public" else "stated")
+    ledger, both = released(tmp_path / "a", 3.0, 3.0, guarantee=guarantee), Adjacency(9, P95, graph == "private")
+    event = MECHANISM.mechanism.event()
+    assert event is not None
+    honest = {
+        "epsilon_user_entity_p95": epsilon(event, both, 2, 1e-5),
+        "epsilon_user_entity_robust_p95": epsilon(event.robust(), both, 2, 1e-5),
+    }
+    assert holds(ledger_audit._epsilon, recorded(ledger, **honest))
+    for name, figure in honest.items():
+        assert not holds(ledger_audit._epsilon, recorded(ledger, **honest | {name: 0.995 * figure}))
+
+
+def test_the_headline_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
+    ledger, before = released(tmp_path / "a", 3.0, 3.0), released(tmp_path / "b", 4.0, seeds=(5,)).entries
+    together = epsilon_of_any([*before, *ledger.entries], 1e-5)
+    assert holds(ledger_audit._epsilon_any, recorded(ledger, *before, epsilon_any=together))
+    alone = epsilon_of_any(ledger.entries, 1e-5)
+    assert not holds(ledger_audit._epsilon_any, recorded(ledger, *before, epsilon_any=alone))
+    assert holds(ledger_audit._epsilon_any, recorded(ledger, epsilon_any=alone))
+
+
+def test_sentences_of_weights_are_not_simulated() -> None:
+    """At their full rate they would refute an ε that is true."""
+    assert ledger_audit._scenario(Adjacency(9, P95)) is not None
+    assert ledger_audit._scenario(Adjacency(9, ContributionBound(2, 2, 1.5, weighted=True))) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fl_sim.strategies.accounting.accountant import (
     solve,
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.allocation import allocated_entity, random_allocation
+from fl_sim.strategies.accounting.allocation import allocated_entity, allocated_loss, random_allocation
 from fl_sim.strategies.accounting.allocation.allocated_entity import Groups, HiddenEpochs
 from fl_sim.strategies.accounting.allocation.allocated_loss import allocation_atoms
 from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
@@ -114,6 +115,44 @@ def test_both_masses_are_kept(t: int, rounds: int) -> None:
     assert cut.infinite > 1e-8
 
 
+def test_a_sum_of_sums_is_charged_for_what_both_lost_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, rough = (allocated_loss._single(1.3, tail) for tail in (1e-12, 1e-4))
+    first, second = replace(fine, cut=0.25, round_off=1e-3), replace(fine, cut=0.5, round_off=1e-2)
+    with monkeypatch.context() as patched:  # a grid that ends at 5: any is valid
+        patched.setattr(allocated_loss, "_grid", lambda values, masses, tail: np.linspace(0.0, 5.0, 400))
+        total = allocated_loss._add(first, second, 1e-4)
+    assert float(total.masses @ total.values) + total.cut == pytest.approx(2.75, abs=1e-9)  # both have the mean 1
+    assert total.cut > 0.751
+    assert 0.011 < total.round_off < 0.0111
+    eight = allocated_loss._power(rough, 8, 1e-4)
+    assert float(eight.masses @ eight.values) + eight.cut == pytest.approx(8, abs=1e-9)  # each has the mean 1
+    assert eight.round_off > 8 * rough.round_off
+
+
+def test_losses_of_an_epoch_are_charged_for_what_their_sum_lost_and_rounded() -> None:
+    total = allocated_loss._power(allocated_loss._single(1.3, 1e-4), 6, 1e-4)
+    forward, reverse = allocation_atoms(1.3, 6, 6, 1e-4)
+    assert forward.infinite == pytest.approx(total.cut / 6, rel=1e-12)
+    assert reverse.infinite == total.masses[0] > 0  # the larger corpus never has a ratio of 0
+    assert forward.round_off == reverse.round_off == 2 * total.round_off > 0
+
+
+def test_hidden_blocks_are_charged_for_what_each_lost_and_rounded() -> None:
+    tail, blocks = 1e-3, [allocated_entity._Block(1.0, 6, larger) for larger in (True, False)]
+    width = allocated_entity._coarse_width(1.3, ((1.0, tuple(blocks)),), tail)
+    for forward in (True, False):
+        alone = [allocated_entity._case_on_grid(1.3, [block], forward, width, tail) for block in blocks]
+        both = allocated_entity._case_on_grid(1.3, blocks, forward, width, tail)
+        assert both.infinite == pytest.approx(sum(loss.infinite for loss in alone), rel=1e-12)
+        transforms = allocated_entity._FFT_ROUND_OFF * math.log2(len(both.masses))
+        assert both.round_off >= sum(loss.round_off for loss in alone) + transforms
+        epoch = ((0.75, tuple(blocks)), (0.125, (blocks[0],)))  # an eighth of the cases is not listed
+        mixed = allocated_entity._on_grid(1.3, epoch, forward, width, tail)
+        assert mixed.infinite == pytest.approx(0.125 + 0.75 * both.infinite + 0.125 * alone[0].infinite, rel=1e-9)
+        assert mixed.infinite > 0.125
+        assert mixed.round_off == both.round_off
+
+
 def test_less_costs_less() -> None:
     curve = epsilon_curve(allocated(1.0, 20), USER, range(1, 46), 1e-5)
     assert (np.diff(curve) >= 0).all()
@@ -173,6 +212,18 @@ def test_a_bound_on_the_squared_shift_holds_for_all_but_the_tail() -> None:
         rows[:, 0] += 1
         assert ((rows**2).sum(axis=1) > bound).mean() <= 2e-3
         assert probability == 1 - 1e-3
+
+
+@pytest.mark.parametrize(("t", "users", "n"), [(20, 20, math.inf), (12, 30, 0.0)])
+def test_merged_cases_have_the_largest_shift_of_each(t: int, users: int, n: float) -> None:
+    """No shift of the exact distribution becomes a smaller one."""
+    values, probabilities = random_allocation._squared_shift(t, users, n > 0)
+    cases = random_allocation._revealed(t, Adjacency(n, ContributionBound(users, 1)), 1e-12)
+    assert len(cases) < len(values)
+    for value in values.tolist():
+        exact = float(probabilities[values >= value].sum())
+        merged = sum(case.probability for case in cases if case.shifts[0] ** 2 >= value * (1 - 1e-12))
+        assert merged >= exact - 1e-12
 
 
 @pytest.mark.parametrize("users", [1, 2, 9])
@@ -264,6 +315,13 @@ def test_an_epoch_of_blocks_of_one_round_is_gaussian() -> None:
         assert epsilon_ == pytest.approx(gaussian, rel=2e-3)
 
 
+def test_a_user_beside_an_entity_is_not_free() -> None:
+    for users in (2, 12):  # few users hide their rounds, many reveal them
+        entity = ContributionBound(users, 1)
+        alone, both = (epsilon(allocated(2.0, 20), Adjacency(n, entity), 20, 1e-5) for n in (0.0, math.inf))
+        assert both > 1.005 * alone
+
+
 def test_hidden_rounds_help_an_entity_of_few_users() -> None:
     for users in (1, 2, 5):
         adjacency = Adjacency(math.inf, ContributionBound(users, 1))
@@ -292,6 +350,14 @@ def test_epochs_compose_with_one_another_and_with_other_rounds() -> None:
     assert composed_epsilon(of_user({event: 45}), 1e-5) == together
     both = composed_epsilon(of_user({event: 45, other: 30}), 1e-5)
     assert max(together, epsilon(other, USER, 30, 1e-5)) < both < together + epsilon(other, USER, 30, 1e-5)
+    of_entity = Adjacency(math.inf, ContributionBound(2, 1))
+    for adjacency in (USER, of_entity):
+        for count in (1, 2, 5):
+            epochs = composed_epsilon([(EpochEvent(1.0, 20, 20), adjacency, count)], 1e-5)
+            assert epochs == pytest.approx(epsilon(event, adjacency, 20 * count, 1e-5), rel=1e-9)
+    begun = [(EpochEvent(1.0, 20, 20), of_entity, 1), (EpochEvent(1.0, 20, 3), of_entity, 1)]
+    assert composed_epsilon(begun, 1e-5) == pytest.approx(epsilon(event, of_entity, 40, 1e-5), rel=1e-9)
+    assert epsilon(event, of_entity, 23, 1e-5) == pytest.approx(epsilon(event, of_entity, 40, 1e-5), rel=1e-9)
     split = {EpochEvent(1.0, 20, 10): 2}
     assert composed_epsilon(of_user(split), 1e-5) > epsilon(event, USER, 20, 1e-5)  # two allocations, two parts
 

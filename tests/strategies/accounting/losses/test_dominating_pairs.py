@@ -230,6 +230,16 @@ def test_whole_users_who_displace_sentences_move_whether_the_entity_is_active_or
     assert epsilon(event, displaced, 5, 1e-5) == epsilon(event.robust(), displaced, 5, 1e-5)
 
 
+@pytest.mark.parametrize("z", [0.5, 1.0])
+def test_displaced_sentences_may_weigh_more_than_those_of_the_entity(z: float) -> None:
+    """Ten sentences of weight 1/10 let ten others of weight 1 in, which always take part at q_s = 1."""
+    active = np.arange(11)
+    larger = (active / 32, stats.binom.pmf(active, 10, 0.1))
+    attained = ScalarPair(larger, (np.array([-10 / 32]), np.ones(1)), z).epsilon(1e-5)
+    event, weights = RoundEvent("uedp", z, user_cap=32), ContributionBound(1, 10, 1, weighted=True)
+    assert attained <= epsilon(event, Adjacency(0, weights, displaced=True), 1, 1e-5) <= 1.3 * attained
+
+
 @pytest.mark.nightly
 def test_displaced_sentences_of_many_users_cost_more() -> None:
     event = RoundEvent("uedp", 4.0, q_u=0.1, q_e=0.5, q_s=0.1, user_cap=2)

@@ -234,6 +234,14 @@ def test_the_distribution_of_the_sampled_sentences_is_exact() -> None:
     assert dict(zip(exposure.sentences.tolist(), exposure.probabilities, strict=True)) == pytest.approx(expected)
 
 
+def test_rare_cases_are_joined_to_one_of_as_many_users() -> None:
+    """Cases of few sentences may be those of many users, whose cap is higher."""
+    cases = entity_profiles._Cases(np.array([1e-14, 1e-14, 0.5, 0.5]), np.array([3, 5, 1, 1]), np.array([5, 6, 7, 8]))
+    left = cases.without_rare(1e-12)
+    assert (left.users.tolist(), left.sentences.tolist()) == ([5, 1], [7, 8])
+    assert left.probabilities.sum() == cases.probabilities.sum()
+
+
 def test_joined_cases_are_joined_to_the_larger() -> None:
     cases = entity_profiles._Cases(np.array([0.5, 0.3, 0.2]), np.array([0, 2, 1]), np.array([0, 3, 7]))
     joined = cases.coarsened(2)

@@ -1,0 +1,159 @@
+"""Earlier releases in memory, without a training: which of them count, at whose bounds, and what a run passes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_sim.config import ConfigError
+from fl_sim.experiments.plan.guarantees import Guarantees, Protected
+from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.storage.model_lineage import Ancestor, Lineage
+from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.ledger import Ledger, LedgerError, ReleaseRecord
+from tests.strategies.federation import plan
+
+HERE, ELSEWHERE = "0a1b", "2c3d"
+OWN = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, rounds=5, population=50)
+FIRST = plan(q_e=0.5, q_s=0.1, user_cap=4.0, noise_multiplier=4.0, population=50).mechanism
+SECOND = replace(FIRST, noise_multiplier=5.0, q_e=0.25)
+PUBLIC = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+ENTITY = ProtectedUnit(Adjacency(9, ContributionBound(3, 3, 3)), robust=False)
+SENTENCE = ProtectedUnit(Adjacency(9, ContributionBound(1, 1)), robust=True)
+SMALLER = ProtectedUnit(Adjacency(6, ContributionBound(2, 1)), robust=False)
+ANY = "epsilon_any, unit 0"
+DELTA = 1e-5
+
+
+def ledger_of(folder: Path, mechanism: object, count: int, guarantee: Guarantee = PUBLIC, seed: int = 7) -> Ledger:
+    folder.mkdir(parents=True)
+    ledger, terms = Ledger.create(folder), ReleaseRecord.of(mechanism, seed, guarantee)  # type: ignore[arg-type]
+    for number in range(1, count + 1):
+        ledger.record_release(terms, number)
+    return ledger
+
+
+@pytest.fixture
+def ancestors(tmp_path: Path) -> tuple[Ancestor, Ancestor]:
+    """Two runs of three and four rounds, the first on another corpus."""
+    units = {ANY: SMALLER.record(), "epsilon_any, unit 1": SENTENCE.record(), "epsilon_user": SMALLER.record()}
+    return (
+        Ancestor(ledger_of(tmp_path / "first", FIRST, 3), ELSEWHERE, units),
+        Ancestor(ledger_of(tmp_path / "second", SECOND, 4, seed=8), HERE, units),
+    )
+
+
+def parts_of(units: tuple[ProtectedUnit, ProtectedUnit]) -> list[Part]:
+    """What the two runs released, each at the unit of its own."""
+    parts: list[Part] = []
+    for mechanism, count, unit in zip((FIRST, SECOND), (3, 4), units, strict=True):
+        event = mechanism.event()
+        assert event is not None
+        parts.append((event.robust() if unit.robust else event, unit.adjacency, count))
+    return parts
+
+
+def own_part(unit: ProtectedUnit, count: int) -> Part:
+    event = OWN.mechanism.event()
+    assert event is not None
+    return event.robust() if unit.robust else event, unit.adjacency, count
+
+
+@pytest.mark.parametrize("unit", [ENTITY, replace(ENTITY, robust=True)], ids=["detected", "robust"])
+def test_all_earlier_runs_count_each_at_its_own_unit(
+    ancestors: tuple[Ancestor, Ancestor], tmp_path: Path, unit: ProtectedUnit
+) -> None:
+    """An entity of a run on another corpus may have been a sentence without any there: a missed one covers both."""
+    earlier = Earlier(Lineage(ancestors), HERE)
+    before = parts_of((replace(SMALLER, robust=True), SMALLER))
+    expected = [composed_epsilon([*before, own_part(unit, count)], DELTA) for count in (1, 5)]
+    np.testing.assert_allclose(earlier.epsilon_curve(OWN, ANY, unit, [1, 5]), expected, rtol=1e-9)
+    assert earlier.epsilon_before(ANY, DELTA) == pytest.approx(composed_epsilon(before, DELTA), rel=1e-9)
+    entries = ledger_of(tmp_path / "own", OWN.mechanism, 5, seed=1).entries
+    assert earlier.epsilon_of(entries, ANY, unit, DELTA) == pytest.approx(expected[1], rel=1e-9)
+    assert earlier.heads == [ancestor.ledger.head for ancestor in ancestors]
+
+
+def test_an_earlier_line_says_itself_whether_sentences_are_displaced(tmp_path: Path) -> None:
+    private = replace(PUBLIC, mention_graph="private", bound_by="stated")
+    ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, private), HERE, {ANY: SMALLER.record()})
+    displaced = replace(SMALLER.adjacency, displaced=True)
+    event = FIRST.event()
+    assert event is not None
+    expected = composed_epsilon([(event, displaced, 3)], DELTA)
+    assert Earlier(Lineage((ancestor,)), HERE).epsilon_before(ANY, DELTA) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_metric_that_an_earlier_run_did_not_have_is_infinite(ancestors: tuple[Ancestor, Ancestor]) -> None:
+    earlier = Earlier(Lineage(ancestors), HERE)
+    assert np.isinf(earlier.epsilon_curve(OWN, "epsilon_stated", ENTITY, [1, 5])).all()
+    assert np.isinf(earlier.epsilon_before("epsilon_stated", DELTA))
+
+
+def test_the_noise_for_a_target_covers_all_rounds_and_the_earlier_releases(
+    ancestors: tuple[Ancestor, Ancestor],
+) -> None:
+    earlier = Earlier(Lineage(ancestors[1:]), HERE)
+    target = 1.5 * earlier.epsilon_before(ANY, DELTA)
+    z = earlier.noise_for(OWN, target, ANY, ENTITY)
+    met = float(earlier.epsilon_curve(OWN.with_noise(z), ANY, ENTITY, [OWN.rounds])[0])
+    assert 0.98 * target <= met <= target
+
+
+def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ancestor, Ancestor]) -> None:
+    """Nothing of its own may be sampled by entities: its ancestors were."""
+    no_entities = replace(OWN, rounds=2, mechanism=replace(OWN.mechanism, q_e=1.0))
+    bounds = dict.fromkeys(("median", "p95", "max"), ContributionBound(2, 1))
+    protected = Protected(PUBLIC, bounds, dict.fromkeys(bounds, 1.0))
+    names = (f"epsilon_user_entity{kind}_{name}" for kind in ("", "_robust") for name in bounds)
+    units = {name: replace(SMALLER, robust="robust" in name).record() for name in names}
+    (_, ancestor) = ancestors
+    earlier = Earlier(Lineage((replace(ancestor, units={**ancestor.units, **units}),)), HERE)
+    guarantees = Guarantees.of(no_entities, protected, earlier)
+    event = SECOND.event()
+    assert event is not None
+    for kind, one in (("", event), ("_robust", event.robust())):
+        expected = composed_epsilon([(one, SMALLER.adjacency, 4)], DELTA)
+        assert guarantees.after(0)[f"epsilon_user_entity{kind}_p95"] == pytest.approx(expected, rel=1e-6)
+    assert guarantees.after(2)["epsilon_user_entity_robust_p95"] > guarantees.after(2)["epsilon_user_entity_p95"]
+
+
+def test_releases_of_a_public_graph_are_no_part_of_a_private_figure(tmp_path: Path) -> None:
+    for graph, guarantee in (("private", Guarantee()), ("public", PUBLIC)):
+        earlier = Earlier(Lineage((Ancestor(ledger_of(tmp_path / graph, FIRST, 1, guarantee), HERE, {}),)), HERE)
+        earlier.check_graph("public")
+        if graph == "private":
+            earlier.check_graph("private")
+        else:
+            with pytest.raises(ConfigError, match=r"privacy\.mention_graph is private, but the initial model rests"):
+                earlier.check_graph("private")
+    apart = Earlier(earlier.lineage, HERE, disjoint=True)
+    apart.check_graph("private")
+
+
+def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:
+    earlier, folders = Earlier(Lineage(ancestors), HERE), [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+    earlier.check_ledger(Ledger.create(folders[0], earlier.heads))
+    for folder, heads in zip(folders[1:], (earlier.heads[:1], []), strict=True):
+        with pytest.raises(LedgerError, match="names other ancestors than the run's own copy of them"):
+            earlier.check_ledger(Ledger.create(folder, heads))
+
+
+def test_a_model_passes_on_all_runs_before_it(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:
+    own = ledger_of(tmp_path / "own", OWN.mechanism, 2, seed=1)
+    on = Earlier(Lineage(ancestors), HERE).lineage_with(own, {ANY: ENTITY})
+    assert on.ancestors == (*ancestors, Ancestor(own, HERE, {ANY: ENTITY.record()}))
+    apart = Earlier(Lineage(ancestors), HERE, disjoint=True).lineage_with(own, {ANY: ENTITY})
+    assert [ancestor.apart_from for ancestor in apart.ancestors] == [(HERE,), (HERE,), ()]
+    # On that corpus they stay apart, on any other they count again.
+    assert [a.ledger.run for a in Earlier(apart, HERE).composed] == [own.run]
+    assert len(Earlier(apart, ELSEWHERE).composed) == 3
+    third = Earlier(apart, ELSEWHERE, disjoint=True).lineage_with(own, {})
+    assert [ancestor.apart_from for ancestor in third.ancestors[:2]] == [(HERE, ELSEWHERE)] * 2

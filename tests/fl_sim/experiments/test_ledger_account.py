@@ -1,0 +1,84 @@
+"""ε of runs on one corpus from ledgers alone, read in process: ancestors, newcomers, and what each line says itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fl_sim
+from fl_sim.experiments.ledger_account import account_for, read_ledgers
+from fl_sim.storage.model_lineage import ANCESTORS
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, epsilon_of_any
+from tests.strategies.accounting.oracles import displacing_epsilon
+from tests.strategies.federation import plan
+
+MECHANISM = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, population=50).mechanism
+PUBLIC = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+USER, BOTH = Adjacency(9), Adjacency(9, ContributionBound(2, 2))
+
+
+def ledger_of(
+    folder: Path,
+    count: int,
+    seed: int,
+    guarantee: Guarantee = PUBLIC,
+    ancestors: tuple[Ledger, ...] = (),
+    mechanism: object = MECHANISM,
+) -> Ledger:
+    folder.mkdir(parents=True)
+    ledger = Ledger.create(folder, [ancestor.head for ancestor in ancestors])
+    for ancestor in ancestors:
+        kept = folder / ANCESTORS / ancestor.run
+        kept.mkdir(parents=True)
+        for file in ancestor.folder.glob("ledger.*"):
+            (kept / file.name).write_bytes(file.read_bytes())
+    terms = ReleaseRecord.of(mechanism, seed, guarantee)  # type: ignore[arg-type]
+    for number in range(1, count + 1):
+        ledger.record_release(terms, number)
+    return ledger
+
+
+@pytest.mark.parametrize(("q_e", "z"), [(0.1, 1.0), (1.0, 1.0), (0.5, 0.5)])
+def test_an_account_is_no_less_than_an_adversary_attains(tmp_path: Path, q_e: float, z: float) -> None:
+    """A private graph with m enforced lets others of a user's sentences in for those of the entity."""
+    mechanism = plan(q_e=q_e, user_cap=32.0, noise_multiplier=z).mechanism
+    private = Guarantee(mention_graph="private", user_sentences=32)
+    ledger_of(tmp_path / "run", 1, 0, private, mechanism=mechanism)
+    account = fl_sim.account_runs([tmp_path / "run"], user_sentences=32, entity=(1, 10))
+    attained = displacing_epsilon(q_e, z)
+    assert attained <= account["epsilon_user_entity"] <= 1.15 * attained
+    assert account["epsilon_user_entity"] <= account["epsilon_user_entity_robust"]
+
+
+def test_ancestors_come_first_and_count(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", 2, seed=1)
+    own = ledger_of(tmp_path / "own", 3, seed=2, ancestors=(first,))
+    ledgers = read_ledgers([own.folder])
+    assert [ledger.run for ledger in ledgers] == [first.run, own.run]
+    account = account_for(ledgers, USER, BOTH, 1e-5, None)
+    entries = (*first.entries, *own.entries)
+    assert account["releases"] == 5
+    assert account["epsilon_user"] == epsilon_of(entries, USER, 1e-5)
+    assert account["epsilon_any"] == epsilon_of_any(entries, 1e-5)
+
+
+def test_a_newcomer_is_charged_from_its_round_on_and_any_user_for_all(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", 2, seed=1)
+    own = ledger_of(tmp_path / "own", 4, seed=2, ancestors=(first,))
+    account = account_for(read_ledgers([own.folder]), USER, BOTH, 1e-5, joined_at=3)
+    everything = (*first.entries, *own.entries)
+    assert (account["releases"], account["releases_robust"]) == (2, 6)
+    assert account["epsilon_user"] == epsilon_of(own.entries[2:], USER, 1e-5)
+    assert account["epsilon_user_entity"] == epsilon_of(own.entries[2:], BOTH, 1e-5)
+    assert account["epsilon_any"] == epsilon_of_any(everything, 1e-5)
+    assert account["epsilon_user_entity_robust"] == epsilon_of(everything, BOTH, 1e-5, robust=True)
+
+
+def test_one_run_of_a_public_graph_makes_the_account_one(tmp_path: Path) -> None:
+    private = Guarantee(mention_graph="private", user_sentences=9)
+    ledgers = [ledger_of(tmp_path / "a", 1, 1, private), ledger_of(tmp_path / "b", 1, 2)]
+    assert account_for(ledgers, USER, BOTH, 1e-5, None)["mention_graph"] == "public"
+    assert account_for(ledgers[:1], USER, BOTH, 1e-5, None)["mention_graph"] == "private"

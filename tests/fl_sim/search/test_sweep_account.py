@@ -1,0 +1,57 @@
+"""The joint ε of a sweep over bounds, from ledgers alone: it holds for every run, in whatever order they come."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from fl_sim.search.sweep import _joint_account
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.accountant import composed_epsilon
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from fl_sim.strategies.uedp import UserEntityDP
+
+MECHANISM = UserEntityDP(
+    strategy="uedp", population=40, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0, user_cap=2.0, noise_multiplier=2.0
+)
+P95 = {"greedy": ContributionBound(1, 1, 1), "wider": ContributionBound(3, 2, 4)}
+WEIGHTS = ContributionBound(6, 3, 1, weighted=True)
+
+
+def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
+    """A run of four rounds, with the p95 that its bounds leave of the corpus."""
+    run = RunFolder.create(path, config={}, environment={})
+    rule = {"bound_by": "weights", "weighted": True} if bound.weighted else {}
+    guarantee = Guarantee(mention_graph="public", entity_bound=4, user_sentences=20, **rule)
+    ledger, terms = Ledger.create(path), ReleaseRecord.of(MECHANISM, seed, guarantee)
+    for number in range(1, 5):
+        ledger.record_release(terms, number)
+    result = {"corpus": {"name": "tiny"}, "user_sentences": 20, "reach": {"p95": asdict(bound)}}
+    run.finish(result | {"plan": {"delta": 1e-5}, "ledger": ledger.head})
+    return RunFolder.open(path)
+
+
+def test_a_sweep_over_bounds_states_an_entity_that_every_run_covers(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path / name, seed, bound) for seed, (name, bound) in enumerate(P95.items())]
+    accounts = [_joint_account(order) for order in itertools.permutations(runs)]
+    (event,) = {MECHANISM.event()}
+    assert event is not None
+    widest = composed_epsilon([(event, Adjacency(20, P95["wider"]), 8)], 1e-5)
+    for account in accounts:
+        assert account["epsilon_user_entity"] == pytest.approx(widest, rel=1e-6)
+    assert accounts[0]["epsilon_user_entity"] == accounts[1]["epsilon_user_entity"]
+
+
+def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path / "a", 0, WEIGHTS), finished_run(tmp_path / "b", 1, P95["greedy"])]
+    accounts = [_joint_account(order)["epsilon_user_entity"] for order in itertools.permutations(runs)]
+    assert accounts[0] == accounts[1]
+    event = MECHANISM.event()
+    assert event is not None
+    parts = [(event, Adjacency(20, WEIGHTS), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
+    assert accounts[0] == pytest.approx(composed_epsilon(parts, 1e-5), rel=1e-6)
