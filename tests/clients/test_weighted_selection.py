@@ -93,6 +93,7 @@ def test_the_selection_is_the_definition(changes: dict) -> None:
     assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
 
 
+@pytest.mark.nightly
 def test_one_active_entity_of_several_is_enough() -> None:
     """The rule that keeps q_e from amplifying: sentence 3 is left out only if all three of its entities are."""
     rounds = 2_000

@@ -155,6 +155,7 @@ def marked(draw: st.DrawFn) -> Sentence:
     return Sentence("train", draw(st.sampled_from("uw")), text, tuple(Mention(*span, label) for span, label in chosen))
 
 
+@pytest.mark.nightly
 @settings(deadline=None)
 @given(st.lists(marked(), min_size=1, max_size=4), st.sampled_from(MODES))
 def test_no_mention_remains_at_its_place(drawn: list[Sentence], mode: str) -> None:
@@ -178,6 +179,7 @@ def test_no_mention_remains_at_its_place(drawn: list[Sentence], mode: str) -> No
         assert len(found.sentence.mentions) == (len(hulls) if mode == "surrogate" else 0)
 
 
+@pytest.mark.nightly
 @settings(deadline=None)
 @given(st.lists(marked(), min_size=1, max_size=4))
 def test_one_surrogate_per_entity(drawn: list[Sentence]) -> None:

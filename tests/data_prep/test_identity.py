@@ -128,6 +128,7 @@ WORDS = st.text(st.characters(categories=["Ll", "Lu", "Lo"]), min_size=2, max_si
 """Words that no list has, before or after a name."""
 
 
+@pytest.mark.nightly
 @given(st.lists(WORDS, min_size=1, max_size=4), st.sampled_from([" ", "  ", " - ", "-", ", "]))
 def test_different_letters_never_merge(words: list[str], gap: str) -> None:
     """No letter is lost but those of listed words, so two keys can only be equal where all letters are."""
@@ -266,6 +267,7 @@ def test_the_counterexample_of_the_documentation() -> None:
     assert keys(link_names(own[1:])[0]) == {"smith"}
 
 
+@pytest.mark.nightly
 def test_a_million_mentions_a_minute() -> None:
     """New names, so that nothing is remembered; the stated minimum, with a machine ten times slower in mind."""
     names = [f"Dr. David J.R. Johnson{i}'s & Co." for i in range(20_000)]

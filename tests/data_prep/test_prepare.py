@@ -63,6 +63,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
     return Sentence("train", draw(st.sampled_from("abc")), text, tuple(Mention(a, b, "X") for a, b in spans))
 
 
+@pytest.mark.nightly
 @given(st.lists(sentences(), max_size=8))
 @settings(deadline=None)  # it writes files
 def test_what_is_indexed_is_what_the_text_says(drawn: list[Sentence]) -> None:
@@ -270,6 +271,7 @@ def test_validation_is_the_held_out_split_where_there_is_one(tmp_path: Path) -> 
     assert write_corpus([*BASE, extra], tmp_path / "out", name="base").held_out_split == "validation"
 
 
+@pytest.mark.nightly
 def test_many_sentences_of_many_users_keep_their_order(tmp_path: Path) -> None:
     many = [
         Sentence("train", f"u{n % 7}", f"{n} Oslo", (Mention(len(f"{n} "), len(f"{n} Oslo"), "GPE"),))

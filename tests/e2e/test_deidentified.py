@@ -27,6 +27,7 @@ def run(corpus: Path, out: Path, **changes: object) -> str:
     return " ".join(report.summary(RunFolder.open(out)).split())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("strategy", ["noiseless", "user_level"])
 def test_a_run_without_entities_speaks_of_none(tmp_path: Path, strategy: str) -> None:
     corpus = deidentified(str(small_corpus(tmp_path / "small")), tmp_path / "made")
@@ -43,6 +44,7 @@ def test_a_strategy_that_needs_entities_says_so(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.system
 def test_surrogates_are_entities_like_others_but_for_a_warning(tmp_path: Path) -> None:
     corpus = deidentified(str(small_corpus(tmp_path / "small")), tmp_path / "made", "surrogate")
     text = run(corpus, tmp_path / "run", privacy__strategy="uedp")

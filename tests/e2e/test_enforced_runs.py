@@ -65,6 +65,7 @@ def contributions(ownership: Ownership, sentences: list[int]) -> tuple[int, int,
     return int(of_entities.sentences.max()), int(of_entities.users.max()), int(of_users.max())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "most"),
     [
@@ -91,6 +92,7 @@ def test_no_round_trains_on_more_than_the_bounds(
     assert all(limit is None or count <= limit for limit, count in zip(most, together, strict=True))
 
 
+@pytest.mark.system
 def test_a_run_without_bounds_exceeds_them(run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]) -> None:
     """The test above can fail."""
     run("run", privacy__entity_bound="unbounded", privacy__user_sentences="unbounded", **EVERYTHING)
@@ -114,6 +116,7 @@ def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
     assert contributions(ownership, by_round(trained_on)[0])[2] <= M
 
 
+@pytest.mark.system
 def test_bounds_select_the_same_on_any_number_of_nodes(run: Run, trained_on: list[tuple[int, list[int]]]) -> None:
     sentences = []
     for nodes in (1, 5):

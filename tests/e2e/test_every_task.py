@@ -82,6 +82,7 @@ def classification(corpus: Path, bert: Path, **changes: Any) -> dict[str, Any]:
     return base | {key.replace("__", "."): value for key, value in changes.items()}
 
 
+@pytest.mark.system
 def test_a_noiseless_classifier_learns_its_corpus(topics: Path, bert: Path, tmp_path: Path) -> None:
     settings = classification(
         topics, bert, privacy__strategy="noiseless", privacy__q_s=1.0, rounds=30, server__optimizer="adam",
@@ -125,11 +126,13 @@ def test_a_private_classifier(
     assert attacks["sentences"]["verdict"]["state"] == "within"
 
 
+@pytest.mark.system
 def test_the_user_level_baseline_classifies(topics: Path, bert: Path, tmp_path: Path) -> None:
     settings = classification(topics, bert, privacy__strategy="user_level", privacy__q_u=0.5, model__tune="head")
     assert (run(tmp_path / "out", settings).result or {})["error"] <= 1
 
 
+@pytest.mark.system
 def test_features_are_cached_on_request_and_change_nothing(topics: Path, bert: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     kept = classification(topics, bert, model__tune="head", corpus__feature_cache=cache)
@@ -223,6 +226,7 @@ def test_awd_lstm_with_the_papers_dropouts(topics: Path, tmp_path: Path) -> None
     assert (plain.result or {})["initial_perplexity"] == result["initial_perplexity"]
 
 
+@pytest.mark.system
 def test_awd_lstm_classifies(topics: Path, tmp_path: Path) -> None:
     settings = {
         "task": "classification", "corpus.path": topics, "model.name": "awd-lstm", "model.hidden": 24,
@@ -233,6 +237,7 @@ def test_awd_lstm_classifies(topics: Path, tmp_path: Path) -> None:
     assert json.loads((folder.model_dir / "spec.json").read_text())["classes"] == ["money", "sport"]
 
 
+@pytest.mark.system
 def test_words_are_separated_by_white_space_and_each_sentence_has_an_end(topics: Path, tmp_path: Path) -> None:
     """Check that both perplexities agree: nats are divided by tokens, or by words with one end per sentence."""
     settings = {"corpus.path": topics, "model.hidden": 16, "model.heads": 2, "model.layers": 1, "rounds": 1}

@@ -45,6 +45,7 @@ def report(run: Path, *words: str, capsys: Capture) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.system
 def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Capture) -> None:
     facts = report(runs["uedp"], "--prompt", "Ada saw", "--prompt", "Rain", "--samples", "3", capsys=capsys)
     assert [(text["prompt"], text["sample"]) for text in facts["texts"]] == [
@@ -78,6 +79,7 @@ def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[
     assert loss != pytest.approx(run.metrics()["loss"].iloc[0], rel=1e-6)
 
 
+@pytest.mark.system
 def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Ada saw\n\nMail to ada@example.org\n", encoding="utf-8")  # an entity for any tagger

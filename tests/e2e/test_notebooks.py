@@ -148,6 +148,7 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     assert "inf" in texts(outputs)
 
 
+@pytest.mark.system
 def test_a_folder_without_runs_is_named(
     execute: Callable[[Path], Outputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def open_to_others(*folders: Path) -> list[str]:
     return [f"{path} {stat.filemode(path.lstat().st_mode)}" for path in paths if path.lstat().st_mode & 0o077]
 
 
+@pytest.mark.system
 def test_a_prepared_corpus_with_what_is_there_meanwhile_and_cached_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plots: None
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_sweep(tmp_path: Path, no_plots: None) -> None:
     assert open_to_others(tmp_path / "sweeps") == []
 
 
+@pytest.mark.system
 def test_a_representation(tmp_path: Path) -> None:
     data = {"data.name": "adult", "data.source": write_toy_adult(tmp_path / "adult"), "encoder.width": 8}
     given = {**data, "training.epochs": 1, "method": "unconstrained", "attacks.mdl": "false"}

@@ -69,7 +69,7 @@ def initial_vector(seed: int = 0) -> np.ndarray:
 # The output describes what ran
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
 @pytest.mark.parametrize("population", [None, 60])
 def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: int | None, tiny_run: Run) -> None:
@@ -91,6 +91,7 @@ def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: in
     assert (folder.result or {})["epsilon_user_unbounded"] == pytest.approx(epsilon, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("strategy", "cap"), [("uedp", 1.0), ("uedp", 2.5), ("user_level", 1.0)], ids=["cap 1", "cap 2.5", "user_level"]
 )
@@ -106,6 +107,7 @@ def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, 
     assert (metrics["cohort_sentences"] == tiny.USERS * tiny.SENTENCES_EACH).all()
 
 
+@pytest.mark.system
 def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None:
     rates = {"q_u": 0.6, "q_e": 0.7, "q_s": 0.8}
     folder = tiny_run("run", **{f"privacy.{key}": rate for key, rate in rates.items()}, rounds=12, seed=5)
@@ -150,6 +152,7 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
         assert (np.diff(metrics[name]) >= 0).all()
 
 
+@pytest.mark.system
 def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
     folder = tiny_run("run", **{"privacy.strategy": "noiseless"})
     metrics = folder.metrics().filter(like="epsilon_")
@@ -163,6 +166,7 @@ def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
 # Targets and budgets
 
 
+@pytest.mark.system
 def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", "--target-epsilon", "0.7"]
     sizes = tiny.command_line(dict(tiny.MODEL))
@@ -205,6 +209,7 @@ def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
     assert (same["cohort_sentences"].iloc[1:] != different["cohort_sentences"].iloc[1:]).any()
 
 
+@pytest.mark.system
 def test_evaluations_between_rounds(tiny_run: Run) -> None:
     folder = tiny_run("run", **{"evaluation.every": 2, "rounds": 5})
     measured = folder.metrics()["perplexity"].notna()
@@ -215,6 +220,7 @@ def test_evaluations_between_rounds(tiny_run: Run) -> None:
 # What is printed
 
 
+@pytest.mark.system
 def test_the_summary_and_where_the_results_are(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--quiet", "--delta", "0.2"]
     assert main([*arguments, "--out", str(tmp_path / "[out]"), *tiny.command_line(dict(tiny.MODEL))]) == 0

@@ -53,8 +53,16 @@ WAYS: dict[str, dict[str, Any]] = (
     | OPTIONS
     | {f"bounds, {name}": {"privacy__q_u": 0.9, **bounds} for name, bounds in BOUNDS.items()}
 )
-SHARPEST = ("uedp, some users", "user_level", "published", "adaptive sentences", "local Adam", "bounds, greedy")
+QUICK, SHARPEST = (
+    ("uedp, some users", "published"),
+    ("user_level", "adaptive sentences", "local Adam", "bounds, greedy"),
+)
 """Those that every change is tried on: each divides users, sentences, weights or counts among nodes in its own way."""
+
+
+def _in_its_ring(way: str) -> Any:
+    marks = () if way in QUICK else pytest.mark.system if way in SHARPEST else pytest.mark.nightly
+    return pytest.param(way, marks=marks)
 
 
 @pytest.fixture
@@ -66,9 +74,7 @@ def run(corpus: Path, tmp_path: Path) -> Run:
 # --- the same model whatever the number of nodes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "way", [way if way in SHARPEST else pytest.param(way, marks=pytest.mark.nightly) for way in WAYS]
-)
+@pytest.mark.parametrize("way", map(_in_its_ring, WAYS))
 def test_the_model_does_not_depend_on_the_number_of_nodes(run: Run, way: str) -> None:
     whole, divided = (run(f"{nodes}", engine__nodes=nodes, **PLAIN, **WAYS[way]) for nodes in (1, USERS - 1))
     assert apart(whole, divided, LEARNING_RATE) < 10 * SAME_MODEL
@@ -89,6 +95,7 @@ def test_some_users_have_more_eligible_sentences_than_their_cap_and_some_fewer(c
     assert ((eligible > 0) & (eligible <= cap)).any()
 
 
+@pytest.mark.system
 def test_the_tolerance_is_narrow_enough_to_miss_no_user(run: Run) -> None:
     changes = PLAIN | WAYS["noiseless"]
     assert apart(run("one"), run("other", seed=1), LEARNING_RATE) > 1000 * SAME_MODEL
@@ -96,11 +103,13 @@ def test_the_tolerance_is_narrow_enough_to_miss_no_user(run: Run) -> None:
     assert apart(all_users, some_users, LEARNING_RATE) > 1000 * SAME_MODEL
 
 
+@pytest.mark.system
 def test_with_adam_and_noise_the_model_does_not_depend_on_the_number_of_nodes(run: Run) -> None:
     one, six = (run(f"{nodes}", engine__nodes=nodes, **UEDP) for nodes in (1, USERS))
     assert apart(one, six, LEARNING_RATE) < SAME_MODEL
 
 
+@pytest.mark.system
 def test_under_adam_without_noise_only_parameters_without_gradient_differ(run: Run) -> None:
     """Adam divides by the size of the gradient, so it turns rounding errors into steps.
 
@@ -127,9 +136,9 @@ class Died(Exception):
     ("way", "every"),
     [
         ("published", 1),
-        ("adaptive users", 2),
-        ("random allocation", 3),
-        ("exponential", 5),
+        pytest.param("adaptive users", 2, marks=pytest.mark.system),
+        pytest.param("random allocation", 3, marks=pytest.mark.system),
+        pytest.param("exponential", 5, marks=pytest.mark.system),
         *(pytest.param(way, 1, marks=pytest.mark.nightly) for way in ("uedp", "adaptive sentences", "tail")),
     ],
 )
@@ -183,11 +192,13 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(way: s
     assert not (tmp_path / "killed" / "encoded").exists()
 
 
+@pytest.mark.system
 def test_a_finished_run_is_not_resumed(run: Run) -> None:
     with pytest.raises(ResultsError, match="finished"):
         simulation.resume(run("done", rounds=1).path)
 
 
+@pytest.mark.system
 def test_a_run_is_not_resumed_with_another_corpus(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     config = configuration(corpus, tmp_path / "run", rounds=3)

@@ -34,7 +34,7 @@ def run(corpus: Path, tmp_path: Path) -> Run:
     return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -> None:
     folder = run("run", rounds=3, **OPTIONS[option])
@@ -71,6 +71,7 @@ def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, m
     assert not np.array_equal(model_of(whole), model_of(failed))
 
 
+@pytest.mark.system
 def test_every_user_takes_part_once_in_every_epoch(run: Run) -> None:
     cohorts = run("run", rounds=6, seed=3, **ALLOCATION).metrics()["cohort_users"].iloc[1:].to_numpy().reshape(3, 2)
     assert (cohorts.sum(axis=1) == USERS).all()
@@ -86,6 +87,7 @@ def test_secure_noise_is_fresh(run: Run, option: str) -> None:
     assert not np.array_equal(model_of(one), model_of(other))
 
 
+@pytest.mark.system
 def test_the_noise_on_the_model_is_as_the_paper_states(run: Run) -> None:
     """Check σ = z·(q_u|U| + 1)·β / D on the model's step, and σ² as coded."""
     settings = PUBLISHED | {"privacy__noise_multiplier": 50.0, "privacy__entity_weights": 8.0}
@@ -96,6 +98,7 @@ def test_the_noise_on_the_model_is_as_the_paper_states(run: Run) -> None:
         assert row["noise_norm"] / math.sqrt(69_360) == pytest.approx(std, rel=0.02)
 
 
+@pytest.mark.system
 def test_the_average_is_saved_and_evaluated(run: Run) -> None:
     settings = {"rounds": 4, "privacy__strategy": "noiseless", **PLAIN}  # other settings have other noise
     plain = run("plain", **settings)
@@ -111,6 +114,7 @@ def test_the_average_is_saved_and_evaluated(run: Run) -> None:
 # --- the published algorithm's claim ------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     folder = run("run", rounds=3, **PUBLISHED)
     result, metrics = folder.result or {}, folder.metrics()
@@ -124,6 +128,7 @@ def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())
 
 
+@pytest.mark.system
 def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     stated, coded = (run(noise, rounds=3, privacy__noise=noise, **PUBLISHED) for noise in ("as-stated", "as-coded"))
     assert (stated.result or {})["epsilon_as_published"] == (coded.result or {})["epsilon_as_published"]
@@ -131,6 +136,7 @@ def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     assert "gives no useful guarantee" in summary(coded)
 
 
+@pytest.mark.system
 def test_weights_from_data_count_for_every_user(run: Run) -> None:
     result = run("run", rounds=2, **OPTIONS["published weights"]).result or {}
     epsilons = {value for name, value in result.items() if name.startswith("epsilon_user_entity")}
@@ -139,6 +145,7 @@ def test_weights_from_data_count_for_every_user(run: Run) -> None:
     assert any("all users mention" in warning for warning in result["warnings"])
 
 
+@pytest.mark.system
 def test_a_target_finds_the_published_noise(run: Run) -> None:
     result = run("run", rounds=2, privacy__target_epsilon=3.0, **PUBLISHED).result or {}
     assert 0.99 * 3.0 < result["epsilon_user_entity_p95"] <= 3.0

@@ -108,6 +108,7 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.system
 def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_killed_sweep_continues(tmp_path: Path, corpus: Path, finished: Path) 
     assert read_table(out)["rows"] == whole["rows"]
 
 
+@pytest.mark.system
 def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Path) -> None:
     body = '[grid]\n"engine.nodes" = [999, 1]\n'
     sweep, out = Sweep.load(written(tmp_path, corpus, body)), tmp_path / "out"
@@ -162,6 +164,7 @@ def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     assert one == two
 
 
+@pytest.mark.system
 def test_another_sweep_does_not_end_up_in_the_same_folder(tmp_path: Path, corpus: Path) -> None:
     sweep, out = Sweep.load(written(tmp_path, corpus, '[grid]\n"privacy.user_cap" = [1.0]\n')), tmp_path / "out"
     run_sweep(sweep, out)

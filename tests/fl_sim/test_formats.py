@@ -84,6 +84,7 @@ def both_ways(capsys: pytest.CaptureFixture[str], line: str) -> tuple[dict[str, 
     return text, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("z", [1.2345678, 3.9999999, 7.7])
 @pytest.mark.parametrize("strategy", ["uedp --q-e 0.5123456789 --q-s 0.1234567891 --user-cap 3.3333333", "user_level"])
 def test_account(strategy: str, z: float, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +97,7 @@ def test_account(strategy: str, z: float, capsys: pytest.CaptureFixture[str]) ->
     assert exact["delta_times_users"] == 12345 * 1.2345678e-5
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("unknown", ["noise_multiplier", "q_u", "q_s", "user_cap", "rounds"])
 def test_a_printed_setting_meets_the_target(unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"z": "25", "rounds": "20", "q-s": "0.2", "user-cap": "3"}
@@ -188,6 +190,7 @@ def formatted_epsilons(source: str) -> list[str]:
     return [value for value, spec in values if re.search("epsilon|ε", value) and re.search(r"[efgn%]$|\.\d", spec)]
 
 
+@pytest.mark.system
 def test_no_module_prints_an_epsilon_rounded_to_the_nearest() -> None:
     assert formatted_epsilons("f\"ε {row['epsilon_user']:.3g} and {format_epsilon(x):>8}\"") == ["row['epsilon_user']"]
     walk = os.walk(fl_sim.__path__[0], followlinks=True)

@@ -100,6 +100,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
 # Runs
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
     corpus = tiny.tiny_corpus(tmp_path / "tiny")
@@ -134,6 +135,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         fl_sim.open_run(tmp_path)
 
 
+@pytest.mark.system
 def test_plots(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [fl_sim.open_run(make_run(strategy).path) for strategy in ("uedp", "user_level")]
     one = runs[0].plot("round")
@@ -164,6 +166,7 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "stats", str(corpus.path)).items()
 
 
+@pytest.mark.system
 def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Capture) -> None:
     rows = [{"who": f"user {n % 5}", "said": f"Ada Lovelace wrote letter {n}.", "kind": n % 2} for n in range(30)]
     source = tmp_path / "letters.jsonl"
@@ -198,6 +201,7 @@ def test_an_option_that_a_reader_does_not_have(options: dict[str, str], message:
 # ε
 
 
+@pytest.mark.system
 def test_account_says_what_the_command_says(capsys: Capture) -> None:
     words = "--strategy uedp --z 3 --q-e 0.5 --q-s 0.05 --user-cap 2 --rounds 20 --delta 1e-5 --user-sentences 40"
     figures = fl_sim.account(
@@ -219,6 +223,7 @@ def test_account_says_what_the_command_says(capsys: Capture) -> None:
     assert same == figures
 
 
+@pytest.mark.system
 def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
     words = "--strategy user_level --target-epsilon 2 --q-u 0.05 --delta 1e-5"
     z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
@@ -263,6 +268,7 @@ def test_the_published_algorithm(capsys: Capture) -> None:
     assert figures | at_risk == printed(capsys, "account", *words.split())
 
 
+@pytest.mark.system
 def test_audit_says_what_the_command_says(capsys: Capture) -> None:
     words = "--strategy uedp --z 2 --q-s 0.5 --user-sentences 3 --trials 500 --seed 3"
     names: list[str] = []

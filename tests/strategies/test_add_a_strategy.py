@@ -90,6 +90,7 @@ def test_the_page(capsys: Capture) -> None:
     assert f"{NAME}: q_u 0.5, user clip β 0.5, noise multiplier z 1 (noise 0.5 on the sum)" in " ".join(text.split())
 
 
+@pytest.mark.system
 def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
     assert train() == 0
     result = json.loads(capsys.readouterr().out)
@@ -125,6 +126,7 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(folder: Path, capsys: 
     np.testing.assert_array_equal(models[0].vector, models[1].vector)
 
 
+@pytest.mark.system
 def test_another_version_of_the_file_does_not_go_on(folder: Path, capsys: Capture) -> None:
     assert train() == 0
     result = json.loads((folder / "run" / "result.json").read_bytes()) | {"stopped": "interrupted"}

@@ -190,6 +190,7 @@ def test_equal_sums_with_another_clip_or_vote_are_other_releases() -> None:
     assert len(set(hashes)) == 3
 
 
+@pytest.mark.nightly
 def test_sums_of_one_round_count_as_one_round_of_less_noise() -> None:
     """They have the same samples, so they are not independent rounds."""
     entries = [Entry("run", number, SEEDED, str(number)) for number in (1, 2, 3)]
@@ -456,6 +457,7 @@ def test_equal_rounds_in_parts_cost_what_they_cost_together(adjacency: Adjacency
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("adjacency", [USER, BOTH])
 def test_a_mixture_costs_more_than_each_part_and_less_than_their_sum(adjacency: Adjacency) -> None:
     altogether = composed_epsilon(all_of(EVENTS, adjacency), 1e-5)
@@ -581,6 +583,7 @@ def test_the_headline_is_the_largest_epsilon_of_the_units(tmp_path: Path, entity
     assert int(np.argmax(figures)) == (1 if entity_bound == 1 and not missed else 0)
 
 
+@pytest.mark.nightly
 def test_the_headline_of_two_runs_is_the_largest_over_both_of_their_units(tmp_path: Path) -> None:
     """Whatever the tagger found in either run."""
     runs = [bounded(tmp_path / "a", entity_bound=1), bounded(tmp_path / "b", 1, 3.0)]
@@ -652,6 +655,7 @@ def runs(draw: st.DrawFn) -> list[Entry]:
     return entries_of(draw(st.integers(1, 40)), **kinds[draw(st.sampled_from(list(kinds)))])
 
 
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(runs(), min_size=2, max_size=3),

@@ -93,7 +93,7 @@ def distance(computed: NDArray[np.float32], expected: NDArray[np.float64]) -> fl
     return float(np.linalg.norm(computed - expected) / np.linalg.norm(expected))
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("build", [*COVERED.values(), *NOT_COVERED.values()], ids=[*COVERED, *NOT_COVERED])
 def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
     model = build()

@@ -60,6 +60,7 @@ def test_users_in_bfloat16_take_less_memory_than_in_float32(clip_norm: float) ->
     assert peak_of_users(clip_norm, precision="bfloat16") < 0.9 * peak_of_users(clip_norm)
 
 
+@pytest.mark.nightly
 def test_records_that_are_not_needed_go_in_the_backward_pass() -> None:
     """Of a LayerNorm, say, a few numbers per sentence stay. In units of one layer's states it was 312, and 405."""
     states = TOKENS * SIZES["hidden"] * 4

@@ -67,6 +67,7 @@ def test_a_canary_has_users_a_name_and_a_secret_of_its_own() -> None:
     assert all(len(c.users) == (c.repetitions if c.owner == "entity" else 1) for c in canaries)
 
 
+@pytest.mark.nightly
 def test_coins_are_fair_and_independent_of_everything_else() -> None:
     included = np.array([[c.included for c in draw_canaries(CanarySettings(20, seed)).canaries] for seed in range(400)])
     assert abs(included.mean() - 0.5) < 4 * 0.5 / np.sqrt(included.size)

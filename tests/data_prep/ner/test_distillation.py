@@ -25,6 +25,7 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(((found - wanted) ** 2).mean() / (TARGETS**2).mean())
 
 
+@pytest.mark.nightly
 def test_a_table_with_room_resembles_its_teacher_in_any_case() -> None:
     table = distil_table(WORDS, TARGETS, OTHERS, rows=2000)
     assert table.shape == (2000, 6)
@@ -35,6 +36,7 @@ def test_a_table_with_room_resembles_its_teacher_in_any_case() -> None:
     np.testing.assert_array_equal(read(table, [word.upper() for word in WORDS]), found)
 
 
+@pytest.mark.nightly
 def test_in_a_small_table_common_words_come_first() -> None:
     many = [f"many{number}" for number in range(4000)]
     targets = np.random.default_rng(1).normal(size=(len(many), 6)).astype(np.float32)

@@ -125,6 +125,7 @@ def test_another_seed_makes_other_sentences() -> None:
     assert first != other
 
 
+@pytest.mark.nightly
 def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(trained: TrainedPipeline) -> None:
     assert trained.scores["wikigold"]["test"]["f1"] is not None
     assert trained.scores["wikigold"]["test"]["f1"] > 0.8
@@ -146,6 +147,7 @@ def test_what_is_trained_loads_without_code_finds_names_and_keeps_no_word(traine
     assert "/" not in str(spacy.util.load_config(trained.folder / "config.cfg")["paths"])
 
 
+@pytest.mark.nightly
 def test_a_training_that_is_stopped_leaves_nothing(
     source: Path, config: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ def _mentions(document: Doc) -> tuple[Mention, ...]:
     return tuple(Mention(ent.start_char, ent.end_char, ent.label_) for ent in document.ents)
 
 
+@pytest.mark.nightly
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_SPANS, _SPANS), min_size=1, max_size=6))
 def test_exact_figures_are_those_of_spacys_scorer(pairs: list[tuple[list, list]]) -> None:

@@ -157,6 +157,7 @@ def marked_rows(draw: st.DrawFn) -> list[dict[str, object]]:
     return rows
 
 
+@pytest.mark.nightly
 @given(marked_rows(), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_indexed_is_what_the_text_says(

@@ -54,6 +54,7 @@ def sentences_by_us(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in sentence_bounds(text) if text[start:end].strip()]
 
 
+@pytest.mark.nightly
 @settings(deadline=None)  # the first text loads the tokenizer
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS)), max_size=12))
 def test_cuts_where_the_sentencizer_does(pipeline: Language, words: list[tuple[str, str]]) -> None:

@@ -32,6 +32,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
     return Sentence("train", "u", text, mentions, "class", "document")
 
 
+@pytest.mark.nightly
 @given(sentences(), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_a_moved_span_covers_the_preprocessed_surface(sentence: Sentence, lower: bool, strip: bool) -> None:

@@ -74,6 +74,7 @@ def test_bad_speeches_are_named(tmp_path: Path) -> None:
         list(read_shakespeare(write(tmp_path, [{"text": "A"}])))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("edition", "users", "notes"),
     [

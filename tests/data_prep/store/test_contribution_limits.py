@@ -56,6 +56,7 @@ def exceeds(taken: list[tuple[int, set[int]]], limits: ContributionLimits) -> bo
 # Greedy
 
 
+@pytest.mark.nightly
 @given(CORPORA, LIMITS, st.integers(0, 99))
 @example([[{0}], [{0}]], ContributionLimits(users_per_entity=1), 0)
 @example([[{0}, {0}, {0, 1}, {0, 2}, {0, 3}]], ContributionLimits(sentences_per_entity=1), 0)
@@ -68,6 +69,7 @@ def test_no_entity_and_no_user_exceeds_a_limit(
     assert not exceeds(kept(users, weights), limits)
 
 
+@pytest.mark.nightly
 @given(CORPORA, LIMITS, st.integers(0, 99))
 def test_no_sentence_that_is_left_out_would_fit(
     users: list[list[set[int]]], limits: ContributionLimits, seed: int
@@ -80,6 +82,7 @@ def test_no_sentence_that_is_left_out_would_fit(
         assert exceeds(kept(users, with_it), limits)
 
 
+@pytest.mark.nightly
 @given(CORPORA, LIMITS, st.integers(0, 99))
 def test_sentences_are_taken_in_turn_those_of_few_contested_entities_first(
     users: list[list[set[int]]], limits: ContributionLimits, seed: int
@@ -104,6 +107,7 @@ def _of_entities(limits: ContributionLimits) -> ContributionLimits:
     return ContributionLimits(limits.sentences_per_entity, limits.users_per_entity)
 
 
+@pytest.mark.nightly
 @given(CORPORA, st.integers(0, 99))
 def test_without_limits_every_sentence_is_kept(users: list[list[set[int]]], seed: int) -> None:
     ownership = incidence(users)
@@ -132,6 +136,7 @@ def test_one_users_kept_sentences_do_not_depend_on_other_users_under_a_user_limi
 # Proportional
 
 
+@pytest.mark.nightly
 @given(CORPORA, LIMIT, LIMIT, st.integers(0, 99))
 def test_the_weights_of_an_entity_never_add_up_to_more_than_its_limit(
     users: list[list[set[int]]], per_entity: int | None, per_user: int | None, seed: int
@@ -147,6 +152,7 @@ def test_the_weights_of_an_entity_never_add_up_to_more_than_its_limit(
             assert np.sum(weights[mentions]) <= per_entity
 
 
+@pytest.mark.nightly
 @given(CORPORA, st.integers(1, 6))
 def test_a_weight_is_the_smallest_share_of_its_entities(users: list[list[set[int]]], k: int) -> None:
     ownership = incidence(users)
@@ -225,6 +231,7 @@ def test_any_machine_keeps_the_same_sentences(rule: Any, limits: ContributionLim
     assert hashlib.sha256(weights.astype("<f8").tobytes()).hexdigest()[:16] == golden
 
 
+@pytest.mark.nightly
 def test_a_large_corpus_takes_seconds() -> None:
     """benchmarks/bounds_scale.py measures a million sentences; the limit here is ten times what it needs."""
     ownership = crowd(100_000)

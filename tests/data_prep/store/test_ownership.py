@@ -57,6 +57,7 @@ def test_counts_and_owners(users: list[list[set[int]]]) -> None:
     assert ownership.entities_per_sentence.tolist() == [len(s) for user in users for s in user]
 
 
+@pytest.mark.nightly
 @given(USERS, st.data())
 def test_what_grew_is_the_corpus_with_every_sentence_at_its_user(
     users: list[list[set[int]]], data: st.DataObject

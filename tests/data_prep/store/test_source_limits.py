@@ -87,6 +87,7 @@ def test_a_cell_of_a_parquet_has_the_limit_of_a_record(tmp_path: Path) -> None:
         texts(tmp_path / "long.parquet", "parquet", SourceLimits(unpacking=10_000))
 
 
+@pytest.mark.nightly
 def test_flags_set_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"Ada met Bob on day {n}.", "user": f"u{n % 9}", "class": f"c{n}"} for n in range(1100)]
     source = tmp_path / "rows.jsonl"
@@ -103,6 +104,7 @@ def test_flags_set_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert f"{flag} is 0; allowed: an integer in [1," in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_real_text_stays_far_from_the_limits(tmp_path: Path) -> None:
     """The corpus that ships, packed as tightly as xz can, is not near a tenth of what is allowed."""
     table = pq.read_table(shipped_path("bundled") / "train.sentences.parquet", columns=["text"])

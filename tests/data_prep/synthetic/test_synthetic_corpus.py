@@ -33,6 +33,7 @@ def test_the_seed_decides_everything(small: list[Sentence]) -> None:
     assert list(synthetic_sentences(140, seed=1)) != small
 
 
+@pytest.mark.nightly
 def test_splits_are_by_user(small: list[Sentence]) -> None:
     users = {split: {s.user for s in small if s.split == split} for split in ("train", "validation", "public")}
     assert {split: len(keys) for split, keys in users.items()} == {"train": 110, "validation": 10, "public": 20}
@@ -97,6 +98,7 @@ def test_the_bundled_reach_has_a_long_tail(bundled: Corpus) -> None:
     assert 0.6 <= (ownership.entities_per_sentence > 0).mean() <= 0.75
 
 
+@pytest.mark.nightly
 def test_the_bundled_language_is_varied(bundled: Corpus) -> None:
     texts = bundled.texts("train").to_pylist()
     words = [text.split() for text in texts]

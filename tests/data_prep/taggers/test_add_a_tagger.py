@@ -80,6 +80,7 @@ def test_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["tagger"]["path"] == NAME
 
 
+@pytest.mark.system
 def test_in_two_processes() -> None:
     assert prepare("--tagger", NAME, "--processes", "2") == 0
     assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}
@@ -124,6 +125,7 @@ number = 3
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "message"),
     [

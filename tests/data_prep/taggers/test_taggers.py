@@ -169,6 +169,7 @@ def test_mentions_do_not_depend_on_the_neighbours(name: str, taggers: dict[str, 
         assert list(mentions) == sorted(mentions, key=lambda m: (m.start, m.end))
 
 
+@pytest.mark.nightly
 def test_the_scores_of_a_spacy_pipeline_do_not_depend_on_the_batch(pipeline: Path, texts: list[str]) -> None:
     nlp = spacy.load(pipeline)
     vectors = nlp.get_pipe("ner").model.get_ref("tok2vec")
@@ -205,6 +206,7 @@ def test_thirty_thousand_characters_take_seconds(unit: str, taggers: dict[str, T
     assert time.process_time() - started < 7, "ten seconds and more without the cuts, seconds with them"
 
 
+@pytest.mark.nightly
 def test_hosts_without_end_take_seconds(taggers: dict[str, Tagger]) -> None:
     text = " ".join(["a." * 1000 + "com"] * 25)
     started = time.process_time()
@@ -212,6 +214,7 @@ def test_hosts_without_end_take_seconds(taggers: dict[str, Tagger]) -> None:
     assert time.process_time() - started < 30
 
 
+@pytest.mark.nightly
 def test_a_text_of_a_million_characters_is_tagged_to_its_end(pipeline: Path, tmp_path: Path) -> None:
     text = "nothing here " * 100_000 + "Acme"
     assert found(text, make_tagger(f"spacy:{ruler(tmp_path / 'model', 'Acme')}")) == [("Acme", "ORG")]
@@ -305,6 +308,7 @@ def ruler(folder: Path, pattern: str, label: str = "ORG") -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_spacy_pipeline_from_a_folder(tmp_path: Path) -> None:
     tagger = make_tagger(f"spacy:{ruler(tmp_path / 'a+b', 'Acme')}")
     assert list(tagger.tag(["At Acme.", "Nothing."])) == [(Mention(3, 7, "ORG"),), ()]
@@ -317,6 +321,7 @@ def test_a_changed_pipeline_is_another_pipeline(tmp_path: Path) -> None:
     assert make_tagger(f"spacy:{ruler(tmp_path / 'model', 'Acme2')}").describe() != before
 
 
+@pytest.mark.nightly
 def test_only_the_components_that_find_entities_run(tmp_path: Path) -> None:
     folder = random_pipeline(tmp_path / "model", shared=True)
     tagger = SpacyTagger(str(folder))
@@ -368,6 +373,7 @@ class Asked:
         return {}
 
 
+@pytest.mark.nightly
 def test_no_plugin_is_imported_for_a_pipeline_that_needs_none(
     pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +458,7 @@ def install(folder: Path, name: str) -> None:
     importlib.invalidate_caches()
 
 
+@pytest.mark.nightly
 def test_the_best_pipeline_that_is_here_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spacy_tagger, "MODELS", tmp_path / "models")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -559,6 +566,7 @@ def test_what_has_a_form_keeps_its_label_in_a_union() -> None:
     assert found("Ada is ada@byron.example", tagger) == [("Ada", "PER"), ("ada@byron.example", "EMAIL")]
 
 
+@pytest.mark.nightly
 def test_the_union_of_real_taggers_loses_nothing(taggers: dict[str, Tagger], texts: list[str]) -> None:
     single = [list(taggers[name].tag(texts)) for name in ("rules", "patterns", "spacy")]
     for together, apart in zip(taggers["all"].tag(texts), zip(*single, strict=True), strict=True):

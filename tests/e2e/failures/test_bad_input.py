@@ -286,6 +286,7 @@ RUN_FOLDERS: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "damage", "words"), RUN_FOLDERS)
 def test_damaged_run_folders_cannot_be_resumed(
     name: str, damage: Callable[[Path], None], words: str, unfinished: Path, capsys: Capture
@@ -316,6 +317,7 @@ def test_a_checkpoint_of_another_model(unfinished: Path, capsys: Capture) -> Non
     says(refused(["resume", str(unfinished)], capsys), "does not fit")
 
 
+@pytest.mark.system
 def test_settings_and_rows_changed_after_the_checkpoint(unfinished: Path, capsys: Capture) -> None:
     config = (unfinished / "config.json").read_text()
     faster = json.loads(config)
@@ -341,6 +343,7 @@ def test_a_second_writer(unfinished: Path, capsys: Capture) -> None:
     place.release()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_that_is_not_there(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--set", "model.device=cuda"]

@@ -107,6 +107,7 @@ def test_settings_edited_before_the_first_checkpoint_are_refused(corpus: Path, t
     refused(out, r"config\.json: was changed after the run's last checkpoint")
 
 
+@pytest.mark.system
 def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
     out = crashed(corpus, tmp_path / "run")
     edited(out, "config.json", faster)
@@ -114,6 +115,7 @@ def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_p
     refused(out, "has no checkpoint, but its ledger has 3 releases")
 
 
+@pytest.mark.system
 def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus: Path, tmp_path: Path) -> None:
     config = configuration(corpus, tmp_path / "run")
     with pytest.raises(Crash):
@@ -159,6 +161,7 @@ def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
     assert simulation.resume(out).result is not None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["computation.json", HEAD_FILE])
 def test_what_was_written_down_is_what_the_ledger_is_bound_to(corpus: Path, tmp_path: Path, name: str) -> None:
     out = crashed(corpus, tmp_path / "run")
@@ -170,6 +173,7 @@ def test_what_was_written_down_is_what_the_ledger_is_bound_to(corpus: Path, tmp_
         refused(out, r"computation\.json: is not what the run's ledger is bound to")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("part", "change"),
     [
@@ -186,6 +190,7 @@ def test_another_model_or_code_is_refused(
     refused(out, f"{part} is not that of the run's beginning")
 
 
+@pytest.mark.system
 def test_public_names_that_were_edited_are_refused(corpus: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("Ada\n")
@@ -194,6 +199,7 @@ def test_public_names_that_were_edited_are_refused(corpus: Path, tmp_path: Path)
     refused(out, "was recorded as .* and is .* now|selection is not that of the run's beginning")
 
 
+@pytest.mark.system
 def test_a_run_of_an_earlier_version_is_refused(corpus: Path, tmp_path: Path) -> None:
     out = crashed(corpus, tmp_path / "run")
     (out / "computation.json").unlink()
@@ -210,6 +216,7 @@ def test_every_setting_binds_but_presentation_and_placement(corpus: Path) -> Non
     assert not {key for key in bound if key.startswith(("engine.", "evaluation."))}
 
 
+@pytest.mark.system
 def test_the_ledger_alone_does_not_tell_the_corpus(corpus: Path, tmp_path: Path) -> None:
     """It may be given away, and who knows two corpora must not learn which one it was."""
     heads = [Ledger.read(simulation.run(configuration(corpus, tmp_path / name)).path) for name in "ab"]
@@ -218,6 +225,7 @@ def test_the_ledger_alone_does_not_tell_the_corpus(corpus: Path, tmp_path: Path)
     assert fingerprint not in (tmp_path / "a" / LEDGER_FILE).read_text() + (tmp_path / "a" / HEAD_FILE).read_text()
 
 
+@pytest.mark.system
 def test_runs_with_one_seed_and_other_settings_have_independent_noise(
     corpus: Path, tmp_path: Path, released: Sums
 ) -> None:
@@ -270,6 +278,7 @@ def assert_counted(run: RunFolder, entries: tuple[Entry, ...]) -> None:
     assert run.metrics()["epsilon_user"].iloc[-1] == result["epsilon_user"]
 
 
+@pytest.mark.system
 def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released: Sums) -> None:
     whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
     released.clear()
@@ -299,6 +308,7 @@ def test_a_third_attempt_repeats_the_second(
     assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 1, 2, 3, 4]
 
 
+@pytest.mark.system
 def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = crashed(corpus, tmp_path / "run", privacy__epsilon_budget=1000.0)
     other_sums(monkeypatch)

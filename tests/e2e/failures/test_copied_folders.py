@@ -63,6 +63,7 @@ def refused(folder: Path, message: str, **arguments: Any) -> None:
     assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.system
 def test_a_copy_that_is_resumed_after_another_is_refused(corpus: Path, tmp_path: Path, state: Path) -> None:
     one = stopped(corpus, tmp_path / "run")
     other = copied(one, tmp_path / "copy")
@@ -86,6 +87,7 @@ def test_an_older_copy_put_back_is_refused(corpus: Path, tmp_path: Path) -> None
     refused(one, r"anchor\.json knows of 4 releases; allowed: the copy that went on, or resume --anchor")
 
 
+@pytest.mark.system
 def test_a_copy_at_work_beside_another_stops_before_it_releases(corpus: Path, tmp_path: Path) -> None:
     anchor = tmp_path / "anchor.json"
     run = stopped(corpus, tmp_path / "run", anchor=str(anchor))
@@ -128,6 +130,7 @@ def test_another_anchor_lets_an_older_copy_go_on(corpus: Path, tmp_path: Path) -
     }
 
 
+@pytest.mark.system
 def test_a_missing_corrupt_or_foreign_anchor_is_refused(corpus: Path, tmp_path: Path) -> None:
     anchor = tmp_path / "anchor.json"
     run = stopped(corpus, tmp_path / "run", anchor=str(anchor))
@@ -158,6 +161,7 @@ def test_an_anchor_that_cannot_be_kept_is_one_line(
     assert (tmp_path / "there.json").read_text() == "mine"
 
 
+@pytest.mark.system
 def test_a_state_folder_that_cannot_be_written_is_no_error(
     corpus: Path, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_state_folder_that_cannot_be_written_is_no_error(
     assert Anchor.of(configuration(corpus, tmp_path, privacy__secure_noise=True), "run").file is None
 
 
+@pytest.mark.system
 def test_a_seeded_run_keeps_no_anchor_by_itself(corpus: Path, tmp_path: Path, state: Path) -> None:
     run: RunFolder = simulation.run(configuration(corpus, tmp_path / "run"))
     assert run.result is not None

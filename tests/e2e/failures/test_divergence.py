@@ -30,6 +30,7 @@ TOO_FAST = {"server__learning_rate": 1e300, **QUICK_TO_LOAD}
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("changes", [TOO_FAST, {"server__learning_rate": 1e38}], ids=["parameters", "scores"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_run_stops_after_the_round_in_which_it_diverges(
@@ -58,6 +59,7 @@ def test_a_run_stops_after_the_round_in_which_it_diverges(
     assert capsys.readouterr().err == f"fl-sim resume: {out}: the run diverged in round 1 and cannot go on\n"
 
 
+@pytest.mark.system
 def test_a_run_killed_after_it_diverged_finishes_and_releases_nothing_more(
     corpus: Path, tmp_path: Path, no_plots: None
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_run_killed_after_it_diverged_finishes_and_releases_nothing_more(
         simulation.resume(out)
 
 
+@pytest.mark.system
 def test_an_initial_model_that_is_not_finite_is_refused(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     model = load_model(ModelSpec(hidden=8, layers=1, heads=1), seed=0)
     vector = model.get_vector()
@@ -91,6 +94,7 @@ def test_an_initial_model_that_is_not_finite_is_refused(corpus: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.system
 def test_a_last_held_out_loss_that_is_not_finite_is_no_reason_to_stop_but_said(
     corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_sweep_lists_what_diverged_and_ranks_it_last(corpus: Path, tmp_path: P
     assert [outcome.status for outcome in run_sweep(sweep, tmp_path / "sweep")] == [DIVERGED, DIVERGED, DONE, DONE]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("strategy", ["uedp", "noiseless"])
 def test_plots_show_what_a_diverged_run_measured_before(
     strategy: str, corpus: Path, tmp_path: Path, no_plots: None

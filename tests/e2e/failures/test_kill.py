@@ -104,6 +104,7 @@ def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     assert contents(run) == before
 
 
+@pytest.mark.system
 def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     head = {"run": "r", "entries": 1, "last": "h"}
@@ -118,6 +119,7 @@ def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
             Checkpoint.read(folder)
 
 
+@pytest.mark.system
 def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
     """The ledger is complete and consistent, but lacks a release."""
     run = tmp_path / "run"
@@ -139,6 +141,7 @@ def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp
         simulation.resume(run)
 
 
+@pytest.mark.system
 def test_a_run_killed_while_it_finished_can_finish(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_run_killed_while_it_finished_can_finish(
     assert (simulation.resume(run).result or {})["stopped"] == "rounds"
 
 
+@pytest.mark.system
 def test_files_left_by_a_killed_write_are_removed(corpus: Path, tmp_path: Path) -> None:
     run = stopped(corpus, tmp_path / "run").path
     left = [run / ".metrics.jsonl.12345678.tmp", run / "checkpoint" / ".latest.safetensors.12345678.tmp"]

@@ -89,6 +89,7 @@ def moved_apart(one: RunFolder, other: RunFolder) -> float:
     return distance / LEARNING_RATE * USERS
 
 
+@pytest.mark.system
 def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     lie: Lie, allowed: float, sums: list[np.ndarray], caplog: pytest.LogCaptureFixture
 ) -> None:

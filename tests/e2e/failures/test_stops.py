@@ -80,6 +80,7 @@ def test_a_run_stops_after_its_round_and_resumes_to_the_same_end(
     assert np.array_equal(model_of(resumed), model_of(whole))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", STATUS)
 def test_a_second_signal_stops_at_once(
     name: str, corpus: Path, tmp_path: Path, no_plots: None, no_echo: None, monkeypatch: pytest.MonkeyPatch
@@ -91,6 +92,7 @@ def test_a_second_signal_stops_at_once(
     assert not (out / "encoded").exists()
 
 
+@pytest.mark.system
 def test_a_terminal_that_hangs_up_twice_is_one_stop(
     corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +171,7 @@ def test_handlers_are_as_before_after_the_block() -> None:
     assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] == before
 
 
+@pytest.mark.system
 def test_a_batch_tells_which_signal_interrupted_it(
     corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,7 @@ def test_the_same_seed_gives_the_same_scores() -> None:
     assert not np.array_equal(first.present, other.present)
 
 
+@pytest.mark.nightly
 def test_the_noise_is_pinned_down() -> None:
     """An audit that could not tell the claimed noise from one a third larger would not notice a small bug either."""
     event = RoundEvent("uedp", 1.0, q_s=0.5, q_e=0.5, user_cap=2)

@@ -31,6 +31,7 @@ def test_exactly_the_included_canaries_are_users_of_the_corpus(base: Corpus, tmp
     assert corpus.held_out_split == "validation"
 
 
+@pytest.mark.nightly
 def test_inclusion_is_fair_and_seeded(base: Corpus, tmp_path: Path) -> None:
     first, again, other = (plant(base, 400, seed, tmp_path / name) for seed, name in ((0, "a"), (0, "b"), (1, "c")))
     assert np.array_equal(first.included, again.included)

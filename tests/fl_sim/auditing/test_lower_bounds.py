@@ -78,6 +78,7 @@ def test_no_leak_costs_nothing() -> None:
     assert epsilon_lower_bound(scores, 1e-5, CONFIDENCE).epsilon < 0.1
 
 
+@pytest.mark.nightly
 def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
     epsilon, seeds = 1.0, 400
     bounds = np.array(
@@ -87,6 +88,7 @@ def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
     assert np.median(bounds) > 0.75 * epsilon
 
 
+@pytest.mark.nightly
 def test_the_gaussian_bound_is_valid_and_nearly_tight() -> None:
     mu, delta, seeds = 1.0, 1e-5, 200
     truth = gaussian_epsilon(mu, delta)
@@ -110,6 +112,7 @@ def test_a_claim_is_refuted_where_it_is_wrong() -> None:
     assert not judge_claims(by_chance, [(0.0, 0.0)], CONFIDENCE).refuted
 
 
+@pytest.mark.nightly
 def test_the_noise_is_found_within_a_tenth() -> None:
     def claims_at(noise_multiplier: float) -> list[tuple[float, float]]:
         deltas = (1e-5, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.3)
@@ -143,6 +146,7 @@ def test_one_run_agrees_with_an_independent_implementation(
     assert bound == pytest.approx(epsilon, abs=2e-6)
 
 
+@pytest.mark.nightly
 def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of right guesses alone decides a bound, and many of the hundred have the same."""
     monkeypatch.setattr(lower_bounds, "_one_run_epsilon", functools.cache(lower_bounds._one_run_epsilon))

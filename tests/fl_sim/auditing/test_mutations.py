@@ -35,6 +35,7 @@ def test_every_mutation_has_its_test() -> None:
     assert SHOWS.keys() == MUTATIONS.keys()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SHOWS)
 def test_the_whole_mechanism_passes_and_the_broken_one_is_caught(name: str) -> None:
     assert examined(name, None).holds

@@ -106,6 +106,7 @@ def test_as_stated_nothing_is_refuted_for_an_entity_of_few_users(entity_bound: i
     assert finding.as_published_holds
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("defects", [Defects(variance_as_std=True), AS_CODED])
 @pytest.mark.parametrize("entity_bound", [0, 1])
 def test_as_coded_the_claim_fails_even_for_one_user(defects: Defects, entity_bound: int) -> None:

@@ -35,12 +35,14 @@ def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["epsilon_user"] <= report["epsilon_user_rdp"]
 
 
+@pytest.mark.system
 def test_uedp_defaults_are_the_careful_ones(capsys: pytest.CaptureFixture[str]) -> None:
     report = account(capsys, "account --strategy uedp --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5 --json")
     defaults = {"q_s": 1.0, "user_sentences": "inf", "reach_users": 1, "reach_sentences": 1, "user_cap": 1.0}
     assert {name: report[name] for name in defaults} == defaults
 
 
+@pytest.mark.system
 def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     report = account(capsys, PUBLISHED)
     assert report["epsilon_as_published"] == pytest.approx(0.52, abs=0.01)
@@ -51,6 +53,7 @@ def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert near["epsilon_user_entity"] < report["epsilon_user_entity"]
 
 
+@pytest.mark.system
 def test_published_text_says_what_the_claim_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PUBLISHED.replace(" --json", "").split()) == 0
     text = capsys.readouterr().out
@@ -58,11 +61,13 @@ def test_published_text_says_what_the_claim_is(capsys: pytest.CaptureFixture[str
     assert "epsilon_user_entity" in text
 
 
+@pytest.mark.system
 def test_user_level(capsys: pytest.CaptureFixture[str]) -> None:
     line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 50 --delta 1e-5 --json"
     assert account(capsys, line)["epsilon_user"] == pytest.approx(2.67, rel=1e-2)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("unit", ["user", "user_entity", "user_entity_robust", "both"])
 def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> None:
     report = account(capsys, f"{UEDP} --target-epsilon 2 --target-unit {unit} --user-sentences 15 --reach-users 15")
@@ -70,6 +75,7 @@ def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> 
     assert 1.99 <= report[name] <= 2.0
 
 
+@pytest.mark.system
 def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     line = UEDP.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1 --solve-for rounds --user-sentences 15"
     report = account(capsys, line)
@@ -77,6 +83,7 @@ def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["epsilon_user_entity"] <= 1.0
 
 
+@pytest.mark.system
 def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
     line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 5 --delta 1e-2 --users 100 --json"
     assert main(line.split()) == 0

@@ -90,6 +90,7 @@ def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     assert report["epsilon_user_entity_robust"] == epsilon(PLAN.event().robust(), BOTH, 50, 1e-5)
 
 
+@pytest.mark.system
 def test_the_headline_counts_all_releases_and_the_wider_mention_graph(
     capsys: pytest.CaptureFixture[str], ledger_of: Any
 ) -> None:
@@ -233,6 +234,7 @@ def assert_result_says_what_the_ledger_says(run: RunFolder, releases: int) -> No
     assert result["epsilon_any"] == pytest.approx(max(of_units, default=math.inf), rel=1e-3)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
 def test_a_run_keeps_a_ledger_that_gives_its_result(strategy: str) -> None:
     run = finished_run(strategy)
@@ -296,6 +298,7 @@ def account_together(runs: list[RunFolder]) -> list:
     return together([Ledger.read(run.path) for run in runs])
 
 
+@pytest.mark.system
 def test_the_flag_of_fl_sim_run(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     words = f"run --quiet --corpus {small} --out {out} --rounds 1 --engine inline --secure-noise".split()
@@ -306,6 +309,7 @@ def test_the_flag_of_fl_sim_run(small: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["account", "--ledger", str(out), *ASKED.split()]) == 0
 
 
+@pytest.mark.system
 def test_a_run_with_a_touched_ledger_does_not_go_on(small: Path, tmp_path: Path) -> None:
     out = crashed(small, tmp_path / "crashed")
     content = (out / LEDGER_FILE).read_bytes()
@@ -316,6 +320,7 @@ def test_a_run_with_a_touched_ledger_does_not_go_on(small: Path, tmp_path: Path)
     assert simulation.resume(out).result is not None
 
 
+@pytest.mark.system
 def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(small: Path, tmp_path: Path) -> None:
     config = configuration(small, tmp_path / "run", rounds=4)
     with pytest.raises(Crash):

@@ -43,6 +43,7 @@ def test_a_mutation_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[st
     assert report["audits"][0]["holds"] is False
 
 
+@pytest.mark.system
 def test_text_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     user_level = ["audit", "--strategy", "user_level", "--z", "2", "--user-sentences", "0"]
     assert main([*user_level, "--pin-noise", *QUICK]) == 0
@@ -148,6 +149,7 @@ def test_the_table_is_printed_as_json_and_markdown(
     assert "(claim refuted)" in "".join(text)
 
 
+@pytest.mark.system
 def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["audit", "--random-canaries", "64", "--case", "nothing-sampled", "--rounds", "3", "--z", "0.5"]
     assert main([*command, "--json"]) == 0
@@ -161,6 +163,7 @@ def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) 
     assert "| noise" in capsys.readouterr().out
 
 
+@pytest.mark.system
 def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"gpt2": round_sensitivity.SENSITIVITY_CASES["gpt2"]}
     monkeypatch.setattr(round_sensitivity, "SENSITIVITY_CASES", chosen)

@@ -67,6 +67,7 @@ def one_by_one(ownership: Ownership, training: Training, event: RoundEvent) -> l
     return result
 
 
+@pytest.mark.system
 @both_samplings
 def test_every_entity_has_the_epsilon_of_its_own_profile(training: Training) -> None:
     ownership = long_tailed(entities=12, sentences=60)
@@ -94,6 +95,7 @@ def test_by_default_no_figure_is_that_of_another_profile(training: Training) -> 
     assert found.robust.upper[rare] == pytest.approx(alone.epsilon(found.profiles[rare]), rel=1e-9)
 
 
+@pytest.mark.system
 @both_samplings
 def test_bounded_figures_lie_on_either_side_of_the_exact_ones(training: Training) -> None:
     ownership = long_tailed(entities=60, sentences=200)
@@ -270,6 +272,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
 
 
+@pytest.mark.system
 def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
     """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
     settings = {"privacy.mention_graph": "private", "privacy.population": 40, "privacy.user_sentences": 12}
@@ -350,6 +353,7 @@ PAIR_BOUNDS = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("settings", PAIR_BOUNDS.values(), ids=PAIR_BOUNDS)
 def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]) -> None:
     incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=12)
@@ -363,6 +367,7 @@ def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]
         assert pair.user == all_of_them.user
 
 
+@pytest.mark.system
 def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> None:
     incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=6)
     config = RunConfig.from_mapping({"privacy.entity_bound": 5, "privacy.user_sentences": 6})
@@ -380,6 +385,7 @@ def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> N
         assert nobody.user == nobody.detected == pair.user
 
 
+@pytest.mark.system
 def test_a_name_is_a_user_and_an_entity(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32", "--json"]
     reports = []

@@ -43,6 +43,7 @@ def marked_by_rules(tmp_path: Path) -> Corpus:
     return corpus_at(tmp_path / "rules", tagger=make_tagger("rules", structured=True).describe())
 
 
+@pytest.mark.system
 def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:
     assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 0
     text = capsys.readouterr().out
@@ -60,6 +61,7 @@ def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: 
     assert record["matching"]["exact"]["PER"]["recall"]["value"] == 0.0  # the rules know no persons
 
 
+@pytest.mark.system
 def test_only_the_kinds_that_count_are_asked_for(gold: Corpus, capsys: Capture) -> None:
     assert main(["ner", "evaluate", "rules", "--entities", "person", "--gold", str(gold.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gold"]["mentions"] == 3
@@ -77,6 +79,7 @@ def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
     assert record["hiding"]["mentions_with_coin"]["value"] == 1.0
 
 
+@pytest.mark.system
 def test_high_recall_unites_with_rules_and_patterns(gold: Corpus, capsys: Capture) -> None:
     assert main(["ner", "evaluate", "patterns", "--high-recall", "--gold", str(gold.path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

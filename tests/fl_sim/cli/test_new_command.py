@@ -95,6 +95,7 @@ def test_flower_takes_the_same_settings_as_from_the_checkout(project: Path) -> N
     assert own["components"] == ours["components"]
 
 
+@pytest.mark.system
 def test_making_one_loads_no_framework(tmp_path: Path) -> None:
     code = "import sys; from fl_sim.cli.main import main; main(['new', 'made'])"
     heavy = "{'torch', 'transformers', 'flwr', 'ray', 'spacy'}"
@@ -180,6 +181,7 @@ def test_the_bounds_of_which_the_event_speaks(model: LanguageModel, examples: Ex
 # --- it runs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "chats")]) == 0
     folder = tmp_path / "chats"

@@ -87,6 +87,7 @@ def test_names_of_a_corpus(words: str, hostile: Path, capsys: pytest.CaptureFixt
         assert "\x1b]0;owned\x07" in "".join(strings_of(json.loads(out)))  # it reads back as what it was
 
 
+@pytest.mark.system
 def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = tmp_path / "run\n\x1b[2JPrivacy ε 0.01 $\\frac$"
     sizes = tiny.command_line(dict(tiny.MODEL))

@@ -56,6 +56,7 @@ def test_taggers_and_models_at_hand_are_named(monkeypatch: pytest.MonkeyPatch, t
     assert installation._cached_models() == []
 
 
+@pytest.mark.nightly
 def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same fault is in ``fl-sim audit``'s list: a sentence then moves the sum by more than c."""
     assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
@@ -64,6 +65,7 @@ def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "failed"
 
 
+@pytest.mark.nightly
 def test_a_sum_that_is_not_repeatable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     intact, calls = clipped_sums.clip_factors, []
 
@@ -96,6 +98,7 @@ def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pyte
     assert len(asked) == 4
 
 
+@pytest.mark.nightly
 def test_the_inline_engine_runs_on_this_machine(tmp_path: Path) -> None:
     model = short_runs._run("inline", "cpu", tmp_path / "run")
     assert model.dtype == np.float32

@@ -37,6 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
 ROWS = 12
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 def test_counted_bytes_are_those_of_tensors_with_values(way: str) -> None:
     spec = ModelSpec(**(SIZES | WAYS[way]))
@@ -98,6 +99,7 @@ ON_AN_H100 = [
 """Settings of GPT-2 124 M, padded tokens of a batch, most GiB allocated in a pass on an H100 (docs/performance.md)."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("settings", "tokens", "measured"), ON_AN_H100)
 def test_the_count_is_within_a_tenth_of_a_gpu(
     tmp_path: Path, settings: dict[str, Any], tokens: int, measured: float

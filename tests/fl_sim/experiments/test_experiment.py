@@ -63,6 +63,7 @@ def test_whatever_fails_leaves_everything_as_it_was(
     RunClaim.claim(out).release()  # nobody holds it
 
 
+@pytest.mark.system
 def test_the_server_stays_on_the_cpu_while_workers_of_ray_have_the_gpus(corpus: Path, tmp_path: Path) -> None:
     """This machine has no GPU, so a model on one cannot be built."""
     on_gpus = configured(corpus, tmp_path / "run", **{"engine.name": "ray", "model.device": "cuda"})
@@ -104,6 +105,7 @@ def test_a_run_that_breaks_says_what_is_left(corpus: Path, tmp_path: Path) -> No
 # The corpus's tokens
 
 
+@pytest.mark.system
 def test_the_run_folder_keeps_no_text(corpus: Path, tmp_path: Path) -> None:
     experiment = Experiment.create(configured(corpus, tmp_path / "out"))
     assert (tmp_path / "out" / "encoded" / "train").is_dir()
@@ -121,6 +123,7 @@ def interrupted(corpus: Path | str, out: Path, **settings: Any) -> None:
         simulation.run(configured(corpus, out, **settings), breaks)
 
 
+@pytest.mark.system
 def test_tokens_that_a_killed_run_left_are_made_anew(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     interrupted(corpus, out)
@@ -133,6 +136,7 @@ def test_tokens_that_a_killed_run_left_are_made_anew(corpus: Path, tmp_path: Pat
 # Resuming
 
 
+@pytest.mark.system
 def test_a_run_can_be_resumed_from_anywhere(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     relative = os.path.relpath(corpus, tmp_path)
@@ -152,6 +156,7 @@ def test_a_built_in_name_means_what_ships(corpus: Path, tmp_path: Path, monkeypa
     assert (experiment.config.model.name, experiment.config.model.tokenizer) == ("small-gpt2", "bundled")
 
 
+@pytest.mark.system
 def test_the_noise_of_a_target_is_found_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(corpus, tmp_path / "out", **{"privacy.target_epsilon": 1.0})
     recorded = json.loads((tmp_path / "out" / "config.json").read_text())["plan"]["noise_multiplier"]
@@ -170,6 +175,7 @@ def edit(file: Path, *keys: str, value: Any) -> None:
     file.write_text(json.dumps(content))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
@@ -192,6 +198,7 @@ def test_another_run_is_not_resumed(
     assert not (tmp_path / "out" / "encoded").exists()
 
 
+@pytest.mark.system
 def test_a_run_goes_on_with_the_corpus_as_it_was_when_it_began(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,6 +223,7 @@ def test_a_worker_refuses_a_corpus_that_was_prepared_anew(tmp_path: Path) -> Non
     experiment.abandon(Broken())
 
 
+@pytest.mark.system
 def test_an_accountant_that_says_something_else_does_not_go_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +266,7 @@ def test_a_requested_stop_is_an_interruption_that_can_be_resumed(at: int, corpus
     ).read_bytes()
 
 
+@pytest.mark.system
 def test_one_process_at_a_time(corpus: Path, tmp_path: Path) -> None:
     interrupted(corpus, tmp_path / "out")
     first = Experiment.resume(tmp_path / "out")

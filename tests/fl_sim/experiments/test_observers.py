@@ -97,6 +97,7 @@ def figures(folder: Any) -> Any:
     return folder.metrics().drop(columns="seconds")
 
 
+@pytest.mark.system
 def test_observers_see_the_start_every_row_and_the_result(corpus: Path, tmp_path: Path) -> None:
     recorder = Recorder()
     run = fl_sim.run(configured(corpus, tmp_path / "run"), observers=[recorder])
@@ -122,6 +123,7 @@ def test_an_observer_changes_nothing(corpus: Path, tmp_path: Path) -> None:
     assert recorder.rows == recorder.last_lines
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("method", ["on_start", "on_round", "on_end"])
 def test_a_failing_observer_is_warned_of_once_and_ignored(
     method: str, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -139,6 +141,7 @@ def test_a_failing_observer_is_warned_of_once_and_ignored(
     assert "\n" not in record.getMessage()
 
 
+@pytest.mark.system
 def test_a_resumed_run_says_where_it_goes_on(corpus: Path, tmp_path: Path) -> None:
     def stop(row: Mapping[str, Any]) -> None:
         if row["round"] == 1:
@@ -156,6 +159,7 @@ def test_a_resumed_run_says_where_it_goes_on(corpus: Path, tmp_path: Path) -> No
 # Observers of a configuration
 
 
+@pytest.mark.system
 def test_a_run_without_observers_records_no_such_key(corpus: Path, tmp_path: Path) -> None:
     folder = simulation.run(configured(corpus, tmp_path / "run", rounds=1))
     assert "observers" not in json.loads(folder.config_file.read_text())["run"]
@@ -176,6 +180,7 @@ def page() -> dict[str, str]:
     return blocks
 
 
+@pytest.mark.system
 def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     code = page()["python"]
     assert code.startswith("# my_observer.py\n")

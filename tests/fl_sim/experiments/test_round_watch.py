@@ -31,6 +31,7 @@ class Follower(Observer):
             raise RuntimeError("no more")
 
 
+@pytest.mark.system
 def test_the_progress_is_that_of_the_round_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_watch, "_SECONDS", 0.001)
     monkeypatch.setattr(round_progress, "_SECONDS", 0.0)

@@ -128,6 +128,7 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
     assert (terms.sentences, terms.sensitive_sentences) == (2 * plain, plain)
 
 
+@pytest.mark.system
 def test_weights_and_their_public_sums(ownership: Ownership) -> None:
     plan = planned(
         ownership, strategy="published", settings_from_corpus=True, population=100, user_weight_cap=4.0,
@@ -181,6 +182,7 @@ def test_public_sums_leave_the_corpus_out_of_every_term(ownership: Ownership) ->
     assert (terms.sentences, terms.sensitive_sentences) == (1, 1)  # the largest claim, and no count
 
 
+@pytest.mark.system
 def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
     plan = planned(ownership, clip_quantile=0.4, target_epsilon=2.0).plan.mechanism
     assert plan.adaptive == AdaptiveClip(quantile=0.4, learning_rate=0.2, count_noise=5.0)
@@ -189,6 +191,7 @@ def test_an_adaptive_clip_is_planned(ownership: Ownership) -> None:
     assert plan.noise_std(1.0) == pytest.approx(fixed.noise_std(1.0) / (1 - 1 / 25) ** 0.5)
 
 
+@pytest.mark.system
 def test_random_allocation_is_planned(ownership: Ownership) -> None:
     keys = {"strategy": "user_level", "sampling": "random_allocation", "epoch_rounds": 4}
     for given in ({}, {"q_u": 0.25}):

@@ -176,6 +176,7 @@ def test_a_tracker_has_every_figure_of_every_round_once(tracker: str, tracked: P
     check_read(tracker, tracked)
 
 
+@pytest.mark.system
 def test_trackers_do_not_change_the_run(corpus: Path, tracked: Path, tmp_path: Path) -> None:
     alone = simulation.run(configured(corpus, tmp_path / "alone"))
     assert "tracking" not in json.loads(alone.config_file.read_text())["run"]
@@ -335,6 +336,7 @@ def test_a_failing_tracker_is_warned_of_once_and_changes_nothing(
     assert ("no answer within 0.2 s" if hangs else "SystemExit: no server") in record.getMessage()
 
 
+@pytest.mark.system
 def test_a_tracker_that_cannot_write_does_not_stop_the_run(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -349,6 +351,7 @@ def test_a_tracker_that_cannot_write_does_not_stop_the_run(
 # Settings
 
 
+@pytest.mark.system
 def test_trackers_share_a_folder_and_a_database(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for parent in ("a", "b"):
@@ -434,6 +437,7 @@ def test_a_missing_package_is_told_in_one_line_before_the_run(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.system
 def test_flags_add_trackers_to_those_of_the_configuration(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('observers = ["csv"]\n')
     flags = tiny.command_line({"corpus.path": corpus, "engine.name": "inline", "rounds": 1, **tiny.MODEL})

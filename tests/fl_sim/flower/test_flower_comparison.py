@@ -42,6 +42,7 @@ def test_a_fixed_cohort_can_cost_more_than_a_full_one_of_the_same_noise() -> Non
     assert digits_contenders.epsilon_of_fixed_cohorts(2.0, 1.0, 1, 1e-5) == pytest.approx(full)
 
 
+@pytest.mark.system
 def test_the_faults_happen_as_recorded() -> None:
     assert flower_privacy._quietly(wrapper_faults.adaptive_clips)[-1] < 0.1
     seen = flower_privacy._quietly(wrapper_faults.observed)

@@ -70,6 +70,7 @@ def test_a_round_without_users_still_releases_noise(tmp_path: Path) -> None:
     assert [row["cohort_users"] for row in _rows(tmp_path / "r")[1:]] == [0, 0]
 
 
+@pytest.mark.system
 def test_epsilon_is_that_of_poisson_subsampled_gaussians(tmp_path: Path) -> None:
     _, strategy = train(tmp_path / "r", nodes_of(10), rounds=4)
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-4)
@@ -81,6 +82,7 @@ def test_epsilon_is_that_of_poisson_subsampled_gaussians(tmp_path: Path) -> None
     assert len(Ledger.read(tmp_path / "r").entries) == 4
 
 
+@pytest.mark.system
 def test_each_user_is_sampled_with_its_rate_independently() -> None:
     nodes = EnrolledNodes()
     for node in range(200):
@@ -99,6 +101,7 @@ def test_each_user_is_sampled_with_its_rate_independently() -> None:
     assert 0.8 < sizes.var() / (200 * variance) < 1.25
 
 
+@pytest.mark.system
 def test_a_round_takes_the_users_that_its_rate_draws(tmp_path: Path) -> None:
     train(tmp_path / "r", nodes_of(40), rounds=25, population=40, sampling_rate=0.25)
     taken = sum(row["cohort_users"] for row in _rows(tmp_path / "r")[1:])

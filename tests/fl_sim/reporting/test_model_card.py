@@ -56,6 +56,7 @@ def load_as_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     return variables
 
 
+@pytest.mark.system
 def test_hugging_face_reads_the_card(run: RunFolder) -> None:
     read = ModelCard.load(run.model_dir / "README.md").data.to_dict()
     assert read == {
@@ -116,6 +117,7 @@ def test_the_pipeline_takes_the_folder(run: RunFolder) -> None:
     assert text["generated_text"].startswith("The meeting")
 
 
+@pytest.mark.system
 def test_the_code_loads_adapters_on_a_folder(
     run: RunFolder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_code_loads_adapters_on_a_folder(
     assert type(loaded["model"]).__name__ == "PeftModelForCausalLM"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "model",
     [{"model.name": "small-gpt2-public", "model.lora_rank": 2}, {"model.name": "awd-lstm", "model.embedding": 8}],
@@ -146,6 +149,7 @@ def test_the_code_loads_what_transformers_cannot(
     assert loaded["model"].tokenizer.convert_ids_to_tokens(loaded["model"].bos_id) == "<|endoftext|>"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("model", [{}, {"model.name": "small-gpt2-public", "model.lora_rank": 2}])
 def test_the_code_loads_a_classifier(
     model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -171,6 +175,7 @@ def test_the_code_loads_a_classifier(
 # What the guarantee is
 
 
+@pytest.mark.system
 def test_a_model_without_privacy_says_so(corpus: Path, tmp_path: Path) -> None:
     said = card(simulation.run(configured(corpus, tmp_path / "run", **{"privacy.strategy": "noiseless", "rounds": 1})))
     assert "**No guarantee (ε = ∞).** The model may repeat private sentences. Do not release it." in said
@@ -178,6 +183,7 @@ def test_a_model_without_privacy_says_so(corpus: Path, tmp_path: Path) -> None:
     assert "any user" not in said
 
 
+@pytest.mark.system
 def test_a_claim_follows_what_is_proven(corpus: Path, tmp_path: Path) -> None:
     changes = {"privacy.strategy": "published", "privacy.settings_from_corpus": True, "rounds": 1}
     run = simulation.run(configured(corpus, tmp_path / "run", **changes))
@@ -188,6 +194,7 @@ def test_a_claim_follows_what_is_proven(corpus: Path, tmp_path: Path) -> None:
     assert "Mechanism:" not in said
 
 
+@pytest.mark.system
 def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) -> None:
     changes = {
         "privacy.secure_noise": True, "privacy.mention_graph": "private", "privacy.population": 6, "anchor": "none",
@@ -209,6 +216,7 @@ def test_a_shipped_corpus_is_named(tmp_path: Path) -> None:
     assert "language: en" in card(run)
 
 
+@pytest.mark.system
 def test_a_card_stays_true_after_resume(corpus: Path, tmp_path: Path) -> None:
     def stop(row: Row) -> None:
         if row["round"] == 1:
@@ -263,6 +271,7 @@ def test_a_pretrained_model_has_a_card(tmp_path: Path, monkeypatch: pytest.Monke
 # A run's folder as a model
 
 
+@pytest.mark.system
 def test_the_folder_of_a_run_is_a_model(run: RunFolder, corpus: Path, tmp_path: Path) -> None:
     flags = tiny.command_line({"corpus.path": corpus, "engine.name": "inline", "rounds": 1, "seed": 7})
     assert main(["run", "--quiet", "--model", str(run.path), "--out", str(tmp_path / "next"), *flags]) == 0

@@ -171,6 +171,7 @@ def test_different_deltas_are_not_passed_off_as_comparable(make_run: MakeRun) ->
     assert title == "Privacy loss, δ = 1e-6 and 1e-5 (not comparable)"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("x", ["round", "epsilon", "both"])
 def test_the_legend_lies_inside_the_picture_and_beside_the_axes(make_run: MakeRun, x: str) -> None:
     runs = [make_run("uedp"), make_run("user_level"), make_run("noiseless")]
@@ -188,6 +189,7 @@ def test_the_legend_lies_inside_the_picture_and_beside_the_axes(make_run: MakeRu
             assert not box.overlaps(axes.get_window_extent())
 
 
+@pytest.mark.system
 def test_a_finished_run_has_its_plots_and_an_empty_one_has_none(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run("uedp")
     plots.write_run_plots(run)
@@ -199,6 +201,7 @@ def test_a_finished_run_has_its_plots_and_an_empty_one_has_none(make_run: MakeRu
         plots.epsilon_figure(empty)
 
 
+@pytest.mark.system
 def test_drawing_leaves_pyplot_alone(make_run: MakeRun) -> None:
     before = pyplot.get_fignums()
     plots.write_run_plots(make_run("uedp", rounds=1))
@@ -247,6 +250,7 @@ def test_a_missing_metric_is_named(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 class TestCommand:
+    @pytest.mark.system
     def test_both_overlays_go_into_the_current_folder(
         self,
         make_run: MakeRun,
@@ -261,6 +265,7 @@ class TestCommand:
         assert sorted(path.name for path in Path().iterdir()) == [plots.EPSILON_FILE, plots.UTILITY_FILE]
         assert capsys.readouterr().out.split() == [plots.EPSILON_FILE, plots.UTILITY_FILE]
 
+    @pytest.mark.system
     def test_out_and_x_choose_file_and_plot(
         self, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -298,6 +303,7 @@ class TestCommand:
         assert captured.err.count("\n") == 1
         assert not list(Path().iterdir())
 
+    @pytest.mark.system
     def test_a_half_written_line_is_reported(
         self, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

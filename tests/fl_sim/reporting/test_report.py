@@ -214,6 +214,7 @@ def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
     assert run.metrics_parquet.is_file()
 
 
+@pytest.mark.system
 def test_finish_writes_every_file_and_may_be_repeated_after_a_resume(make_run: MakeRun) -> None:
     run = make_run("uedp", finish=False)
     run.finish({"stopped": "interrupted"}, present)

@@ -86,6 +86,7 @@ def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     assert len(goals) == 1
 
 
+@pytest.mark.system
 def test_a_shipped_file_serves_runs_like_that_it_was_tuned_for(
     goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_bad_input_is_one_line(flags: list[str], words: str, capsys: Capture, mo
     assert line.count("\n") == 1
 
 
+@pytest.mark.system
 def test_a_target_needs_a_bound(goals: Goals, tmp_path: Path) -> None:
     corpus = tiny.tiny_corpus(tmp_path / "corpus")
     ask: Callable[..., RunConfig] = chosen
@@ -159,6 +161,7 @@ def test_a_target_needs_a_bound(goals: Goals, tmp_path: Path) -> None:
     ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded", "privacy.target_unit": "user"})
 
 
+@pytest.mark.system
 def test_the_steps_of_sgd_are_those_that_were_tuned(goals: Goals, tmp_path: Path) -> None:
     corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
     searched = chosen(corpus, tmp_path / "trials")

@@ -131,6 +131,7 @@ def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
         assert settings.rounds <= GOAL.rounds
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
 def test_the_target_may_be_that_of_a_user_alone() -> None:
     bounds = bounds_of(crowd_of())
@@ -272,6 +273,7 @@ def test_a_mistake_is_one_line(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
 def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")

@@ -88,6 +88,7 @@ def test_all_settings_spend_the_same_epsilon() -> None:
     assert run.noise({"rounds": 8}) > 1.5 * run.noise({})
 
 
+@pytest.mark.system
 def test_nothing_depends_on_the_private_corpus(public: Path, tmp_path: Path) -> None:
     other = tiny.tiny_corpus(tmp_path / "private", users=20)
     trials = []
@@ -98,6 +99,7 @@ def test_nothing_depends_on_the_private_corpus(public: Path, tmp_path: Path) -> 
     assert trials[0] == trials[1]
 
 
+@pytest.mark.system
 def test_candidates_follow_the_seed_and_begin_with_what_is_given() -> None:
     run = private()
     first, again, other = (list(candidates(run, Search(trials=12, seed=seed))) for seed in (0, 0, 1))

@@ -20,6 +20,7 @@ def drawn(rng: np.random.Generator, rows: int = 4000) -> tuple[np.ndarray, np.nd
     return np.where(right, labels, 1 - labels), labels, group
 
 
+@pytest.mark.nightly
 def test_the_bootstrap_tells_how_far_gaps_move_between_test_sets() -> None:
     """Its reference is the deviation over 800 test sets that are drawn from the population itself."""
     rng = np.random.default_rng(0)
@@ -46,6 +47,7 @@ def test_a_group_without_rows_of_a_class_has_no_error_of_its_gap() -> None:
     assert math.isnan(nobody.grms)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [2, 5, 10])
 def test_95_percent_of_the_intervals_hold_the_true_mean(seeds: int) -> None:
     rng = np.random.default_rng(2)

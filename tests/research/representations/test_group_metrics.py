@@ -55,6 +55,7 @@ def told(rng: np.random.Generator, size: int, signal: float) -> tuple[np.ndarray
     return vectors, private
 
 
+@pytest.mark.nightly
 def test_the_attacker_reads_what_is_there_and_nothing_from_noise() -> None:
     rng = np.random.default_rng(0)
     (train, s), (test, t) = told(rng, 600, 3.0), told(rng, 300, 3.0)
@@ -86,6 +87,7 @@ def test_the_majority_s_attack_by_hand() -> None:
     assert found.present == (1.0, 0.0)
 
 
+@pytest.mark.nightly
 def test_leakage_is_between_chance_and_the_bayes_rate() -> None:
     rng = np.random.default_rng(0)
     (train, s), (test, t) = told(rng, 500, 3.0), told(rng, 400, 3.0)
@@ -94,6 +96,7 @@ def test_leakage_is_between_chance_and_the_bayes_rate() -> None:
     assert found == attacks.leakage(train, s[:, 0], test, t[:, 0], seed=0)
 
 
+@pytest.mark.nightly
 def test_description_length_of_what_is_told_is_short_and_of_noise_is_not() -> None:
     rng = np.random.default_rng(0)
     vectors, private = told(rng, 1500, 6.0)
@@ -172,6 +175,7 @@ def test_word2vec_models_of_overlapping_texts_let_words_be_recovered() -> None:
     np.testing.assert_array_equal(user.vectors, again.vectors)
 
 
+@pytest.mark.nightly
 def test_pictures_keep_like_vectors_together_and_are_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat([0, 1], 30)

@@ -165,6 +165,7 @@ def test_cutting_loses_nothing_and_seed_0_is_a_seed() -> None:
         shuffled(5, -1, "x")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (SHARED / "adult").is_dir(), reason="the real Adult is not there (../shared/data/adult)")
 def test_the_real_adult_has_the_sizes_of_the_papers() -> None:
     data = read_adult(SHARED / "adult", 0)
@@ -179,6 +180,7 @@ def test_dpnr_s_real_set_has_the_sizes_of_table_1() -> None:
     assert data.train.private.sum(axis=0).tolist() == [6327, 3028, 2127, 1202, 1180]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (SHARED / "ag_news").is_dir(), reason="AG News is not there (../shared/data/ag_news)")
 def test_the_real_ag_news_can_be_drawn() -> None:
     data = read_labelled_ag_news(SHARED / "ag_news", 0, 1000)

@@ -72,6 +72,7 @@ def test_the_proven_epsilon_holds_for_every_output_and_pair(kind: type[Mechanism
     assert found > 0.98 * mechanism.proven_epsilon  # and nothing smaller would hold
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [MinMax, UnitL2])
 def test_what_was_claimed_of_dpnr_and_of_the_published_code_does_not_hold(kind: type[Mechanism]) -> None:
     mechanism = kind(4, 1.0)

@@ -136,6 +136,7 @@ def test_bad_bytes_are_refused_by_the_key_that_replaces_them(tmp_path: Path) -> 
     assert data.counts["lines with bytes that are not UTF-8, replaced by U+FFFD"] == 60
 
 
+@pytest.mark.nightly
 def test_limits_of_the_source_are_keys(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"\(data\.table\.max_record_mb\)"):
         read(tmp_path, said(["x" * (2 << 20), "y"] * 20), text="said", max_record_mb=1)

@@ -155,6 +155,7 @@ def test_one_flower_node_gives_the_same_record_to_the_last_bit(method: str, smal
     assert figures(run(configured(small_adult, method, nodes=1))) == figures(run(configured(small_adult, method)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("trained_layers", [None, 1])
 def test_a_fine_tuned_encoder_is_a_function_of_the_seed(
     trained_layers: int | None, small_persons: Path, tmp_path: Path
@@ -181,6 +182,7 @@ def test_adversaries_of_a_single_epoch_need_a_constant_weight(small_adult: Path)
     assert plain["metrics"] != defended["metrics"], "with weight 0 they are equal"
 
 
+@pytest.mark.nightly
 def test_three_flower_nodes_differ_by_the_order_of_a_sum_alone(small_adult: Path) -> None:
     one, three = run(configured(small_adult)), run(configured(small_adult, nodes=3))
     losses = [[row["loss"] for row in record["epochs"]] for record in (one, three)]
@@ -256,6 +258,7 @@ def test_any_callable_is_a_schedule() -> None:
     assert [plan.scale(epoch) for epoch in range(3)] == [0.5, 0.25, 0.125]
 
 
+@pytest.mark.nightly
 def test_texts_with_word_dropout_through_a_bag(small_persons: Path) -> None:
     values: dict[str, Any] = {
         "data.name": "dpnr-ag",
@@ -305,6 +308,7 @@ def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None
     assert lengths["unknown"] == [len(text.split()) for text in workspace.data.test.texts]
 
 
+@pytest.mark.nightly
 def test_one_training_serves_several_releases(small_persons: Path) -> None:
     config = load_mapping(
         {
@@ -448,6 +452,7 @@ def test_settings_and_files(tmp_path: Path) -> None:
         load_mapping({"method": "inlp"}).with_values({"privat.epsilon": 1})
 
 
+@pytest.mark.nightly
 def test_the_command_runs_a_system_and_says_both_epsilons(
     small_adult: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -467,6 +472,7 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
     assert "seed is 1 and 2; allowed: one value" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

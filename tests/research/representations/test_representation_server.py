@@ -120,6 +120,7 @@ def test_orthogonality_loss_is_the_mean_squared_cosine_of_all_pairs() -> None:
     torch.testing.assert_close(orthogonality(a, b), pairs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_training_on_orthogonality_makes_adversaries_differ() -> None:
     server = make("multiple", attributes=1)
     z, y, s = batch(1)

@@ -45,6 +45,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_the_study_s_figures_have_every_release(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def dpnr_table(small_persons: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return table
 
 
+@pytest.mark.nightly
 def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: dict[str, Any]) -> None:
     rows = {tuple(row[n] for n in ("encoder", "system", "epsilon", "word_dropout")): row for row in dpnr_table["rows"]}
     assert len(rows) == 3 + 2 * (2 + 1) + 2 + 2
@@ -140,6 +142,7 @@ def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(d
     assert frozen["published"] == 2 + 2 * 14 + 2 * 14 + 2 * 2  # majority; NON-PRIV, ADV; DPNR twice, at ε 1 and μ 0.5
 
 
+@pytest.mark.nightly
 def test_dpnr_s_pictures_and_page_come_from_the_record_alone(dpnr_table: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "representations"
     reproductions.write(dpnr_table, folder / "dpnr-ag.json")

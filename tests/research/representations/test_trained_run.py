@@ -40,6 +40,7 @@ def values(trained: Path, source: Path, **changes: Any) -> dict[str, Any]:
     return base | changes
 
 
+@pytest.mark.nightly
 def test_both_promises_stand_apart(trained: Path, small_persons: Path) -> None:
     record = run(load_mapping(values(trained, small_persons)))
     assert record["dimensions"] == 16  # of the run's model
@@ -59,6 +60,7 @@ def test_both_promises_stand_apart(trained: Path, small_persons: Path) -> None:
     assert "ε proven    8.00 for any two texts" in said
 
 
+@pytest.mark.nightly
 def test_the_guarantee_is_the_ledger_s_and_not_the_configuration_s(
     trained: Path, small_persons: Path, tmp_path: Path
 ) -> None:

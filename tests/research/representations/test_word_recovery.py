@@ -126,6 +126,7 @@ def test_bad_bytes_are_refused_replaced_and_counted(
     assert "latin.csv: lines with bytes that are not UTF-8, replaced by U+FFFD: 1\n" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_the_three_situations_resume_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words_study, "ATTACKS", (WordAttack((8,)),))
     monkeypatch.setattr(words_study, "_texts", _own_texts)
@@ -145,6 +146,7 @@ def test_the_three_situations_resume_seed_by_seed(tmp_path: Path, monkeypatch: p
     assert resumed["situations"] == whole["situations"]
 
 
+@pytest.mark.nightly
 def test_the_three_situations_are_the_same_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ag_news", "sst2"):
         (tmp_path / name).mkdir()
@@ -160,6 +162,7 @@ def test_the_three_situations_are_the_same_on_ray(tmp_path: Path, monkeypatch: p
     assert beside["situations"] == alone["situations"]
 
 
+@pytest.mark.nightly
 def test_the_three_situations_have_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         words_study, "ATTACKS", (WordAttack((8,), "dpnr", (1.0,)), WordAttack((8,), "l1", (10.0, 20.0)))

@@ -155,6 +155,7 @@ def test_the_printed_epsilons_are_in_the_figures_and_come_out_of_the_papers_acco
         assert claimed == pytest.approx(published, abs=0.01)
 
 
+@pytest.mark.nightly
 def test_an_epsilon_figure_never_shows_a_claim_without_what_is_proven() -> None:
     figure = load_figure(find_figures()["fig4"])
     assert isinstance(figure, EpsilonFigure)
@@ -327,6 +328,7 @@ def test_a_record_says_what_its_page_says(tmp_path: Path) -> None:
     assert (tmp_path / "table2.json").read_bytes() == (RESULTS / "table2.json").read_bytes()
 
 
+@pytest.mark.nightly
 def test_the_results_are_what_their_records_say() -> None:
     records = ordered(read_records(RESULTS))
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == document(records), (

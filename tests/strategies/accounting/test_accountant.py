@@ -219,6 +219,7 @@ def test_the_plain_gaussian_is_exact() -> None:
         assert exact <= computed <= exact * 1.001 + 1e-11
 
 
+@pytest.mark.nightly
 @settings(max_examples=12, deadline=None)
 @given(
     q_u=st.floats(0.01, 1.0),

@@ -58,6 +58,7 @@ def test_rounds_that_move_nothing_are_free() -> None:
     assert epsilon_curve([(UEDP, nobody, 20)], OTHER, nobody, [10], 1e-5)[0] == 0.0
 
 
+@pytest.mark.nightly
 def test_random_pairs_never_cost_less_than_either() -> None:
     rng = np.random.default_rng(3)
     events = [UEDP, OTHER, USERS, RoundEvent("uedp", 4.0, 0.2, 0.5, clipping="user")]
@@ -71,6 +72,7 @@ def test_random_pairs_never_cost_less_than_either() -> None:
         assert max(alone) * (1 - 1e-4) <= together <= sum(alone) * 1.001
 
 
+@pytest.mark.nightly
 def test_long_curves_do_not_fall_and_are_exact_at_the_end() -> None:
     earlier = [(UEDP, BOTH, 20), (USERS, BOTH, 3)]
     rounds = list(range(1, 400, 7))

@@ -50,12 +50,14 @@ def test_seeded_draws_are_a_function_of_the_stream() -> None:
     assert abs(np.corrcoef(first, other)[0, 1]) < 0.15
 
 
+@pytest.mark.nightly
 def test_tails_are_as_heavy_as_they_should_be() -> None:
     draws = discrete_gaussian(1, 400_000, seeded_words(0, "tails"))
     expected = 400_000 * 2 * float(exact_sums.gaussian(1)[exact_sums.HALF + 4 :].sum())
     assert abs(int((np.abs(draws) >= 4).sum()) - expected) < 4 * np.sqrt(expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shares", [1, 3, 7])
 def test_several_shares_have_their_variance_together(shares: int) -> None:
     draws = sum_of_shares(2, shares, DRAWS, seeded_words(1, "top-up", shares))

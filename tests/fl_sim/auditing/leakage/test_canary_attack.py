@@ -157,6 +157,7 @@ def test_canary_users_are_not_attacked_as_users(with_canaries: Corpus, planted: 
     assert len(planted.users) > 100
 
 
+@pytest.mark.nightly
 def test_without_canaries_or_next_words_there_is_nothing_to_attack(tmp_path: Path, learned: LanguageModel) -> None:
     plain = Corpus.open(tiny_corpus(tmp_path / "plain"))
     with pytest.raises(NotApplicableError, match="has no canaries; allowed: a corpus of fl-sim prepare"):
@@ -170,6 +171,7 @@ def test_classifiers_are_left_out(with_canaries: Corpus) -> None:
             attack(attacked(with_canaries, classifier), DRAWS, OPTIONS)
 
 
+@pytest.mark.nightly
 def test_names_are_attacked_in_three_ways(with_canaries: Corpus, learned: LanguageModel) -> None:
     seen: list[tuple[int, int]] = []
     record = attack_entities(

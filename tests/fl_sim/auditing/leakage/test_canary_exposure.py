@@ -32,6 +32,7 @@ def of_users(planted: PlantedCanaries) -> PlantedCanaries:
     return planted.model_copy(update={"canaries": tuple(c for c in planted.canaries if c.owner == "user")})
 
 
+@pytest.mark.nightly
 def test_the_exposure_of_left_out_canaries_is_uniform() -> None:
     """The model has trained on other canaries, with the same public words."""
     planted = of_users(draw_canaries(CanarySettings(400, seed=3)))
@@ -46,6 +47,7 @@ def test_the_exposure_of_left_out_canaries_is_uniform() -> None:
     assert abs(exposures.uniform - 1 / math.log(2)) < 0.02
 
 
+@pytest.mark.nightly
 def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
     planted = of_users(draw_canaries(CanarySettings(64, seed=1)))
     included = [c.text(planted.law) for c in planted.canaries if c.included]
@@ -61,6 +63,7 @@ def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
     assert not refutes_by_ranking(claim, *before.audit_arrays(), confidence=0.999)
 
 
+@pytest.mark.nightly
 def test_the_record_has_a_mean_per_owner_and_repetitions_and_no_text() -> None:
     planted = draw_canaries(CanarySettings(28, seed=1))
     exposures = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=30)

@@ -172,6 +172,7 @@ def test_runs_that_began_with_one_model_share_what_is_found_in_it(runs: Path, mo
     assert run.of_initial.scope != same.of_initial.scope
 
 
+@pytest.mark.nightly
 def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> None:
     assert main(["leak", str(runs / "honest"), "--quiet", "--max-users", "20"]) == 0
     text = capsys.readouterr().out
@@ -183,6 +184,7 @@ def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> N
     assert capsys.readouterr().out.count("\n           user ") == 5
 
 
+@pytest.mark.nightly
 def test_the_page_says_what_is_beyond_its_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     page = tmp_path / "page.html"
     words = ["leak", str(runs / "honest"), str(runs / "noise_off"), "--quiet", "--html", str(page)]
@@ -204,6 +206,7 @@ def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Pat
     assert membership.sample(one, Options(sentences_per_user=1)).by_user
 
 
+@pytest.mark.nightly
 def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model with which the run began already tells the splits apart."""
     run = AttackedRun.open(runs / "noise_off")
@@ -217,6 +220,7 @@ def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: py
     assert record["before_training"]["auc"]["value"] == 1.0
 
 
+@pytest.mark.nightly
 def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     settings = LEARNS | {"corpus.path": str(runs / "corpus"), "privacy.strategy": "noiseless", "rounds": 1}
     fl_sim.run({k: v for k, v in settings.items() if k != "privacy.clip_norm"}, out=tmp_path / "run")
@@ -235,6 +239,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) 
     return folder
 
 
+@pytest.mark.nightly
 def test_sentences_were_divided(shared: Path, capsys: Capture) -> None:
     """Users on both sides cannot be attacked; a sentence has the bound of a sentence."""
     (run,) = fl_sim.leak([shared / "run"]).runs
@@ -314,6 +319,7 @@ def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_pat
     assert fl_sim.leak([tmp_path / "run"], raw=shared / "corpus").runs[0]["raw_text"]
 
 
+@pytest.mark.nightly
 def test_options_and_failure_are_shared(runs: Path) -> None:
     found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4), ["sentences"])
     failures = [record["verdict"]["failure"] for run in found.runs for record in run["attacks"].values()]

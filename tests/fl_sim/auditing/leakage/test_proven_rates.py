@@ -77,6 +77,7 @@ def test_no_looser_than_the_bound_of_the_report_and_at_its_deltas_the_same(
         assert 0.9 * reported < rates.largest_true_positive_rate(false) <= reported * (1 + 1e-9)
 
 
+@pytest.mark.nightly
 def test_more_sentences_users_and_rounds_allow_more() -> None:
     changes = {"q_s": 0.3, "user_cap": 2.0, "noise_multiplier": 3.0}
 
@@ -104,6 +105,7 @@ def test_an_entity_that_the_tagger_may_have_missed_allows_more() -> None:
     assert detected.largest_advantage < robust.largest_advantage
 
 
+@pytest.mark.nightly
 def test_a_profile_costs_at_most_its_contribution_bound() -> None:
     releases = proof(3, "uedp", q_s=0.3, q_u=0.5, noise_multiplier=3.0)
     entity = EntityContribution.of_profile([1, 5, 0])
@@ -135,6 +137,7 @@ def test_a_round_with_two_sums_counts_as_one_with_less_noise() -> None:
 UEDP = {"strategy": "uedp", "q_s": 0.3, "q_e": 0.5, "user_cap": 2.0, "noise_multiplier": 3.0}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("guarantee", "contribution"),
     [
@@ -169,6 +172,7 @@ def test_an_entity_in_a_round_with_two_sums_counts_as_in_one_with_less_noise() -
         assert epsilon == pytest.approx(accountant.epsilon(event, adjacency, 1, delta), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_an_ancestor_may_have_missed_the_entity() -> None:
     """Its release counts at its own largest entity, which it need not have sampled as one."""
     releases, entity = proof(**UEDP), EntityContribution.of_profile([2, 1])
@@ -184,6 +188,7 @@ def test_an_ancestor_may_have_missed_the_entity() -> None:
         assert claims[delta] == pytest.approx(accountant.composed_epsilon(parts, delta), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_releases_of_an_ancestor_count_at_its_own_bounds() -> None:
     releases = proof(noise_multiplier=2.0, strategy="uedp", q_s=0.2)
     assert releases.of_user(2).unit == "a user with 2 sentences that take part"

@@ -31,6 +31,7 @@ def test_the_area_and_the_rates_by_counting() -> None:
         assert curve.true_positive_rate(false) == pytest.approx(expected)
 
 
+@pytest.mark.nightly
 def test_intervals_cover_the_truth() -> None:
     rng = np.random.default_rng(1)
     truth, inside = stats.norm.cdf(1 / np.sqrt(2)), 0
@@ -46,6 +47,7 @@ def test_intervals_cover_the_truth() -> None:
     assert (tpr.low, tpr.high) == (pytest.approx(low), pytest.approx(high))
 
 
+@pytest.mark.nightly
 def test_users_are_resampled_with_all_of_their_sentences() -> None:
     """A hundred copies of ten scores say no more than the ten."""
     rng = np.random.default_rng(2)
@@ -81,6 +83,7 @@ def test_pairs_refute_a_proof_that_is_wrong_and_no_other() -> None:
     assert rates.judge_pairs(scored(np.ones(1), np.zeros(9)), gaussian_trade_off(0), 1e-3, rng).state == "not tested"
 
 
+@pytest.mark.nightly
 def test_a_mechanism_that_rarely_publishes_everything_is_not_refuted_more_often_than_stated() -> None:
     """It is (0, δ)-DP. With intervals that take units as independent it would be refuted in a share δ of trainings."""
     delta, rng = 0.2, np.random.default_rng(4)

@@ -87,6 +87,7 @@ def largest_tail(canaries: int, guesses: int, correct: int, claims: list[tuple[f
     return float(-solved.fun)
 
 
+@pytest.mark.nightly
 def test_trade_off_curves_are_inverted() -> None:
     """F⁻¹ of many pairs of a Gaussian's curve lies below F⁻¹ of the Gaussian, and close to it."""
     mu = 1.5
@@ -109,6 +110,7 @@ def test_the_gaussian_family_is_valid_and_sharper_than_one_pair() -> None:
     assert np.median(bounds) > 1.5 * np.median(by_epsilon) > 0.5
 
 
+@pytest.mark.nightly
 def test_the_fit_is_valid_for_gaussians_and_nearly_tight() -> None:
     mu = 2.0
     truth = gaussian_epsilon(mu, DELTA)
@@ -150,6 +152,7 @@ def sampled_canaries(canaries: int, noise: float, seed: int) -> tuple[np.ndarray
     return included, scores
 
 
+@pytest.mark.nightly
 def test_the_proven_curve_of_a_sampled_mechanism_is_refuted_only_where_the_noise_is_missing() -> None:
     claimed = curve_trade_off(claims_at(CLAIMED))
     intact = [refutes_by_ranking(claimed, *sampled_canaries(500, CLAIMED, seed), CONFIDENCE) for seed in range(100)]
@@ -158,6 +161,7 @@ def test_the_proven_curve_of_a_sampled_mechanism_is_refuted_only_where_the_noise
     assert sum(broken) == 10
 
 
+@pytest.mark.nightly
 def test_the_noise_is_bounded_if_all_else_is_as_claimed() -> None:
     cached = functools.cache(claims_at)
     included, scores = sampled_canaries(2000, CLAIMED, 1)

@@ -75,6 +75,7 @@ def test_an_intact_mechanism_is_refuted_no_more_often_than_the_confidence_says()
     assert sum(not simulated(seed).holds for seed in range(40)) <= 6
 
 
+@pytest.mark.nightly
 def test_each_test_sees_its_fault() -> None:
     assert "noise" in simulated(0, noise=3.0).refuted
     assert "shift" in simulated(0, shift=3.0).refuted

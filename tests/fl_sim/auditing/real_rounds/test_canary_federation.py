@@ -39,6 +39,7 @@ def quiet() -> tuple[np.ndarray, np.ndarray]:
     return included, release_along_canaries(model, units, included, plan, seed=1).along
 
 
+@pytest.mark.nightly
 def test_the_shifts_have_the_distribution_of_the_theorem(quiet: tuple[np.ndarray, np.ndarray]) -> None:
     included, along = quiet
     law = shift_distribution(EVENT, SCENARIO)

@@ -87,6 +87,7 @@ def test_an_honest_run_passes(honest: Path) -> None:
     assert "simulated epsilon_user" in names
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -117,6 +118,7 @@ def test_other_metrics_are_refuted(name: str, change: Callable[[dict[str, Any]],
     assert name in refuted(copy)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The auditor's own code enforces them, so it is the run's computation.json that tells."""
@@ -147,6 +149,7 @@ def test_a_changed_line_is_refuted(copy: Path) -> None:
     assert "line 1" in check.detail
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_a_run_with_less_noise_is_refuted(tmp_path: Path) -> None:
     with fault("noise_reduced"):
@@ -154,6 +157,7 @@ def test_a_run_with_less_noise_is_refuted(tmp_path: Path) -> None:
     assert refuted(tmp_path / "run") == ["noise"]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> None:
     """The ledger has the real rate, and the same accountant confirms its own ε; the simulation does not."""

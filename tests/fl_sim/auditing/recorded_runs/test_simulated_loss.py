@@ -27,6 +27,7 @@ def test_delta_of_a_gaussian(mu: float, delta: float) -> None:
     assert 0.85 * delta < least < delta
 
 
+@pytest.mark.nightly
 def test_the_accountant_passes_and_half_of_the_rate_is_seen() -> None:
     law, adjacency, rounds = shift_distribution(EVENT, Scenario(user_sentences=12)), Adjacency(12), 5
     honest = accountant.epsilon(EVENT, adjacency, rounds, 1e-5)

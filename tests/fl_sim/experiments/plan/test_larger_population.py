@@ -35,6 +35,7 @@ def test_every_epsilon_is_that_of_the_noise_really_added(privacy: dict[str, Any]
     assert plain.forecast is None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("privacy", [{"q_u": 0.5}, {"strategy": "user_level", "q_u": 0.5, "entity_users": 3}])
 def test_the_forecast_is_the_epsilon_of_the_larger_population(privacy: dict[str, Any]) -> None:
     forecast = planned(**privacy, **LARGER, noise_multiplier=4.0).forecast
@@ -50,6 +51,7 @@ def test_the_noise_per_user_is_that_of_the_larger_cohort() -> None:
     assert mechanism.noise_std(1.0) / mechanism.denominator == pytest.approx(4.0 * mechanism.user_clip(1.0) / COHORT)
 
 
+@pytest.mark.system
 def test_a_target_is_met_by_the_forecast_alone() -> None:
     rescaled = planned(**LARGER, target_epsilon=4.0)
     assert rescaled.forecast is not None
@@ -77,6 +79,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(privacy: dict[str, Any], wor
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 def test_a_run_records_a_guarantee_of_its_release_and_a_forecast_beside_it(tmp_path: Path) -> None:
     corpus = tiny.tiny_corpus(tmp_path / "corpus")

@@ -78,6 +78,7 @@ def composed(events: dict, adjacency: Adjacency) -> float:
 # --- both trainings together -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child", **{"privacy.noise_multiplier": 2.0})
     result, rows = child.result or {}, child.metrics()
@@ -100,6 +101,7 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     assert assumed == [1, 0]
 
 
+@pytest.mark.system
 def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) -> None:
     """On a corpus with smaller users, the earlier rounds still had the larger ones."""
     smaller = tiny.tiny_corpus(tmp_path / "smaller", each=2)
@@ -111,6 +113,7 @@ def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) ->
     assert epsilon_user > composed({before: rounds + count}, Adjacency(2)) * 1.01
 
 
+@pytest.mark.system
 def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child")
     ledger, first = Ledger.read(child.path), Ledger.read(parent)
@@ -132,6 +135,7 @@ def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, c
     assert account["epsilon_user"] == pytest.approx((child.result or {})["epsilon_user"], rel=1e-3)
 
 
+@pytest.mark.system
 def test_joined_at_of_a_child_leaves_its_ancestors_out(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child")
     user = Adjacency(USER_SENTENCES)
@@ -178,6 +182,7 @@ def test_a_target_and_a_budget_count_both_trainings(parent: Path, corpus: Path, 
     assert not (tmp_path / "over").exists()
 
 
+@pytest.mark.system
 def test_a_noiseless_start_leaves_no_guarantee(corpus: Path, tmp_path: Path) -> None:
     bare = run(corpus, tmp_path / "bare", rounds=1, **{"privacy.strategy": "noiseless"})
     plain = {"privacy.q_e": 0.5}
@@ -271,6 +276,7 @@ def test_a_lineage_that_is_missing_or_changed_is_refused(
     assert not (tmp_path / "child").exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("statement", "lost"),
     [("composed", None), ("disjoint", None), ("disjoint", "owner.json"), ("disjoint", "lineage.json")],
@@ -319,6 +325,7 @@ def test_a_stated_disjoint_start_does_not_compose(
             child_of(child.path, elsewhere, tmp_path / "other", seed=2)
 
 
+@pytest.mark.system
 def test_a_public_model_is_as_before(corpus: Path, tmp_path: Path) -> None:
     first = run(corpus, tmp_path / "first")
     assert "initial_model" not in (first.result or {})
@@ -337,6 +344,7 @@ def test_a_public_model_is_as_before(corpus: Path, tmp_path: Path) -> None:
 AWD_LSTM = {"model.name": "awd-lstm", "model.hidden": 8, "model.layers": 1, "model.embedding": 8}
 
 
+@pytest.mark.system
 def test_a_model_of_another_family_composes_and_is_recognised(corpus: Path, tmp_path: Path) -> None:
     """Its config.json is read strictly, so that it cannot carry a mark; nothing but fl_sim writes such a file."""
     first = run(corpus, tmp_path / "first", **AWD_LSTM)
@@ -362,6 +370,7 @@ def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path
 # --- what a child's folder keeps -------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_account_refuses_a_child_whose_ancestors_are_gone_or_changed(
     parent: Path, corpus: Path, tmp_path: Path
 ) -> None:
@@ -377,6 +386,7 @@ def test_account_refuses_a_child_whose_ancestors_are_gone_or_changed(
         read_ledgers([child])
 
 
+@pytest.mark.system
 def test_a_head_without_its_ancestors_is_refused(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child").path
     head = json.loads((child / HEAD_FILE).read_bytes())

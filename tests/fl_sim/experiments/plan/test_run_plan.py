@@ -31,6 +31,7 @@ def planned(incidence: Ownership | None = None, **settings: Any) -> Planned:
 # Defaults
 
 
+@pytest.mark.system
 def test_the_job_on_real_messages_is_within_eight_for_any_user_with_any_entity() -> None:
     config = RunConfig.load(REPOSITORY / "conf" / "irc.toml")
     job = plan_run(config, Corpus.open("irc").ownership("train"))
@@ -49,6 +50,7 @@ def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
     assert (plan.mechanism.strategy, plan.mechanism.population, plan.rounds, plan.delta) == (strategy, 20, 10, 1e-5)
 
 
+@pytest.mark.system
 def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them() -> None:
     for settings in ({}, {"strategy": "user_level"}, {"strategy": "noiseless"}, PUBLIC_SUMS):
         bounds = planned(**settings).bounds
@@ -65,6 +67,7 @@ def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them(
     assert (private.guarantee.entity_bound, private.guarantee.user_sentences, private.enforces) == (None, None, False)
 
 
+@pytest.mark.system
 def test_what_is_given_is_taken() -> None:
     given = {"q_u": 0.5, "q_e": 0.75, "q_s": 0.25, "clip_norm": 0.125, "user_cap": 3.0, "noise_multiplier": 2.0}
     result = planned(**given, population=1000, delta=1e-6)
@@ -122,6 +125,7 @@ def test_a_target_is_met_and_not_by_more_than_half_a_percent(
         assert accountant.epsilon(accounted, party.adjacency, 10, 1e-5) <= target
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("target", [1e-4, 2000.0])
 def test_extreme_targets_are_met_too(target: float) -> None:
     assert planned(target_epsilon=target, rounds=40).guarantees.after(40)["epsilon_any"] <= target
@@ -138,6 +142,7 @@ def test_a_target_out_of_reach() -> None:
 NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.target_unit = user, or privacy\.settings_"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("key", ["target_epsilon", "epsilon_budget"])
 @pytest.mark.parametrize(
     ("settings", "bound"),
@@ -162,6 +167,7 @@ def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], 
         assert stated.guarantees.after(10)["epsilon_stated"] <= 1e6
 
 
+@pytest.mark.system
 def test_the_noise_that_a_run_found_is_kept() -> None:
     config = RunConfig.from_mapping({"rounds": 10, "privacy.target_epsilon": 2.0})
     assert plan_run(config, village(), noise_multiplier=7.0).plan.mechanism.noise_multiplier == 7.0
@@ -197,6 +203,7 @@ def test_the_budget_that_a_refusal_names_is_enough() -> None:
     assert planned(epsilon_budget=enough).rounds >= 1
 
 
+@pytest.mark.system
 def test_a_budget_and_a_target_hold_together() -> None:
     result = planned(target_epsilon=2.0, epsilon_budget=1.0)
     assert result.guarantees.after(10)["epsilon_any"] == pytest.approx(2.0, rel=5e-3)
@@ -245,6 +252,7 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
 # Warnings
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("settings", "words", "without"),
     [
@@ -279,6 +287,7 @@ def test_an_epsilon_that_cannot_be_proven_is_a_warning(monkeypatch: pytest.Monke
     assert "no finite ε can be computed at δ = 1.25e-14" in said
 
 
+@pytest.mark.system
 def test_n_prime_decides_what_is_guaranteed_to_a_user() -> None:
     corpus, number, unbounded = (planned(user_sentences=n, **FLAG) for n in ("corpus", 12, "unbounded"))
     smaller = planned(user_sentences=4)

@@ -68,6 +68,7 @@ def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     assert joint["kept"]["sentences"] == divided["kept"]["sentences"] < 1
 
 
+@pytest.mark.system
 def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     run = nodes.run("run")
     assert report(run)["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
@@ -109,6 +110,7 @@ def _classified(nodes: Nodes, held_out: tuple[str, ...]) -> None:
     divide(nodes.joint, (names[:2], names[2:]), nodes.folder)
 
 
+@pytest.mark.system
 def test_classes_are_those_of_the_held_out_text(nodes: Nodes) -> None:
     _classified(nodes, ("boats", "rain"))
     joint, divided = nodes.simulate("joint-run", **CLASSIFIER), nodes.run("divided", **CLASSIFIER)
@@ -122,11 +124,13 @@ def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
         nodes.run("run", **CLASSIFIER)
 
 
+@pytest.mark.system
 def test_secure_noise_draws_other_noise_in_every_run(nodes: Nodes) -> None:
     secure = {"privacy__secure_noise": True}
     assert not np.array_equal(model_of(nodes.run("one", **secure)), model_of(nodes.run("other", **secure)))
 
 
+@pytest.mark.system
 def test_the_server_keeps_pseudonyms_alone(nodes: Nodes) -> None:
     run = nodes.run("run")
     record = Corpus.open(nodes.folder / "run-graph")
@@ -136,6 +140,7 @@ def test_the_server_keeps_pseudonyms_alone(nodes: Nodes) -> None:
     assert (run.result or {})["corpus"]["users"] == len(users_of(nodes.joint))
 
 
+@pytest.mark.system
 def test_no_message_to_a_node_has_the_seed_of_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     answer = InlineGrid._answer
@@ -162,6 +167,7 @@ def test_a_run_resumes_with_the_model_of_one_without_a_stop(nodes: Nodes, monkey
     assert np.array_equal(model_of(whole), model_of(RunFolder.open(nodes.folder / "run")))
 
 
+@pytest.mark.system
 def test_a_folder_that_changed_since_the_stop_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     _stopped_in_round(nodes, monkeypatch, "run", 2, rounds=3)
     _write_again(nodes.folder / "node-1", lambda text: text.replace("boats", "ships"))
@@ -170,6 +176,7 @@ def test_a_folder_that_changed_since_the_stop_is_refused(nodes: Nodes, monkeypat
     assert RunFolder.open(nodes.folder / "run").last_round == 1
 
 
+@pytest.mark.system
 def test_a_folder_that_changes_between_rounds_counts_as_zero(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +190,7 @@ def test_a_folder_that_changes_between_rounds_counts_as_zero(
     assert "of this node has changed since the run began; allowed: as it was" in caplog.text
 
 
+@pytest.mark.system
 def test_an_absent_node_counts_as_zero_and_takes_part_again(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = nodes.run("whole", rounds=3)
     hidden: set[int] = set()
@@ -199,6 +207,7 @@ def test_an_absent_node_counts_as_zero_and_takes_part_again(nodes: Nodes, monkey
     ]
 
 
+@pytest.mark.system
 def test_a_node_that_joins_late_with_other_text_is_left_out(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,6 +222,7 @@ def test_a_node_that_joins_late_with_other_text_is_left_out(
     assert np.array_equal(model_of(late), model_of(nodes.run("run", rounds=2)))
 
 
+@pytest.mark.system
 def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden: set[int] = set()
     shown = InlineGrid.get_node_ids
@@ -227,6 +237,7 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
 # --- nodes that do not fit together ----------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("run_config", "message"),
     [
@@ -257,6 +268,7 @@ def test_another_key_is_noticed(nodes: Nodes) -> None:
         nodes.run("run", {"entity-key": str(nodes.folder / "key-{partition-id}")})
 
 
+@pytest.mark.system
 def test_another_model_than_the_servers_is_noticed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     held_text._model.cache_clear()
     load = held_text.ready_model
@@ -298,6 +310,7 @@ def test_an_answer_that_is_no_enrolment_is_refused(nodes: Nodes, monkeypatch: py
         nodes.run("run")
 
 
+@pytest.mark.system
 def test_a_mention_graph_is_no_text_to_train_on_or_to_attack(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_the_points_of_a_curve_have_the_targets_of_its_budget() -> None:
     assert user == [{"privacy.target_epsilon": x, "privacy.target_unit": "user"} for x in (0.7, 3.1)]
 
 
+@pytest.mark.nightly
 def test_the_epsilon_of_a_user_is_what_the_reference_spends(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = []
 

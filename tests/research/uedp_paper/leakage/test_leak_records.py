@@ -142,6 +142,7 @@ def test_the_picture_has_users_secrets_and_names_by_method() -> None:
     assert len(names.lines) == 2 * 3 + 1
 
 
+@pytest.mark.nightly
 def test_records_of_attacks_have_a_folder_and_a_page_of_their_own(tmp_path: Path) -> None:
     whole = record(0.2, failed={"run": "diverged"})
     assert file_name(whole) == "leak/leak_small.json"

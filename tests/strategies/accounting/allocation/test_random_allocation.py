@@ -153,6 +153,7 @@ def test_hidden_blocks_are_charged_for_what_each_lost_and_rounded() -> None:
         assert mixed.round_off == both.round_off
 
 
+@pytest.mark.nightly
 def test_less_costs_less() -> None:
     curve = epsilon_curve(allocated(1.0, 20), USER, range(1, 46), 1e-5)
     assert (np.diff(curve) >= 0).all()
@@ -177,6 +178,7 @@ def test_delta_and_epsilon_are_inverse() -> None:
     assert delta(allocated(1.0, 10), USER, 25, at) == pytest.approx(1e-6, rel=0.02)
 
 
+@pytest.mark.nightly
 def test_the_noise_meets_a_target() -> None:
     z = solve("noise_multiplier", allocated(1.0, 20), [USER], 60, 1e-5, 2.0)
     assert 1.98 < epsilon(allocated(z, 20), USER, 60, 1e-5) <= 2.0
@@ -237,6 +239,7 @@ def test_all_of_an_epoch_of_one_round_fall_together(users: int) -> None:
     assert epsilon(allocated(z, 1), adjacency, 4, 1e-5) == pytest.approx(gaussian, rel=2e-3)
 
 
+@pytest.mark.nightly
 def test_an_entity_costs_more_with_every_user_who_mentions_it() -> None:
     adjacencies = [USER, *(Adjacency(math.inf, ContributionBound(users, 3)) for users in (1, 4, 15, 200))]
     epsilons = [epsilon(allocated(2.0, 20), adjacency, 30, 1e-5) for adjacency in adjacencies]
@@ -322,6 +325,7 @@ def test_a_user_beside_an_entity_is_not_free() -> None:
         assert both > 1.005 * alone
 
 
+@pytest.mark.nightly
 def test_hidden_rounds_help_an_entity_of_few_users() -> None:
     for users in (1, 2, 5):
         adjacency = Adjacency(math.inf, ContributionBound(users, 1))

@@ -159,6 +159,7 @@ def test_extremes_are_no_looser_than_another_library(case: dict) -> None:
     assert computed >= case["epsilon"] * 0.99
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("q_u", "z", "rounds"), [(0.05, 1.0, 1000), (0.01, 1.0, 1000), (0.05, 20.0, 2000)])
 @pytest.mark.parametrize("delta", [1e-10, 1e-14])
 def test_a_tiny_delta_is_that_of_a_simulation(q_u: float, z: float, rounds: int, delta: float) -> None:
@@ -169,6 +170,7 @@ def test_a_tiny_delta_is_that_of_a_simulation(q_u: float, z: float, rounds: int,
     assert abs(simulated - delta) < 4 * deviation
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-14])
 @pytest.mark.parametrize("rounds", [1, 30, 5000, 10**6])
 def test_small_deltas_have_a_finite_epsilon(rounds: int, delta: float) -> None:

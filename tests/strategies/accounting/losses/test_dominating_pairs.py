@@ -53,6 +53,7 @@ def assert_at_least(bound: tuple[np.ndarray, np.ndarray], exact: np.ndarray) -> 
         assert exact[t:].sum() <= probabilities[values >= t].sum() + certain + 1e-13
 
 
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=25),

@@ -144,6 +144,7 @@ def test_an_even_profile_has_the_epsilon_of_its_bound(event: RoundEvent, counts:
         assert own == pytest.approx(bound, rel=GRIDS)
 
 
+@pytest.mark.nightly
 @settings(max_examples=15, deadline=None)
 @given(PROFILES, st.sampled_from(sorted(EVENTS)))
 def test_a_profile_never_has_a_larger_epsilon_than_its_bound(
@@ -154,6 +155,7 @@ def test_a_profile_never_has_a_larger_epsilon_than_its_bound(
     assert own_epsilon(EVENTS[name], entity_profile) <= bound * (1 + GRIDS)
 
 
+@pytest.mark.nightly
 @settings(max_examples=15, deadline=None)
 @given(PROFILES, PROFILES, st.sampled_from(sorted(EVENTS)))
 def test_more_users_or_sentences_never_cost_less(

@@ -61,6 +61,7 @@ def figures(groups: list[EntityGroup]) -> dict[str, float]:
     return {name: figure.value for name, figure in groups[0].figures.items()}
 
 
+@pytest.mark.nightly
 def test_extraction_finds_what_a_model_memorised() -> None:
     result = extract_entities(learned(), fresh(), entities(), seed=0, samples=60, sampling=SHORT)
     found = figures(result.groups)
@@ -133,6 +134,7 @@ def test_inference_ranks_what_a_model_memorised_first() -> None:
     assert right["gain"] == pytest.approx(right["ahead"] - right["initial_ahead"])
 
 
+@pytest.mark.nightly
 def test_inference_with_a_model_that_never_saw_the_text_is_chance() -> None:
     rng = np.random.default_rng(0)
     syllables = ["zor", "ma", "il", "tes", "os", "pel", "qu", "fen", "bra", "von", "kar", "gru"]
@@ -164,6 +166,7 @@ RESULTS: list[Callable[[LanguageModel], Any]] = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("attack", RESULTS)
 def test_records_show_names_only_when_asked(attack: Callable[[LanguageModel], Any]) -> None:
     result = attack(learned())

@@ -78,6 +78,7 @@ def test_what_a_model_learnt_of_a_name_is_beside_one_that_never_saw_it(runs: Pat
     assert not record["bound"]["proven"]
 
 
+@pytest.mark.nightly
 def test_what_a_model_learnt_of_a_user(runs: Path, capsys: Capture) -> None:
     record = attacked(runs, capsys, str(runs / "plain"), "--user", USER, "--without", str(runs / "user"))["user"]
     run, _, without = record["models"]
@@ -88,6 +89,7 @@ def test_what_a_model_learnt_of_a_user(runs: Path, capsys: Capture) -> None:
     assert run["ahead_by_ratio_to"]["start"]["low"] > 0.6
 
 
+@pytest.mark.nightly
 def test_the_bound_is_that_of_the_units_own_contribution(runs: Path, capsys: Capture) -> None:
     attacks = attacked(runs, capsys, str(runs / "noisy"), "--user", USER, "--entity", ENTITY)
     run = AttackedRun.open(runs / "noisy")
