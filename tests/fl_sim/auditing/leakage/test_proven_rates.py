@@ -153,7 +153,9 @@ def test_an_entity_whose_profile_does_not_tell_all_counts_at_its_bound(
     guarantee: Guarantee, contribution: EntityContribution
 ) -> None:
     """Where its sentences let others in, or have weights, the numbers of the profile are not what moves the sum."""
-    releases = replace(proof(3, **UEDP), guarantee=guarantee)
+    plain = proof(3, **UEDP)
+    stated = tuple(replace(entry, terms=replace(entry.terms, guarantee=guarantee)) for entry in plain.entries)
+    releases = replace(plain, guarantee=guarantee, entries=stated)
     event = releases.entries[0].terms.mechanism.event()
     adjacency = replace(guarantee.with_entity(contribution.limit), user_sentences=0.0)
     expected = {delta: accountant.epsilon(event, adjacency, 3, delta) for delta in (1e-5, 1e-2, 0.2)}
