@@ -91,11 +91,13 @@ def dead_links(pages: dict[Path, Document]) -> Iterator[str]:
                 yield f"{path.name}: {address}: no such place"
 
 
+@pytest.mark.system
 def test_no_link_of_the_site_is_dead(pages: dict[Path, Document]) -> None:
     assert len(pages) > 80
     assert list(dead_links(pages)) == []
 
 
+@pytest.mark.system
 def test_a_reader_needs_no_network(site: Path, pages: dict[Path, Document]) -> None:
     fetched = {address for page in pages.values() for address in page.loaded if urlsplit(address).netloc}
     assert fetched == set()
@@ -103,6 +105,7 @@ def test_a_reader_needs_no_network(site: Path, pages: dict[Path, Document]) -> N
     assert not any("url(http" in sheet or "url(//" in sheet for sheet in sheets)
 
 
+@pytest.mark.system
 def test_every_verb_public_name_and_notebook_is_on_the_site(site: Path, pages: dict[Path, Document]) -> None:
     for group in VERBS.values():
         for name in group:
@@ -113,17 +116,20 @@ def test_every_verb_public_name_and_notebook_is_on_the_site(site: Path, pages: d
         assert (site / "notebooks" / f"{notebook.stem}.html").is_file()
 
 
+@pytest.mark.system
 def test_the_search_knows_pages_commands_and_names(site: Path) -> None:
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     for location in ("privacy.html", "commands/run.html", "api/runs.html#fl_sim.api.runs.run", "notebooks/audit.html"):
         assert f'"location":"{location}"' in index
 
 
+@pytest.mark.system
 def test_every_name_of_the_package_is_on_an_api_page() -> None:
     named = {path.rpartition(".")[2] for path in public_paths()}
     assert set(fl_sim.__all__) - named == {"__version__"}
 
 
+@pytest.mark.system
 def test_a_public_name_without_docstring_is_found(tmp_path: Path) -> None:
     path = tmp_path / "made_up.py"
     source = '"""A module."""\nclass Shown:\n    """A class."""\n    def bare(self): ...\n    def _private(self): ...\n'
@@ -131,6 +137,7 @@ def test_a_public_name_without_docstring_is_found(tmp_path: Path) -> None:
     assert undocumented(module) == ["made_up.Shown.bare"]
 
 
+@pytest.mark.system
 def test_a_dead_link_ends_the_build(tmp_path: Path) -> None:
     page = tmp_path / "docs" / "index.md"
     page.parent.mkdir()

@@ -30,8 +30,12 @@ def test_pytest_alone_runs_on_all_cores_a_file_per_worker() -> None:
 
 def test_ci_runs_every_ring_but_the_nightly_one() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    rings_run = [line.split("--")[0].strip() for line in lines if line.startswith("pytest")]
-    assert rings_run == ["pytest", "pytest -m system", "pytest -m documented"]
+    commands = [line for line in lines if line.startswith("pytest")]
+    assert [command.split(" --")[0] for command in commands] == [
+        "pytest",
+        "pytest -m system",
+        "pytest -m documented -n 2",
+    ]
     assert "pytest -m nightly" in (REPOSITORY / ".ci" / "nightly").read_text(encoding="utf-8")
 
 
@@ -64,7 +68,8 @@ def test_a_file_that_holds_nothing_of_a_ring_is_not_imported(tmp_path: Path) -> 
         ("def test_x(): ...", False, True),
         ("pytestmark = pytest.mark.system\n", True, False),
         ("pytestmark = [needs_proc, pytest.mark.system]\n", True, False),
-        ("@pytest.mark.system\ndef test_x(): ...", False, False),
+        ("@pytest.mark.system\ndef test_x(): ...", True, False),
+        ("@pytest.mark.system\ndef test_x(): ...\ndef test_y(): ...", False, False),
     ):
         file.write_text(content)
         assert (rings.holds_none_of(file, rings.DEFAULT), rings.holds_none_of(file, "system")) == (default, system)

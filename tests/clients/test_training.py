@@ -130,6 +130,7 @@ def test_each_user_moves_the_sum_by_at_most_beta(model, examples) -> None:
         assert np.linalg.norm(sum_of(COUNTS, unclipped) - sum_of(without, unclipped)) > 0.5
 
 
+@pytest.mark.nightly
 def test_each_sentence_moves_the_sum_by_at_most_c(model, examples) -> None:
     def sum_without(sentence: int | None, rule: ClientRule) -> np.ndarray:
         kept = np.array([s for s in range(16) if s != sentence])

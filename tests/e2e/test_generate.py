@@ -59,6 +59,7 @@ def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Captur
     assert "post-processing" in privacy["note"]
 
 
+@pytest.mark.system
 def test_texts_of_a_noiseless_run_are_not_protected(runs: dict[str, Path], capsys: Capture) -> None:
     assert main(["generate", str(runs["noiseless"]), "--quiet"]) == 0
     said = capsys.readouterr().out
@@ -68,6 +69,7 @@ def test_texts_of_a_noiseless_run_are_not_protected(runs: dict[str, Path], capsy
     assert report(runs["noiseless"], capsys=capsys)["privacy"]["epsilon"] == {}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["uedp", "lora"])
 def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[str, Path]) -> None:
     run = RunFolder.open(runs[name])
@@ -100,6 +102,7 @@ def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path
     assert sorted(texts) == sorted(" ".join(text.split()) for text in written)
 
 
+@pytest.mark.system
 def test_control_characters_are_escaped(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -118,6 +121,7 @@ def refusal(words: list[str], capsys: Capture) -> str:
     return captured.err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -133,6 +137,7 @@ def test_bad_input(flags: list[str], words: str, runs: dict[str, Path], capsys: 
     assert words in refusal([str(runs["uedp"]), *flags], capsys)
 
 
+@pytest.mark.system
 def test_runs_without_a_model_of_theirs(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs["uedp"], copy)

@@ -93,6 +93,7 @@ def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
             assert weighted.epsilon_curve(adjacency, [3]) == everybody
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("changes", "robust"),
     [
@@ -232,6 +233,7 @@ def test_nodes_get_the_rates_that_are_accounted_for() -> None:
     assert (rule.q_e, rule.q_s, rule.user_clip) == (0.5, 0.2, 1.5) == (event.q_e, event.q_s, 0.5 * event.user_cap)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("robust", [False, True])
 def test_the_noise_for_a_target_meets_it_for_the_unit_that_is_stated(robust: bool) -> None:
     unit = Adjacency(20, ContributionBound(3, 2))

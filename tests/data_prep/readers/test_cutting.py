@@ -62,6 +62,7 @@ def test_cuts_where_the_sentencizer_does(pipeline: Language, words: list[tuple[s
     assert sentences_by_us(text) == sentences_by_spacy(pipeline, text)
 
 
+@pytest.mark.nightly
 def test_cuts_real_text_where_the_sentencizer_does(pipeline: Language, shared_data: Path) -> None:
     with lzma.open(
         shared_data / "users_shakespeare" / "nltk_8plays_by_speaker.jsonl.xz", "rt", encoding="utf-8"

@@ -41,6 +41,7 @@ def test_splits_are_by_user(small: list[Sentence]) -> None:
     assert all(5 <= count <= 40 for count in Counter(s.user for s in small).values())
 
 
+@pytest.mark.nightly
 def test_text_is_clean(small: list[Sentence]) -> None:
     for sentence in small:
         assert not re.search(r"  | [,.?!]|[<>{}\[\]|^_%]|\ba_|^\s|\s$", sentence.text), sentence.text

@@ -84,6 +84,7 @@ def test_shifting() -> None:
     assert list(shift([Mention(1, 2, "A")], 5)) == [Mention(6, 7, "A")]
 
 
+@pytest.mark.nightly
 def test_many_mentions_take_no_squared_time() -> None:
     many = [Mention(2 * place, 2 * place + 1, "A") for place in range(100_000)]
     started = time.process_time()

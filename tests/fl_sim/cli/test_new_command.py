@@ -198,6 +198,7 @@ def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     assert (folder / "runs" / "length-weighted" / "result.json").is_file()
 
 
+@pytest.mark.nightly
 def test_its_code_has_types(project: Path, tmp_path: Path) -> None:
     shutil.copytree(project, tmp_path / "typed")
     options = ["--strict-equality", "--check-untyped-defs", "--disallow-untyped-defs", "--follow-imports=silent"]

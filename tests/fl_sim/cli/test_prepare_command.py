@@ -62,6 +62,7 @@ def test_an_append_that_means_nothing(
     assert error.count("\n") == 1
 
 
+@pytest.mark.system
 def test_a_cache_hit_imports_nothing_heavy(tmp_path: Path) -> None:
     words = arguments(messages(tmp_path / "old.jsonl", "ann", "cy"), tmp_path / "out")
     assert main(words) == 0

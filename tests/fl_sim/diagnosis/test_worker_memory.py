@@ -74,6 +74,7 @@ print(int(peak.split()[1]) * 1024 - before)  # ru_maxrss counts the process that
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("changes", [{}, {"checkpointing": True}], ids=str)
 def test_the_count_is_within_a_fifth_of_a_process(changes: dict[str, Any]) -> None:
@@ -112,6 +113,7 @@ def test_the_count_is_within_a_tenth_of_a_gpu(
     assert (counted.model + counted.sum + counted.batch) / GIB == pytest.approx(measured, rel=0.1)
 
 
+@pytest.mark.nightly
 def test_classification_and_frozen_bodies_are_counted() -> None:
     spec, task = ModelSpec(**SIZES), Classification(("one", "two"))
     whole, head = worker_memory(spec, 500, task), worker_memory(spec.model_copy(update={"tune": "head"}), 500, task)
@@ -119,6 +121,7 @@ def test_classification_and_frozen_bodies_are_counted() -> None:
     assert 0 < head.batch < whole.batch
 
 
+@pytest.mark.nightly
 def test_a_way_that_fits_has_the_largest_batch_that_does() -> None:
     spec = ModelSpec(**SIZES, device="cuda")
     whole = worker_memory(spec, 8192)
@@ -136,6 +139,7 @@ def needed_of(memory: WorkerMemory) -> int:
     return memory_budget._needed(memory)
 
 
+@pytest.mark.nightly
 def test_the_command_prints_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["doctor", "--model", "small-gpt2", "--set", "model.hidden=16", "--quiet"]
     assert main([*words, "--gpu-memory", "4", "--json"]) == 0
@@ -146,11 +150,13 @@ def test_the_command_prints_what_fits(capsys: pytest.CaptureFixture[str]) -> Non
     assert " no " in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_model_that_is_no_transformer_has_one_way(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", "awd-lstm", "--gpu-memory", "16", "--json", "--quiet"]) == 0
     assert [way["setting"] for way in json.loads(capsys.readouterr().out)["ways"]] == ["all parameters"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -171,6 +177,7 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: list[s
     assert "\n" not in error
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_memory_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", "small-gpt2", "--quiet"]) == 2

@@ -78,6 +78,7 @@ def test_more_cpus_than_there_are_are_refused_before_ray_starts() -> None:
     check_engine(EngineConfig(name="inline", num_cpus=2, cpus_per_node=3))
 
 
+@pytest.mark.system
 def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
     """Ray itself would try for a quarter of an hour."""
     began = time.monotonic()

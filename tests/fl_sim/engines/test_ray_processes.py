@@ -48,6 +48,7 @@ def serve(folder: Path, serves: float, lives: float = 60.0) -> subprocess.Popen[
     return server
 
 
+@pytest.mark.system
 def test_servers_and_what_they_started_are_ended(processes: RayProcesses, tmp_path: Path) -> None:
     serve(tmp_path, serves=60)
     processes.note()
@@ -56,6 +57,7 @@ def test_servers_and_what_they_started_are_ended(processes: RayProcesses, tmp_pa
     assert wait_until_none_in(tmp_path, 1) == {}
 
 
+@pytest.mark.system
 def test_an_agent_that_nobody_noted_is_ended_too(processes: RayProcesses, tmp_path: Path) -> None:
     """As that of a raylet that ends a moment after it has started one."""
     first = serve(tmp_path, serves=0.1, lives=0.1)
@@ -68,6 +70,7 @@ def test_an_agent_that_nobody_noted_is_ended_too(processes: RayProcesses, tmp_pa
     assert wait_until_none_in(tmp_path, 1) == {}
 
 
+@pytest.mark.system
 def test_an_orphan_is_no_server(processes: RayProcesses, tmp_path: Path) -> None:
     server = serve(tmp_path, serves=60, lives=1.0)
     processes.note()
@@ -79,6 +82,7 @@ def test_an_orphan_is_no_server(processes: RayProcesses, tmp_path: Path) -> None
     server.kill()
 
 
+@pytest.mark.system
 def test_orphans_go_where_they_went_before_afterwards() -> None:
     before = ray_processes._adopt_orphans(False)
     with RayProcesses():

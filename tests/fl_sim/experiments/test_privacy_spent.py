@@ -35,6 +35,7 @@ def test_every_line_states_the_bounds_of_the_plan(tmp_path: Path) -> None:
     assert entry.terms.mechanism.event() == planned.plan.mechanism.event()
 
 
+@pytest.mark.system
 def test_a_round_with_two_sums_counts_from_its_release_on(tmp_path: Path) -> None:
     spent, ledger, planned = spent_by(tmp_path)
     for server_round, total in ((1, "first"), (2, "second"), (2, "another")):

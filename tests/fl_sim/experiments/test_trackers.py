@@ -187,9 +187,10 @@ def test_trackers_do_not_change_the_run(corpus: Path, tracked: Path, tmp_path: P
     assert alone.metrics().drop(columns="seconds").equals(RunFolder.open(tracked).metrics().drop(columns="seconds"))
 
 
+@pytest.mark.system
 def test_trackers_have_the_settings(tracked: Path) -> None:
     sent = settings(Record.read(RunFolder.open(tracked)).config)
-    assert sent["corpus.path"] == "tiny"
+    assert sent["corpus.path"] == tiny.shared_corpus().name
     assert sent["privacy.delta"] == 1e-5
     client, run_id = mlflow_client(tracked)
     assert client.get_run(run_id).data.params == {name: str(value) for name, value in sent.items()}

@@ -116,6 +116,7 @@ def test_the_same_seed_samples_the_same_users_whatever_the_ids_of_their_nodes(tm
     assert (weights(one) == weights(other)).all()
 
 
+@pytest.mark.system
 def test_an_update_is_bounded_over_all_parameters_together(tmp_path: Path) -> None:
     def far(message: Message, context: Context) -> Message:
         return moved(message, np.full(5, 1e6))

@@ -67,6 +67,7 @@ def test_hugging_face_reads_the_card(run: RunFolder) -> None:
     }
 
 
+@pytest.mark.system
 def test_the_card_states_the_epsilon_of_the_model(run: RunFolder) -> None:
     last, said = run.metrics().iloc[-1], card(run)
     assert f"| any user together with any entity | {format_epsilon(last['epsilon_any'])} |" in said

@@ -69,6 +69,7 @@ def test_nothing_but_the_number_of_users_is_read_off_the_corpus(goals: Goals, tm
     assert more.privacy.population == 40
 
 
+@pytest.mark.system
 def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
     assert best >= 0.995 * max(everything)  # the noise is found to 0.5 %
 
 
+@pytest.mark.system
 def test_proposals_come_best_first_and_say_how_much_worse_user_sampling_is(found: Proposal) -> None:
     ratios = [settings.signal_to_noise for settings in (found.best, *found.others)]
     assert ratios == sorted(ratios, reverse=True)
@@ -224,6 +225,7 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
     assert "a proposal reveals information about it, and no ε covers that" in printed
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
 def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")

@@ -141,6 +141,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
     return fake
 
 
+@pytest.mark.system
 def test_a_search_writes_the_best_settings_with_their_origin(public: Path, tmp_path: Path, trials: Trials) -> None:
     run = private(**{"corpus.path": "mine", "server.schedule": "linear"})
     public = PublicText.open(str(public), run)
@@ -180,6 +181,7 @@ def test_a_search_that_is_interrupted_says_so_and_writes_nothing(public: Path, t
     assert (ended.reason, len(trials.ran)) == ("SIGTERM", 1)
 
 
+@pytest.mark.system
 def test_a_stop_in_the_last_trial_of_a_rung_begins_no_other(corpus: Path, tmp_path: Path, trials: Trials) -> None:
     """Such a trial just finishes, as a run does that is stopped in its last round."""
     run = private()

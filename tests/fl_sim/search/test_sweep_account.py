@@ -47,6 +47,7 @@ def test_a_sweep_over_bounds_states_an_entity_that_every_run_covers(tmp_path: Pa
     assert accounts[0]["epsilon_user_entity"] == accounts[1]["epsilon_user_entity"]
 
 
+@pytest.mark.system
 def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path / "a", 0, WEIGHTS), finished_run(tmp_path / "b", 1, P95["greedy"])]
     accounts = [_joint_account(order)["epsilon_user_entity"] for order in itertools.permutations(runs)]

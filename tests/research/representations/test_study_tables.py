@@ -131,6 +131,7 @@ def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: d
     assert shown.count("| dpnr-shared |") == (3 + 1) + 2 * 3 + 2 * 5  # tables 2 and 3; 4, 5, 7; five persons' gaps
 
 
+@pytest.mark.nightly
 def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(dpnr_table: dict[str, Any]) -> None:
     row = next(row for row in dpnr_table["rows"] if row["system"] == "dpnr" and row["epsilon"] == 0.05)
     assert row["agrees"].keys() == row["within_deviations"].keys() == row["published"].keys()

@@ -277,6 +277,7 @@ def test_a_bounded_total_helps_only_where_it_bounds() -> None:
     assert epsilon(USERS, bounded, 50, 1e-5) < epsilon(USERS, per_user, 50, 1e-5)
 
 
+@pytest.mark.nightly
 def test_large_and_tiny_losses_stay_finite_and_ordered() -> None:
     everyone = Adjacency(math.inf, one_each(10_000))
     huge = epsilon(RoundEvent("user_level", 1.0, q_u=0.05), everyone, 50, 1e-5)

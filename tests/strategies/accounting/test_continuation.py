@@ -28,6 +28,7 @@ def test_both_trainings_cost_what_the_accountant_says(event: RoundEvent, adjacen
         assert value == pytest.approx(together, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_all_earlier_trainings_count() -> None:
     earlier = [(UEDP, BOTH, 20), (OTHER, Adjacency(12), 5), (USERS, BOTH, 3)]
     together = composed_epsilon([*earlier, (UEDP, Adjacency(12), 4)], 1e-5)

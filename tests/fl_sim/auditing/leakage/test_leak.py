@@ -198,6 +198,7 @@ def test_the_page_says_what_is_beyond_its_bound(runs: Path, tmp_path: Path, caps
     assert "html is" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Path) -> None:
     one, other = (AttackedRun.open(runs / name) for name in ("honest", "noise_off"))
     drawn = [membership.sample(run, Options(max_users=9)).members.ids.tolist() for run in (one, other)]
@@ -250,6 +251,7 @@ def test_sentences_were_divided(shared: Path, capsys: Capture) -> None:
     assert "most users of split validation also train" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_reference_is_another_run_on_other_text(runs: Path, shared: Path) -> None:
     """The score of a user is the mean of ln p under the model, less ln p under the reference."""
     options = Options(max_users=5, references=(str(shared / "run"),))

@@ -54,6 +54,7 @@ def test_the_shifts_have_the_distribution_of_the_theorem(quiet: tuple[np.ndarray
         assert abs((nearest == value).mean() - chance) < error
 
 
+@pytest.mark.nightly
 def test_units_that_are_left_out_add_nothing(quiet: tuple[np.ndarray, np.ndarray]) -> None:
     included, along = quiet
     assert np.abs(along[:, ~included]).max() < 1e-2

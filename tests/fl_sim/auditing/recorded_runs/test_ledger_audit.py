@@ -104,6 +104,7 @@ def test_another_record_is_refuted(name: str, change: Callable[[dict[str, Any]],
     assert refuted(copy) == [name]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "change"),
     [

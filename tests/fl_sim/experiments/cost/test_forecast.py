@@ -37,6 +37,7 @@ def planned(ownership: Any, **settings: Any) -> tuple[RunConfig, Planned]:
     return config, plan_run(config, ownership)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "settings",
     [
@@ -71,6 +72,7 @@ def test_a_measured_batch_leaves_the_model_alone() -> None:
     assert seconds_per_sentence(model, []) == 0
 
 
+@pytest.mark.system
 def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of float16 a token: the file begins as a hole, and may fill."""
     ownership = fl_sim.open_corpus("bundled").ownership("train")
@@ -91,6 +93,7 @@ def cost(monkeypatch: pytest.MonkeyPatch, seconds: float, **settings: Any) -> Fo
     return forecast(config, plan, ownership, models_to_try.small_gpt2(), [], Path())
 
 
+@pytest.mark.system
 def test_a_round_on_another_device_than_the_servers_has_no_forecast_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus = cost(monkeypatch, 100.0, model__device="cuda")
     assert on_gpus.notes == ()
@@ -119,6 +122,7 @@ def test_a_short_run_needs_no_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost(monkeypatch, 1e-4).notes == ()
 
 
+@pytest.mark.system
 def test_a_long_run_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     long = cost(monkeypatch, 2.0)
     (note,) = long.notes
@@ -148,6 +152,7 @@ def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert cost(monkeypatch, 1e-4).notes == ()
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 def test_a_piped_run_says_its_cost_and_its_rounds_in_lines(tmp_path: Path, capsys: Capture) -> None:
     corpus = small_runs.small_corpus(tmp_path / "corpus")

@@ -29,6 +29,7 @@ def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
     return RunFolder.open(out)
 
 
+@pytest.mark.system
 def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run(small, tmp_path / "out")
     assert (folder.result or {})["gradients"] == {"path": "fast"}
@@ -36,6 +37,7 @@ def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.Capt
     assert ", fast path" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.system
 def test_the_slow_path_says_why_and_how_long(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_the_slow_path_says_why_and_how_long(
     assert any("one sentence at a time" in line for line in json.loads(folder.result_file.read_text())["warnings"])
 
 
+@pytest.mark.system
 def test_a_run_without_such_gradients_names_no_path(small: Path, tmp_path: Path) -> None:
     folder = run(small, tmp_path / "out", privacy__strategy="noiseless", privacy__q_s=1.0)
     assert "gradients" not in (folder.result or {})

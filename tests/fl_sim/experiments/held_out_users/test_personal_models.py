@@ -34,6 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fl_sim.Run:
     return fl_sim.run(small_runs.configuration(corpus, folder / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
 
 
+@pytest.mark.system
 def test_the_run_and_its_start_on_the_second_halves(run: fl_sim.Run) -> None:
     facts = run.compare_personal(**QUICK)
     assert facts["trained"] == {"continued": "all parameters", "alone": "all parameters", "personal": "the biases"}
@@ -100,6 +101,7 @@ def test_what_trains_on_top_of_a_run(run: fl_sim.Run) -> None:
     assert changes(name="minilm", tune="head", task="classification") == {}
 
 
+@pytest.mark.system
 def test_the_figures_stand_in_report_json_and_picture(run: fl_sim.Run, tmp_path: Path, capsys: Capture) -> None:
     picture = tmp_path / "users.png"
     flags = ["--personal", "--quiet", "--users", "2", "--steps", "2", "--plot", str(picture)]
@@ -155,6 +157,7 @@ def test_a_user_s_model_that_diverges_is_one_line(run: fl_sim.Run, capsys: Captu
     assert capsys.readouterr().err == f"fl-sim utility: {words}"
 
 
+@pytest.mark.system
 def test_a_run_without_figures_and_a_changed_start(run: fl_sim.Run, tmp_path: Path, capsys: Capture) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy)

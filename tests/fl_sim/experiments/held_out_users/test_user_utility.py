@@ -111,6 +111,7 @@ def test_nothing_is_said_of_a_loss_that_is_not_finite(of_all_sizes: fl_sim.Corpu
     assert summarise(model, of_all_sizes, "validation", none, held_out(model, []), seed=0) is None
 
 
+@pytest.mark.system
 def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     """A run that was killed before its result evaluates once more, with the same result."""
     from tests.e2e import small_runs

@@ -105,6 +105,7 @@ def test_the_noise_for_a_target_covers_all_rounds_and_the_earlier_releases(
     assert 0.98 * target <= met <= target
 
 
+@pytest.mark.system
 def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ancestor, Ancestor]) -> None:
     """Nothing of its own may be sampled by entities: its ancestors were."""
     no_entities = replace(OWN, rounds=2, mechanism=replace(OWN.mechanism, q_e=1.0))

@@ -89,6 +89,7 @@ def test_a_target_rests_on_the_corpus_only_if_that_is_stated() -> None:
     )
 
 
+@pytest.mark.system
 def test_a_stated_bound_has_a_name_of_its_own() -> None:
     parties = protected(entity_bound=5, entity_bound_by="stated")
     assert parties.target_name("user_entity", MECHANISM) == "epsilon_stated"
@@ -101,6 +102,7 @@ def test_a_stated_bound_has_a_name_of_its_own() -> None:
 # Curves
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rounds", [1, 7, 30])
 def test_the_figures_are_the_accountants(rounds: int) -> None:
     parties = protected()
@@ -136,6 +138,7 @@ def test_without_a_bound_no_epsilon_holds_for_any_entity() -> None:
     assert all(np.isfinite(curve).all() for curve in curves.values())
 
 
+@pytest.mark.system
 def test_the_headline_is_the_largest_epsilon_of_a_bounded_entity_and_of_a_sentence() -> None:
     after = Guarantees.of(PLAN, protected(entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
     event = MECHANISM.event()
@@ -174,6 +177,7 @@ def test_entity_coins_that_hardly_ever_fall_are_relied_on_too() -> None:
         assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
+@pytest.mark.system
 def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Guarantees.of(PLAN, protected(entity_bound=22))
     monkeypatch.setattr(guarantees, "_MOST_COUNTS", 7)

@@ -26,6 +26,7 @@ def planned(**privacy: Any) -> Planned:
     return plan_run(RunConfig.from_mapping({"rounds": 5, "privacy": privacy}), village(USERS))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("privacy", [{"q_u": 0.5}, {"strategy": "user_level", "q_u": 0.5}, {"clip_quantile": 0.5}])
 def test_every_epsilon_is_that_of_the_noise_really_added(privacy: dict[str, Any]) -> None:
     share = privacy.get("q_u", 1.0) * USERS / COHORT

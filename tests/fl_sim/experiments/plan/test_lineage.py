@@ -262,6 +262,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("fault", SPOILT)
 def test_a_lineage_that_is_missing_or_changed_is_refused(
     fault: str, parent: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ from fl_sim.reporting.pages.html_page import _DARK, _LIGHT
 from fl_sim.reporting.pages.live_charts import Axis, Line, coinciding, live_chart, style
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
-from tests.fl_sim.conftest import AFTER_LAST_ROUND, MakeRun, finished, metrics_row, write_ledger
+from tests.fl_sim.conftest import AFTER_LAST_ROUND, GUARANTEE, MakeRun, finished, metrics_row, write_ledger
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>&amp;\u202e'
 FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
@@ -43,7 +43,7 @@ def write_run(folder: Path, strategy: str, rounds: int, **result: Any) -> Path:
         norms = {"update_norm": 0.1, "noise_norm": 4.0 + number} if number else {}
         cohort = {"train_loss": 5.0 - 0.1 * number, "cohort_sentences": 90 + number} if number else {}
         run.append_metrics(metrics_row(strategy, number, rounds) | norms | cohort)
-    write_ledger(run.path, rounds)
+    write_ledger(run.path, rounds, GUARANTEE)
     head = {"ledger": json.loads((folder / "ledger.head.json").read_text()), "held_out": HELD_OUT}
     run.finish(finished(plan, rounds) | head | result)
     run.write_held_out_users(BY_USER)

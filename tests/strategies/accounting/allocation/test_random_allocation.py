@@ -283,6 +283,7 @@ def losses_of_samples(t: int, z: float, seed: int) -> tuple[np.ndarray, np.ndarr
     return loss(larger), loss(smaller)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("t", "z"), [(12, 1.5), (6, 1.0), (40, 1.0)])
 def test_revealed_blocks_are_no_better_than_the_hidden_pair(t: int, z: float) -> None:
     forward, reverse = losses_of_samples(t, z, seed=2)
@@ -345,6 +346,7 @@ def of_user(events: Mapping[RoundEvent, int] | Mapping[EpochEvent, int]) -> list
     return [(event, USER, count) for event, count in events.items()]
 
 
+@pytest.mark.nightly
 def test_epochs_compose_with_one_another_and_with_other_rounds() -> None:
     event, other = allocated(1.0, 20), RoundEvent("user_level", 1.5, q_u=0.1)
     together = epsilon(event, USER, 45, 1e-5)

@@ -265,6 +265,7 @@ def test_what_both_shifts_of_a_case_cut_off_is_missing() -> None:
     assert listed.cut == pytest.approx((14e-20, 15e-20), rel=1e-12, abs=0)
 
 
+@pytest.mark.nightly
 def test_what_truncations_cut_off_is_known_below_rounding() -> None:
     """At a tail of 1e-25, 1 less the sum of the probabilities is rounding error, and 10,000 times more."""
     kept = binomial(400, 0.1, 1e-25)

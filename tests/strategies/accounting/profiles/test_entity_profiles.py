@@ -194,6 +194,7 @@ def test_a_fractional_cap_is_rounded_up() -> None:
     assert two < three == many
 
 
+@pytest.mark.nightly
 def test_a_large_profile_has_an_epsilon_too() -> None:
     many = np.sort(np.random.default_rng(1).zipf(2.0, 300).clip(max=200))[::-1]
     for name in ("sentence sampling", "user sampling"):

@@ -86,6 +86,7 @@ class MadeUpTagger:
         return {"tagger": "made up"}
 
 
+@pytest.mark.nightly
 def test_a_tagger_finds_names_that_are_nobody_s() -> None:
     result = extract_entities(learned(), fresh(), entities(), seed=0, samples=60, sampling=SHORT, tagger=MadeUpTagger())
     private = int(result.model.extracted.sum())

@@ -117,6 +117,7 @@ def test_names_are_shown_only_where_asked(runs: Path, tmp_path: Path, capsys: Ca
             assert (USER in output) == (shown and output is not text and "<html" not in output)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
