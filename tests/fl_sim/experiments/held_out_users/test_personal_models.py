@@ -150,10 +150,14 @@ def test_bad_input_is_one_line(flags: list[str], words: str, run: fl_sim.Run, ca
     assert said.count("\n") == 1
 
 
-def test_a_user_s_model_that_diverges_is_one_line(run: fl_sim.Run, capsys: Capture) -> None:
-    flags = ["--personal", "--quiet", "--users", "1", "--steps", "2", "--learning-rate", "1e6"]
+def test_a_user_s_model_that_diverges_is_one_line(
+    run: fl_sim.Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge = lambda model, *others: model.set_vector(model.get_vector() * math.nan)  # noqa: E731
+    monkeypatch.setattr("fl_sim.experiments.held_out_users.personal_models.local_steps", diverge)
+    flags = ["--personal", "--quiet", "--users", "1", "--steps", "9", "--learning-rate", "1e6"]
     assert main(["utility", str(run.path), *flags]) == 2
-    words = "learning_rate is 1e+06, with which a user's model is not finite after 2 steps; allowed: a lower one\n"
+    words = "learning_rate is 1e+06, with which a user's model is not finite after 9 steps; allowed: a lower one\n"
     assert capsys.readouterr().err == f"fl-sim utility: {words}"
 
 
