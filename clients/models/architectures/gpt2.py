@@ -220,8 +220,9 @@ class Gpt2Body(_Saved):
     def _draw(self) -> None:
         """Draw new weights; those that end a branch twice, because transformers' generator moves on so far."""
         smaller = _STD / math.sqrt(2 * self.config.n_layer)
-        draws = [(self.wte, _STD), (self.wpe, _STD)]
-        for block in self.h:
+        draws: list[tuple[Any, float]] = [(self.wte, _STD), (self.wpe, _STD)]
+        blocks: Any = self.h
+        for block in blocks:
             for first, last in ((block.attn.c_attn, block.attn.c_proj), (block.mlp.c_fc, block.mlp.c_proj)):
                 draws += [(first, _STD), (last, _STD), (last, smaller)]
         for layer, std in draws:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny import MODEL, command_line, tiny_corpus
 
-UNWANTED = (
+UNWANTED = [
     "sympy",
     "torch._dynamo",
     "torch._inductor",
@@ -20,20 +20,23 @@ UNWANTED = (
     "sklearn",
     "spacy",
     "ray",
-)
+]
 
 _PROGRAM = f"""
 import json, sys
 from fl_sim.cli.main import main
-code = main(sys.argv[1:])
-print(json.dumps([code, [name for name in {UNWANTED!r} if name in sys.modules]]))
+out = sys.argv[-1]
+codes = [
+    main([*sys.argv[1:-1], f"out={{out}}/{{name}}", "--set", f"model.name={{name}}"])
+    for name in ("small-gpt2", "awd-lstm")
+]
+print(json.dumps([codes, [name for name in {UNWANTED!r} if name in sys.modules]]))
 """
 
 
 @pytest.mark.system
 def test_a_run_loads_neither_the_compiler_nor_its_algebra(tmp_path: Path) -> None:
-    corpus = tiny_corpus(tmp_path / "corpus")
-    settings = {"corpus.path": corpus, "out": tmp_path / "run", "rounds": 1, "engine.name": "inline", **MODEL}
-    arguments = ["run", "--quiet", *command_line(settings)]
+    settings = {"corpus.path": tiny_corpus(tmp_path / "corpus"), "rounds": 1, "engine.name": "inline", **MODEL}
+    arguments = ["run", "--quiet", *command_line(settings), "--set", str(tmp_path / "runs")]
     done = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0], []]
