@@ -177,7 +177,7 @@ def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     assert RunFolder.open(tmp_path / "out").metrics()["epsilon_any"].iloc[-1] <= 0.7
 
 
-@pytest.mark.sample(1)
+@pytest.mark.system
 @pytest.mark.parametrize("unit", ["user", "user_entity"])
 def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -> None:
     settings = {"privacy.q_s": 0.5, "privacy.noise_multiplier": 2.0, "rounds": 6}
@@ -194,7 +194,7 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -
 # One seed, one run
 
 
-@pytest.mark.sample(1)
+@pytest.mark.system
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
     settings = {"privacy.strategy": strategy, "privacy.q_u": 0.5, "rounds": 2}

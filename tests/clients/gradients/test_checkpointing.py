@@ -58,7 +58,7 @@ def everything(model: LanguageModel) -> dict[str, np.ndarray]:
     return found | {"losses": held_out(model, sentences).losses}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 def test_sums_and_norms_are_the_same(build: Callable[[], LanguageModel]) -> None:
     plain, again = build(), checkpointed(build())

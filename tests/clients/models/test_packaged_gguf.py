@@ -151,6 +151,7 @@ def test_smollm2_knows_english_and_takes_the_fast_path(tmp_path: Path, monkeypat
     assert frozen_head(model) is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("again", [False, True], ids=["as a model", "below other adapters"])
 def test_adapters_name_the_model_and_load_on_another_machine(
     again: bool, tiny: PackagedGguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

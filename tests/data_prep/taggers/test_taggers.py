@@ -155,7 +155,7 @@ def test_rules_find_nearly_all_names_of_the_bundled_corpus() -> None:
     assert len(missed) / len(capitalised) < 0.02
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["rules", "patterns", "spacy", "all"])
 def test_mentions_do_not_depend_on_the_neighbours(name: str, taggers: dict[str, Tagger], texts: list[str]) -> None:
     tagger = taggers[name]

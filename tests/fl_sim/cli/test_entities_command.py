@@ -80,7 +80,7 @@ def test_every_entity_has_the_epsilon_of_its_own_profile(training: Training) -> 
     assert found.user == epsilon(training.event, Adjacency(20), 10, 1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.system
 @pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING, BOTH], ids=["sentences", "users", "both"])
 def test_by_default_no_figure_is_that_of_another_profile(training: Training) -> None:
     ownership = long_tailed(entities=1500, users=60, sentences=3000)

@@ -244,7 +244,7 @@ def test_an_accountant_that_says_something_else_does_not_go_on(
 # Stopping
 
 
-@pytest.mark.sample(1)
+@pytest.mark.system
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_requested_stop_is_an_interruption_that_can_be_resumed(at: int, corpus: Path, tmp_path: Path) -> None:
     settings = {"rounds": 4, "evaluation.every": 4, "checkpoint_every": 4}

@@ -201,12 +201,14 @@ def test_trackers_have_the_settings(tracked: Path) -> None:
     assert (configs[0].project, configs[0].host, configs[0].run_group) == ("fl_sim", "", tracked.parent.name)
 
 
+@pytest.mark.system
 def test_the_files_of_trackers_are_for_the_owner_alone(tracked: Path) -> None:
     """Those of wandb's service have the rights that its process has; a closed folder is above them."""
     files = [path for path in tracked.rglob("*") if "wandb" not in path.parts]
     assert [path for path in (tracked, *files) if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.system
 def test_the_record_is_complete(tracked: Path) -> None:
     recorded = json.loads((tracked / "config.json").read_text())["run"]
     assert recorded["observers"] == installed()
@@ -321,7 +323,7 @@ class Failing(Tracker):
             raise SystemExit("no\nserver")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.system
 @pytest.mark.parametrize("method", ["begin", "send", "finish"])
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_failing_tracker_is_warned_of_once_and_changes_nothing(

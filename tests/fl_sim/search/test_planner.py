@@ -93,6 +93,7 @@ def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal
     return _PROPOSALS[key]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("cap", [1, 2, 2.5, 7, 100])
 def test_capped_mean_is_that_of_drawn_sentences(cap: float) -> None:
     n, p = np.array([1.0, 8.0, 40.0]), np.array([0.3, 1.0, 0.1])
@@ -100,6 +101,7 @@ def test_capped_mean_is_that_of_drawn_sentences(cap: float) -> None:
     assert capped_mean(n, p, cap) == pytest.approx(np.minimum(drawn, cap).mean(axis=0), rel=0.01)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("bound", [{"entity_bound": "unbounded"}, {"entity_bound": 7, "entity_bound_by": "weights"}])
 def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> None:
     ownership, draw = crowd_of(), np.random.default_rng(1)
@@ -173,6 +175,7 @@ def test_proposals_come_best_first_and_say_how_much_worse_user_sampling_is(found
     assert found.user_sampling_factor == pytest.approx(ratios[0] / found.user_sampling.signal_to_noise)
 
 
+@pytest.mark.system
 def test_the_ratio_is_that_of_the_definition(found: Proposal) -> None:
     best, event = found.best, found.best.event
     bounds = bounds_of(few())
@@ -181,6 +184,7 @@ def test_the_ratio_is_that_of_the_definition(found: Proposal) -> None:
     assert best.signal_to_noise == pytest.approx(expected)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "changed",
     [{"target_epsilon": 0.0}, {"sentences_per_round": math.inf}, {"rounds": 0}, {"delta": 1.0}, {"unit": "x"}],
@@ -191,6 +195,7 @@ def test_an_impossible_goal_is_refused(changed: dict[str, float]) -> None:
         Goal(**asked)
 
 
+@pytest.mark.system
 def test_a_target_out_of_reach_is_said() -> None:
     bounds = bounds_of(crowd_of())
     with pytest.raises(ConfigError, match=r"target_epsilon is 0\.0001"):
@@ -254,6 +259,7 @@ def test_the_command_that_is_printed_carries_the_flag_into_a_run(
     assert "Settings chosen on this corpus: not covered." in capsys.readouterr().out
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -46,7 +46,7 @@ def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
 # A trial
 
 
-@pytest.mark.sample(2)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("settings", "tried", "sentences"),
     [

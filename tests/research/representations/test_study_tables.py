@@ -161,6 +161,7 @@ def _figures(gap: float, accuracy: float = 80.0) -> dict[str, Any]:
     return {"task": {"Blair": (accuracy, gap)}, "sizes": {"Blair": (1308, 149)}}
 
 
+@pytest.mark.nightly
 def test_a_gap_narrows_by_its_size_with_an_error_of_seeds_and_texts() -> None:
     row = dpnr_fairness.fairness_row("dpnr", "Blair", [_figures(-15.0), _figures(-17.0)], [_figures(4.0)] * 2)
     assert row["narrower_by"] == 12.0  # 16 − |4|: a gap in the other direction counts with its size
@@ -171,6 +172,7 @@ def test_a_gap_narrows_by_its_size_with_an_error_of_seeds_and_texts() -> None:
     assert row["published_standard_errors"] < 1
 
 
+@pytest.mark.nightly
 def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[str, Any]) -> None:
     assert {row["verdict"] for row in dpnr_table["fairness"]} <= {"narrower", "wider", "not told apart"}
     assert len(dpnr_table["fairness"]) == 2 * 2 * 5
@@ -179,6 +181,7 @@ def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[s
     assert shown.count("the accuracy changes by") == 4
 
 
+@pytest.mark.nightly
 def test_the_published_figures_are_the_paper_s() -> None:
     assert ag_study.Grid().robust == ag_study.EPSILONS == (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert dpnr_published.TABLE_2[0.05] == dpnr_published.TABLE_4["dpnr"][0] == 80.87
@@ -186,6 +189,7 @@ def test_the_published_figures_are_the_paper_s() -> None:
     assert ag_study.PUBLISHED["ag-news", 32]["robust"][5.0, 0.0] == 0.73
 
 
+@pytest.mark.nightly
 def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce_command.TABLES == reproductions.NAMES
     assert main.main(["reproduce", "--list"]) == 0
@@ -193,6 +197,7 @@ def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> N
     assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -206,6 +211,7 @@ def test_bad_options_are_named(more: list[str], said: str, capsys: pytest.Captur
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_published_points_stand_beside_measured_ones_with_bars() -> None:
     measured = tuple({"mean": mean, "half_width": 2.0} for mean in (30.0, 60.0))
     curves = (Curve("robust", (1.0, 4.0), measured, (None, (66.0, 3.0))), Curve("plain", (), measured[:1]))
@@ -220,12 +226,14 @@ def test_published_points_stand_beside_measured_ones_with_bars() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["plain", "robust", "robust, published"]
 
 
+@pytest.mark.nightly
 def test_epsilon_on_an_axis_is_rounded_up() -> None:
     curve = Curve("noise", (84.8528, 141.4214), tuple({"mean": mean, "half_width": 2.0} for mean in (82.8, 82.9)))
     (axes,) = draw_panels([Panel("Adult", (curve,))], "ε", "accuracy").axes
     assert [axes.xaxis.get_major_formatter()(value, at) for at, value in enumerate(curve.x)] == ["84.86", "142"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_a_reproduction_says_how_many_seeds_it_has(
     seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -236,6 +244,7 @@ def test_a_reproduction_says_how_many_seeds_it_has(
     assert f"'n': {tuple(range(seeds))}" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> None:
     points = [
         Point("plain", math.inf, {"accuracy": (84.0, 0.1), "leakage": (83.8, 0.2)}),
@@ -250,6 +259,7 @@ def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> N
     assert len(render(figure, dpi=50)) > 1000
 
 
+@pytest.mark.nightly
 def test_a_stored_record_is_found_again_by_what_was_asked_for() -> None:
     asked = {"method": "random", "data": {"source": "adult"}}
     name = study_tables._name(load_mapping(asked))
@@ -257,6 +267,7 @@ def test_a_stored_record_is_found_again_by_what_was_asked_for() -> None:
     assert study_tables._name(load_mapping({**asked, "seed": 1})) != name
 
 
+@pytest.mark.nightly
 def test_equal_tasks_run_once_and_stored_ones_not_at_all(tmp_path: Path) -> None:
     ran: list[int] = []
 

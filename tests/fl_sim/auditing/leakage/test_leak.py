@@ -282,6 +282,7 @@ def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[st
     }
 
 
+@pytest.mark.system
 def test_bad_input_is_one_line(runs: Path, shared: Path, tmp_path: Path, capsys: Capture) -> None:
     for words, said in refused(shared, runs, tmp_path).values():
         assert main(["leak", *words, "--quiet"]) == 2
@@ -290,6 +291,7 @@ def test_bad_input_is_one_line(runs: Path, shared: Path, tmp_path: Path, capsys:
         assert error.count("\n") == 1
 
 
+@pytest.mark.system
 def test_a_changed_corpus_and_a_broken_ledger(shared: Path, tmp_path: Path, capsys: Capture) -> None:
     copy, corpus = tmp_path / "run", tmp_path / "corpus"
     shutil.copytree(shared / "run", copy)

@@ -132,16 +132,19 @@ def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkey
     assert "not from the sentences that its bounds keep" in check.detail
 
 
+@pytest.mark.system
 def test_a_computation_that_the_ledger_is_not_bound_to_is_refuted(copy: Path) -> None:
     edit(copy / "computation.json", lambda content: content["parts"].update(selection="0a1b"))
     assert refuted(copy) == ["bounds"]
 
 
+@pytest.mark.system
 def test_an_epsilon_that_is_too_small_is_refuted(copy: Path) -> None:
     edit(copy / "result.json", lambda result: result.update(epsilon_user=0.99 * result["epsilon_user"]))
     assert refuted(copy) == ["epsilon"]
 
 
+@pytest.mark.system
 def test_a_changed_line_is_refuted(copy: Path) -> None:
     ledger = copy / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":4.0', '"noise_multiplier":9.0', 1))
@@ -169,6 +172,7 @@ def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> No
     assert "epsilon" not in names
 
 
+@pytest.mark.system
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="there is no such folder"):
         audit_ledger(tmp_path / "none")
@@ -205,18 +209,21 @@ def holds(check: Callable[[RecordedRun], Iterator[ledger_audit.Check]], run: Rec
     return all(one.holds for one in check(run))
 
 
+@pytest.mark.system
 def test_every_release_is_compared_with_the_record(tmp_path: Path) -> None:
     assert holds(ledger_audit._terms, recorded(released(tmp_path / "a", 3.0, 3.0)))
     assert not holds(ledger_audit._terms, recorded(released(tmp_path / "b", 3.0, 2.0)))
     assert not holds(ledger_audit._terms, recorded(released(tmp_path / "c", 2.0, 3.0)))
 
 
+@pytest.mark.system
 def test_every_release_is_of_the_seed_of_the_run(tmp_path: Path) -> None:
     assert holds(ledger_audit._seed, recorded(released(tmp_path / "a", 3.0, 3.0)))
     for name, seeds in {"b": (0, 1), "c": (1, 0)}.items():
         assert not holds(ledger_audit._seed, recorded(released(tmp_path / name, 3.0, 3.0, seeds=seeds)))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("graph", ["public", "private"])
 def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, graph: str) -> None:
     """Under a private graph the entity's sentences are displaced, whatever the result says of its bound."""
@@ -233,6 +240,7 @@ def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, gra
         assert not holds(ledger_audit._epsilon, recorded(ledger, **honest | {name: 0.995 * figure}))
 
 
+@pytest.mark.system
 def test_the_headline_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
     ledger, before = released(tmp_path / "a", 3.0, 3.0), released(tmp_path / "b", 4.0, seeds=(5,)).entries
     together = epsilon_of_any([*before, *ledger.entries], 1e-5)
@@ -242,6 +250,7 @@ def test_the_headline_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
     assert holds(ledger_audit._epsilon_any, recorded(ledger, epsilon_any=alone))
 
 
+@pytest.mark.system
 def test_sentences_of_weights_are_not_simulated() -> None:
     """At their full rate they would refute an ε that is true."""
     assert ledger_audit._scenario(Adjacency(9, P95)) is not None

@@ -159,7 +159,7 @@ def test_extremes_are_no_looser_than_another_library(case: dict) -> None:
     assert computed >= case["epsilon"] * 0.99
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("q_u", "z", "rounds"), [(0.05, 1.0, 1000), (0.01, 1.0, 1000), (0.05, 20.0, 2000)])
 @pytest.mark.parametrize("delta", [1e-10, 1e-14])
 def test_a_tiny_delta_is_that_of_a_simulation(q_u: float, z: float, rounds: int, delta: float) -> None:

@@ -96,6 +96,7 @@ def test_a_tagger_finds_names_that_are_nobody_s() -> None:
     assert result.record()["found_by"] == "tagger"
 
 
+@pytest.mark.nightly
 def test_reconstruction_completes_what_a_model_memorised() -> None:
     result = reconstruct_entities(learned(), fresh(), entities(), seed=0, samples=3)
     right = figures(result.groups)
