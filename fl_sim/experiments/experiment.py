@@ -308,7 +308,7 @@ class Experiment:
         if self.folder.last_round is None and self._claim.new:
             self._claim.discard()
             error.add_note("no round was run, and no run folder is left")
-        elif str(where) not in str(error):
+        elif isinstance(error, OSError) or str(where) not in str(error):
             error.add_note(f"what was done is in {where}; {self._text.resumed_by(where)} goes on")
 
     def _announce(self, last_round: int | None) -> None:
