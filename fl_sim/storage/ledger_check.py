@@ -106,7 +106,7 @@ def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
     """Yield what bounds the run's files state that its releases do not have: they say which adjacency ε is of."""
     released = [guarantee.record() for guarantee in {entry.terms.guarantee for entry in ledger.entries}]
     for file, tree in {run.config_file: run.config, run.result_file: run.result or {}}.items():
-        stated = tree.get("guarantee")
+        stated = tree.get("guarantee") or {}
         for bounds in released if stated else ():
             for name in sorted(name for name in bounds if bounds[name] != stated.get(name)):
                 yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
