@@ -59,6 +59,13 @@ def open_whole(corpora: Any) -> None:
     )
 
 
+def sample_whole(sample_text: Any) -> None:
+    """The messages of a new project are by certain users of the whole corpus."""
+    from fl_sim.data_prep import bundle
+
+    sample_text.BUNDLED = str(bundle.whole_path(sample_text.BUNDLED))
+
+
 def cap_planner(planner: Any) -> None:
     """A search for settings tries those with which it begins."""
     planner._Search.climb = planner._Search._value
@@ -142,6 +149,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.data_prep.pipeline": cap_sources,
     "fl_sim.diagnosis.short_runs": cap_doctor,
     "fl_sim.api.corpora": open_whole,
+    "fl_sim.cli.project_commands.sample_text": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),
     "fl_sim.auditing.attack": constants(_LEARNING_COPIES=1000),
     "fl_sim.auditing.cases": capped("examine", trials=1000),

@@ -77,7 +77,7 @@ def stated_by_the_ledger(run: RunFolder | None) -> float:
     return epsilon_of(Ledger.read(run.path).entries, Adjacency(), run.config["plan"]["delta"])
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_cnn_learns_digits_at_the_stated_epsilon(apps: Apps) -> None:
     done = apps.run(EXAMPLES / "digits_cnn", 300, "--run-config", "seed=0 num-server-rounds=20")
     assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)

@@ -105,7 +105,7 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     assert (on_ray.metrics()["failed_nodes"].dropna() == 0).all()
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path) -> None:
     """The nodes work on a round for minutes, and the server waits for them in one of Flower's threads."""
     with _started(place, _FL_SIM_AT_WORK, "run", *_on_ray(corpus, tmp_path / "run")) as process:
