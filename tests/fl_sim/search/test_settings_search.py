@@ -94,8 +94,8 @@ def test_nothing_depends_on_the_private_corpus(public: Path, tmp_path: Path) -> 
     trials = []
     for path in (other, tmp_path / "not here"):
         run = private(**{"corpus.path": str(path)})
-        public = PublicText.open(str(public), run)
-        trials.append([public.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=3))])
+        text = PublicText.open(str(public), run)
+        trials.append([text.trial(run, tried, 30.0, 0, "trial") for tried in candidates(run, Search(trials=3))])
     assert trials[0] == trials[1]
 
 
