@@ -8,10 +8,14 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 import fl_sim
+from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower.earlier_models import MODEL_DIGEST
+from fl_sim.flower.private_settings import USER_UNIT, PrivateSettings
 from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder, rows_of
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.fl_sim.flower.apps import model, nodes_of, train
 
@@ -51,11 +55,14 @@ def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_pat
     assert third.epsilon() == pytest.approx(stated["epsilon_user"], rel=1e-3)
 
 
-def test_a_target_includes_the_releases_before(tmp_path: Path) -> None:
-    first, _ = train(tmp_path / "1", nodes_of(3), rounds=1)
-    target = {"noise_multiplier": None, "target_epsilon": 8.0, "seed": 1}
-    _, second = train(tmp_path / "2", nodes_of(3), rounds=2, initial=first.arrays, **target)
-    assert 7.9 < second.epsilon() <= 8.0
+def test_a_target_includes_the_releases_before() -> None:
+    class Known(Earlier):
+        def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: ProtectedUnit) -> float:
+            assert (plan.rounds, target, metric, unit) == (7, 3.0, "user", USER_UNIT)
+            return 3.25
+
+    settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, target_epsilon=3.0)
+    assert settings.plan(7, Known()).mechanism.noise_multiplier == 3.25
 
 
 def test_a_model_of_any_round_and_any_type_of_floats_is_known(tmp_path: Path) -> None:

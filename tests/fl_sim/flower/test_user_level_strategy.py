@@ -533,7 +533,6 @@ def test_a_run_asks_in_each_round_the_users_whom_seed_and_round_draw(tmp_path: P
         record = message.content.config_records[RECORD]
         if record.get("purpose") == "round":
             asked[record["server-round"]] |= set(record["users"])
-            assert message.content["config"]["server-round"] == record["server-round"]
     numbers = np.array(sorted(map(user_number, keys)))
     for number, users in asked.items():
         assert users == set(numbers[sampled_numbers(3, number, numbers, 0.5)].tolist())
@@ -600,7 +599,7 @@ def test_noise_that_drowns_the_updates_is_told_before_the_first_round(
     assert "drowns the updates" in " ".join(summary(RunFolder.open(tmp_path / "few")).split())
     caplog.clear()
     train(tmp_path / "many", nodes_of(3), rounds=1, initial=model(1370), population=200, sampling_rate=0.2)
-    assert "drowns" not in caplog.text
+    assert "The noise drowns" not in caplog.text
 
 
 def test_an_account_of_an_apps_ledger_speaks_of_users_alone(tmp_path: Path) -> None:
