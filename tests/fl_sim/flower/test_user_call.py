@@ -18,9 +18,9 @@ from fl_sim.flower.user_call import own_generators, time_limit
 
 def _stubborn(caught: type[BaseException]) -> None:
     with contextlib.suppress(caught):
-        time.sleep(60)
+        time.sleep(10)
     if caught is Exception:
-        time.sleep(60)
+        time.sleep(10)
 
 
 def _drawn() -> tuple[float, float, float]:
@@ -65,7 +65,7 @@ def test_what_takes_too_long_is_interrupted_whatever_it_catches() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"took longer than 0.05 s"), time_limit(0.05):
         _stubborn(Exception)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 10
     assert signal.getsignal(signal.SIGALRM) is handler
 
 
