@@ -35,6 +35,11 @@ Figures = dict[str, Any]
 LEAST_NOISE = 1e-3
 """Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
+_OF_TEXT = frozenset(
+    {"releases_robust", "epsilon_any", "mention_graph", "epsilon_user_entity", "epsilon_user_entity_robust"}
+)
+"""Figures that runs of Flower apps, which know users alone, do not have."""
+
 _PLACEHOLDER = 1.0  # stands for the value that is being solved for
 
 
@@ -198,20 +203,27 @@ def account_runs(
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust``, inf where nothing can be proven,
-        with the numbers of releases, as ``fl-sim account --ledger --json`` prints them.
+        with the numbers of releases, as ``fl-sim account --ledger --json`` prints them. Runs of Flower apps have
+        ``epsilon_user`` alone.
 
     Raises:
         LedgerError: a ledger is missing or was changed, or the runs are not independent.
         PrivacyError: a value is impossible.
     """
-    from fl_sim.experiments.ledger_account import account_for, read_ledgers
+    from fl_sim.experiments.ledger_account import account_for, are_of_apps, read_ledgers
 
     user, both = adjacencies(user_sentences, entity)
-    ledgers = read_ledgers([run if isinstance(run, str | Path) else run.path for run in runs])
+    folders = [run if isinstance(run, str | Path) else run.path for run in runs]
+    ledgers = read_ledgers(folders)
     figures: Figures = {"ledger": [str(ledger.folder) for ledger in ledgers]}
     if joined_at is not None:
         figures["joined_at"] = joined_at
-    return figures | _protected(both) | account_for(ledgers, user, both, delta, joined_at)
+    if not are_of_apps(folders):
+        return figures | _protected(both) | account_for(ledgers, user, both, delta, joined_at)
+    if (user_sentences, both.entity_bound) != (math.inf, ContributionBound(1, 1)):
+        raise PrivacyError("a contribution bound is given for runs of Flower apps; allowed: none, they protect users")
+    of_users = account_for(ledgers, user, user, delta, joined_at)
+    return figures | {name: value for name, value in of_users.items() if name not in _OF_TEXT}
 
 
 def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, Adjacency]:

@@ -47,6 +47,12 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
     return [*others, *sorted(kept, key=lambda ledger: ledger in ledgers)]
 
 
+def are_of_apps(folders: Sequence[str | Path]) -> bool:
+    """Return whether all folders are of runs of Flower apps, as far as they tell: a ledger alone does not."""
+    settings = [Path(folder) / "config.json" for folder in folders]
+    return all(file.is_file() and "app" in RunFolder.open(file.parent).config for file in settings)
+
+
 def account_for(
     ledgers: Sequence[Ledger], user: Adjacency, both: Adjacency, delta: float, joined_at: int | None
 ) -> dict[str, Any]:

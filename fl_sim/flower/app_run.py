@@ -23,15 +23,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.flower.private_settings import USER, PrivateSettings
+from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.flower.private_settings import USER_METRIC, USER_UNIT, PrivateSettings
 from fl_sim.private_files import owner_only
-from fl_sim.storage import environment
+from fl_sim.storage import environment, model_lineage
 from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.computation import Computation
+from fl_sim.storage.computation import Computation, noise_key
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, rows_of
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, has_repeated_sums
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, has_repeated_sums
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import REJECTIONS
 
@@ -39,6 +40,8 @@ Floats = npt.NDArray[np.floating]
 
 APP = "flower"
 """The value of ``app`` in config.json and result.json of these runs."""
+
+_INITIAL = "initial_model"  # of what a run is computed from
 
 _MOST_COUNTS = 2000
 """Numbers of rounds for which ε is computed beforehand; between two of them the later, larger ε holds."""
@@ -48,24 +51,38 @@ class AppRun:
     """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`."""
 
     def __init__(
-        self, folder: RunFolder, claim: RunClaim, ledger: Ledger, settings: PrivateSettings, plan: PrivacyPlan
+        self,
+        folder: RunFolder,
+        claim: RunClaim,
+        ledger: Ledger,
+        settings: PrivateSettings,
+        plan: PrivacyPlan,
+        computation: Computation,
+        earlier: Earlier,
     ) -> None:
         self.folder = folder
         self.plan = plan
+        self.noise_key = noise_key(computation.parts)
+        self._earlier = earlier
         self._claim = claim
         self._ledger = ledger
         self._settings = settings
         self._anchor = Anchor.by_default(ledger.run, secure_noise=settings.secure_noise)
         self._anchor.check(ledger)
         self._release = ReleaseRecord.of(plan.mechanism, settings.seed)
-        self._counts = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, _MOST_COUNTS)).round().astype(int))
-        self._curve = plan.epsilon_curve(USER, self._counts.tolist())
+        self._counts = earlier.counts(plan.rounds, _MOST_COUNTS)
+        self._curve = self._planned(self._counts.tolist())
         self.last_row: dict[str, Any] = {}
 
     @classmethod
     @owner_only()
     def begin(
-        cls, path: Path, settings: PrivateSettings, plan: PrivacyPlan, computed_from: Mapping[str, Any]
+        cls,
+        path: Path,
+        settings: PrivateSettings,
+        plan: PrivacyPlan,
+        computed_from: Mapping[str, Any],
+        earlier: Earlier | None = None,
     ) -> AppRun:
         """Claim the folder ``path``, new or empty, and start the run's record.
 
@@ -75,20 +92,22 @@ class AppRun:
             plan: of the run.
             computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound; its
                 ``settings`` are recorded.
+            earlier: the releases on which its initial model rests, which every ε counts; None for none.
 
         Raises:
             ResultsError: the folder is not empty, or cannot be written.
         """
-        claim = RunClaim.claim(path)
+        claim, earlier = RunClaim.claim(path), earlier or Earlier()
         try:
             run = {"strategy": plan.mechanism.strategy, **computed_from["settings"]}
             config = {"app": APP, "run": run, "plan": plan.record()}
             folder = RunFolder.create(path, config=config, environment=environment.describe())
-            ledger = Ledger.create(path)
+            ledger = Ledger.create(path, earlier.heads)
+            model_lineage.write_ancestors(path, earlier.lineage)
             computation = Computation(computed_from)
             computation.write(path)
             ledger.bind(computation.digest)
-            return cls(folder, claim, ledger, settings, plan)
+            return cls(folder, claim, ledger, settings, plan, computation, earlier)
         except BaseException:
             claim.discard()
             raise
@@ -96,15 +115,24 @@ class AppRun:
     @classmethod
     @owner_only()
     def resume(
-        cls, path: Path, settings: PrivateSettings, plan: PrivacyPlan, computed_from: Mapping[str, Any]
+        cls,
+        path: Path,
+        settings: PrivateSettings,
+        plan: PrivacyPlan,
+        computed_from: Mapping[str, Any],
+        earlier: Earlier | None = None,
     ) -> tuple[AppRun, Checkpoint | None]:
-        """Open a stopped run; return it with its last checkpoint, None if it finished no round.
+        """Open a stopped run; return it with its last checkpoint, None if it stopped before its first round.
+
+        A run with a checkpoint goes on from there, whatever the initial model is now: an app may begin with a random
+        one, and the run stays bound to its first.
 
         Args:
             path: of the folder.
             settings: of the run, as when it began.
             plan: of the run, as when it began.
             computed_from: what its releases would be computed from now.
+            earlier: the releases on which its initial model rests, as its folder keeps them; None for none.
 
         Raises:
             ResultsError: it is not such a run, is finished, is at work in another process, or would compute other
@@ -116,12 +144,15 @@ class AppRun:
             raise ResultsError(f"{path}: is no run of a Flower app; allowed: such a run, or a new folder")
         if folder.finished:
             raise ResultsError(f"{path}: the run is finished ({folder.last_round} rounds); allowed: a new folder")
-        claim = RunClaim.hold(path)
+        claim, earlier = RunClaim.hold(path), earlier or Earlier()
         try:
-            Computation.read(path).check(computed_from, path)
+            computation, checkpoint = Computation.read(path), Checkpoint.read(path / "checkpoint")
+            first = {} if checkpoint is None else {_INITIAL: computation.parts.get(_INITIAL)}
+            computation.check({**computed_from, **first}, path)
             ledger = Ledger.open(path)
-            run = cls(folder, claim, ledger, settings, plan)
-            checkpoint = run._checked(Checkpoint.read(path / "checkpoint"))
+            earlier.check_ledger(ledger)
+            run = cls(folder, claim, ledger, settings, plan, computation, earlier)
+            run._check(checkpoint)
             last = -1 if checkpoint is None else checkpoint.server_round
             folder.truncate_metrics(after_round=last)
             run.last_row = next(reversed(rows_of(path, last)), {})  # of a run that has only its result left to write
@@ -131,7 +162,10 @@ class AppRun:
             raise
 
     def before_release(self, server_round: int, total: str) -> str:
-        """Record a release before its noise is drawn; return the name of the noise's stream.
+        """Record a release before its noise is drawn; return the name of the noise's stream, ``total``.
+
+        Seeded noise is a function of the sum, too: the server knows no digest of the nodes' data, by which two runs of
+        one seed would have other noise.
 
         Args:
             server_round: the round, from 1.
@@ -148,13 +182,22 @@ class AppRun:
                 "stopped (a node failed); allowed under epsilon_budget: the same sum"
             )
         self._anchor.check(self._ledger)
-        stream = self._ledger.record_release(self._release, server_round, total)
+        self._ledger.record_release(self._release, server_round, total)
         self._anchor.write(self._ledger)
-        return stream
+        return total
 
     def epsilon(self) -> float:
-        """Return ε of any user after all releases of the ledger."""
+        """Return ε of any user after all releases of the ledger, and those on which the initial model rests."""
         return self._epsilon_after(len(self._ledger.entries))
+
+    def warnings(self) -> list[str]:
+        """Return what the owner of the run should know of its initial model, one sentence each."""
+        runs = self._earlier.composed
+        if not runs:
+            return []
+        releases = sum(len(ancestor.ledger.entries) for ancestor in runs)
+        count = "an earlier run" if len(runs) == 1 else f"{len(runs)} earlier runs"
+        return [f"The initial model is that of {count} in this folder of runs: ε counts its {releases} releases, too."]
 
     def exceeds_budget(self) -> bool:
         """Return whether one more release would exceed the budget."""
@@ -223,18 +266,23 @@ class AppRun:
         self._claim.release()
 
     def _epsilon_after(self, releases: int) -> float:
-        """Return ε after that many releases, those of the ledger among them."""
+        """Return ε after that many releases, those of the ledger among them, and after those before the run."""
         entries = self._ledger.entries
         if has_repeated_sums(entries):
-            return epsilon_of(entries, USER, self.plan.delta) if releases == len(entries) else math.inf
+            own = self._earlier.epsilon_of(entries, USER_METRIC, USER_UNIT, self.plan.delta)
+            return own if releases == len(entries) else math.inf
         if releases > self.plan.rounds:  # rounds were lost in a crash, and released again
-            return float(self.plan.epsilon_curve(USER, [releases])[0])
-        return float(self._curve[np.searchsorted(self._counts, releases)]) if releases else 0.0
+            return float(self._planned([releases])[0])
+        if not releases:
+            return self._earlier.epsilon_before(USER_METRIC, self.plan.delta)
+        return float(self._curve[np.searchsorted(self._counts, releases)])
 
-    def _checked(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Return the checkpoint if ledger and metrics still have what it knows of."""
-        if checkpoint is None:
-            return None
-        self._ledger.check_head(checkpoint.ledger)
-        self.folder.check_head(checkpoint.folder)
-        return checkpoint
+    def _planned(self, rounds: list[int]) -> npt.NDArray[np.float64]:
+        """Return ε after each number of rounds of the plan, and after those before the run."""
+        return self._earlier.epsilon_curve(self.plan, USER_METRIC, USER_UNIT, rounds)
+
+    def _check(self, checkpoint: Checkpoint | None) -> None:
+        """Check that ledger and metrics still have what a checkpoint knows of."""
+        if checkpoint is not None:
+            self._ledger.check_head(checkpoint.ledger)
+            self.folder.check_head(checkpoint.folder)

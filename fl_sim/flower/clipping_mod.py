@@ -18,6 +18,7 @@ the app's metrics. A request of another strategy is refused, so no unprotected u
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -30,9 +31,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from fl_sim.flower import private_messages
 from fl_sim.flower.array_layout import ArrayLayout
 from fl_sim.flower.private_messages import PrivateRound
+from fl_sim.flower.user_call import own_generators, time_limit
 from fl_sim.formats import printable
 from fl_sim.strategies.messages import TrainReply
-from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.primitives.limits import require
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,9 @@ Users = Callable[[Context], Sequence[str]]
 
 USER_KEYS = ("user-id", "partition-id")
 """Keys of a node's configuration that name its only user, the first one that is set."""
+
+USER_SECONDS = 60.0
+"""The time limit of a user where a node holds several, unless it states another one."""
 
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
 _ROUNDED = 1 - 2**-23  # the share of C to which float64 vectors are clipped, so that their float32 stay within C
@@ -66,23 +71,35 @@ class UserLevelClipping:
     """Clip the update of every sampled user of a node and send their sum.
 
     Guarantee: adding or removing a user changes what the node sends by a vector of norm at most C. A user whose
-    training fails counts as zero, and no other user does for that. Assumption: the app's train function reads the data
-    of the user that it is called for, and no other user's; with several users it finds ``context.state`` empty.
+    training fails, or is too slow, counts as zero, and no other user does for that. Assumption: the app's train
+    function reads the data of the user that it is called for, and no other user's, and keeps nothing of it; with
+    several users it finds ``context.state`` empty. The global generators of Python, numpy and torch are seeded for
+    every user and set back afterwards; generators that the app keeps itself would couple its users.
 
     Args:
         users: returns the identities of the users of a node, given its context; None for a node with one user
             (:func:`only_user`). With several users the train function is called once for each one that was sampled, and
             finds the identity as ``user-id`` in the message's configuration record.
+        user_seconds: a user whose training takes longer counts as zero (:func:`~fl_sim.flower.user_call.time_limit`
+            says what cannot be interrupted). None for :data:`USER_SECONDS` with several users, and no limit with one.
+
+    Raises:
+        PrivacyError: ``user_seconds`` is not above 0.
     """
 
-    def __init__(self, users: Users | None = None) -> None:
+    def __init__(self, users: Users | None = None, user_seconds: float | None = None) -> None:
+        limited = user_seconds is None or 0 < user_seconds < math.inf
+        require(limited, "user_seconds", user_seconds, "a number above 0, or None")
         self._users = users
+        self._seconds = USER_SECONDS if user_seconds is None and users is not None else user_seconds
+        if users is not None:
+            importlib.import_module("torch")  # before the first user: its generator is seeded only where it is there
 
     def __call__(self, message: Message, context: Context, call_next: Train) -> Message:
         """Answer a request of :class:`UserLevelDifferentialPrivacy`; any failure becomes one line for the server."""
         try:
             return self._answer(message, context, call_next)
-        except Exception as error:  # the server must learn of any failure, to count the node as zero
+        except Exception as error:  # the server must learn of any failure, to count the node as zero, but not its text
             log.warning("node %d failed", context.node_id, exc_info=True)
             return Message(Error(_CLIENT_APP_RAISED, _reason(error)), reply_to=message)
 
@@ -117,13 +134,16 @@ class UserLevelClipping:
         content = message.content
         start = _only(content.array_records, "request")
         total = _UserSum(ArrayLayout.of(start), asked.clip_norm)
-        for number in asked.users:
+        for number, seed in zip(asked.users, asked.seeds, strict=True):
             try:
                 if number not in identities:
                     raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
                 if self._users is not None:
                     context.state = RecordDict()
-                total.add(call_next(self._for_user(message, content, identities[number]), context), start)
+                own = self._for_user(message, content, identities[number])
+                with own_generators(seed), time_limit(self._seconds):
+                    reply = call_next(own, context)
+                total.add(reply, start)
             except Exception as error:  # one user's data must not decide whether others are counted
                 log.warning("training of a user failed", exc_info=True)
                 total.failures.append(_reason(error))
@@ -179,7 +199,8 @@ class _UserSum:
             ProtocolError: the app failed, or returned a model of another shape.
         """
         if reply.has_error():
-            raise private_messages.ProtocolError(reply.error.reason or "the train function failed")
+            log.warning("the train function failed: %s", reply.error.reason)
+            raise private_messages.ProtocolError("the train function failed")
         update, longer = bounded(_update(self._layout, reply, start), self._clip_norm)
         self.metrics += reply.content.metric_records.values()
         self._clipped += longer
@@ -203,14 +224,14 @@ def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
     try:
         return layout.difference(trained, start)
     except ValueError as error:
-        raise private_messages.ProtocolError(f"the train function returned a model of another shape: {error}") from None
+        raise private_messages.ProtocolError("the train function returned a model of another shape") from error
 
 
 def _reason(error: Exception) -> str:
-    """Return an error in one line."""
-    own = isinstance(error, private_messages.ProtocolError | PrivacyError)
-    text = str(error) if own else f"{type(error).__name__}: {error}"
-    return printable(" ".join(text.split()))
+    """Return an error in one line: of one that is not ours the type alone, because its text may quote a user's data."""
+    own = isinstance(error, private_messages.ProtocolError)
+    text = " ".join(str(error).split()) if own else f"{type(error).__name__} (the node's log has its text)"
+    return printable(text)
 
 
 def _copied(record: Any) -> Any:

@@ -1,13 +1,14 @@
 """Know which node holds which users, by asking every node once, and draw the users of a round.
 
-A node that joins later is asked before the round that it may first take part in. A user is one only once: of two nodes
-that name the same user, the one that came first counts as long as it is there.
+A node that joins later is asked before the round that it may first take part in. A user is one only once: of several
+nodes that name the same user, the one that came first has it as long as it is there, and then the next. The others keep
+their other users, so that nobody's data decide whether another user is counted.
 
 >>> nodes = EnrolledNodes()
 >>> nodes.add(11, (5, 6)), nodes.add(12, (6, 7))
-(None, 'node 12 names a user of node 11')
+([], [6])
 >>> nodes.sampled(seed=0, server_round=1, sampling_rate=1.0)
-{11: (5, 6)}
+{11: (5, 6), 12: (7,)}
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class EnrolledNodes:
     """Hold the users of every node that has enrolled, by their numbers."""
 
     def __init__(self) -> None:
-        self._users: dict[int, tuple[int, ...]] = {}
-        self._owner: dict[int, int] = {}
-        self._refused: dict[int, str] = {}
+        self._named: dict[int, tuple[int, ...]] = {}  # by the nodes, in the order in which they came
+        self._node_of: dict[int, int] = {}
+        self._refused: set[int] = set()
 
     @property
     def num_users(self) -> int:
         """Return the number of users of all enrolled nodes."""
-        return len(self._owner)
+        return len(self._node_of)
 
     def enrol(self, grid: Grid, timeout: float) -> None:
         """Ask the nodes that have not been asked yet which users they hold.
@@ -55,67 +56,71 @@ class EnrolledNodes:
         """
         present = set(grid.get_node_ids())
         self._forget(present)
-        new = sorted(present - self._users.keys() - self._refused.keys())
+        new = sorted(present - self._named.keys() - self._refused)
         content = enrolment_request()
-        reasons = list[str]()
+        refused, shared = list[str](), list[str]()
         asked = [Message(content, node, MessageType.TRAIN) for node in new]
         for reply in sorted(self._answers(grid, asked, timeout), key=lambda reply: reply.metadata.src_node_id):
-            if reason := self._settle(reply):
-                reasons.append(reason)
-        self._tell(reasons, len(new))
-        if not self._users:
-            raise ProtocolError(f"no node takes part: {(reasons or ['none is there'])[0]}")
+            try:
+                shared += self._settle(reply)
+            except ProtocolError as error:
+                refused.append(f"{error}")
+        _tell(shared, "and {} more nodes name users of others")
+        _tell([f"{reason}; it takes no part" for reason in refused], "and {} more nodes take no part")
+        if not self._named:
+            raise ProtocolError(f"no node takes part: {(refused or ['none is there'])[0]}")
 
-    def add(self, node: int, users: Iterable[int]) -> str | None:
-        """Add a node with its users; return why not, if another node has named one of them."""
-        users = tuple(users)
-        other = next((self._owner[user] for user in users if user in self._owner), None)
-        if other is not None:
-            return f"node {node} names a user of node {other}"
-        self._users[node] = users
-        self._owner |= dict.fromkeys(users, node)
-        return None
+    def add(self, node: int, users: Iterable[int]) -> list[int]:
+        """Add a node with the users that it names; return those of them that another node has."""
+        self._named[node] = tuple(users)
+        for user in self._named[node]:
+            self._node_of.setdefault(user, node)
+        return [user for user in self._named[node] if self._node_of[user] != node]
 
     def sampled(self, seed: int, server_round: int, sampling_rate: float) -> dict[int, tuple[int, ...]]:
         """Return the sampled users of every node that has any, in the order of the smallest number of its users.
 
         Each user is included with probability ``sampling_rate``, a function of seed, round and the user's number.
         """
-        numbers = np.array(sorted(self._owner), dtype=np.int64)
+        numbers = np.array(sorted(self._node_of), dtype=np.int64)
         included = numbers[sampling.sampled_numbers(seed, server_round, numbers, sampling_rate)]
         by_node: dict[int, list[int]] = {}
         for number in included.tolist():
-            by_node.setdefault(self._owner[number], []).append(number)
+            by_node.setdefault(self._node_of[number], []).append(number)
         return {node: tuple(users) for node, users in by_node.items()}
 
     def _answers(self, grid: Grid, asked: list[Message], timeout: float) -> list[Message]:
         return list(grid.send_and_receive(asked, timeout=timeout)) if asked else []
 
-    def _settle(self, reply: Message) -> str | None:
-        """Take in a node's answer; return why it does not enrol, or None."""
+    def _settle(self, reply: Message) -> list[str]:
+        """Take in a node's answer; return at most one line, on users whom another node has.
+
+        Raises:
+            ProtocolError: the node does not enrol.
+        """
         node = reply.metadata.src_node_id
         if reply.has_error():
-            return f"node {node} did not enrol: {printable(reply.error.reason or 'no reason given')}"
+            raise ProtocolError(f"node {node} did not enrol: {printable(reply.error.reason or 'no reason given')}")
         try:
-            reason = self.add(node, enrolled_users(reply))
+            users = self.add(node, enrolled_users(reply))
         except ProtocolError as error:
-            reason = f"node {node}: {error}"
-        if reason is not None:
-            self._refused[node] = reason
-        return reason
+            self._refused.add(node)
+            raise ProtocolError(f"node {node}: {error}") from error
+        return [f"node {node} names {len(users)} of other nodes' users, who count there alone"] if users else []
 
     def _forget(self, present: set[int]) -> None:
-        """Forget nodes that are gone, so that one that comes back under another id can take their place."""
-        gone = self._users.keys() - present
+        """Forget nodes that are gone: a user of theirs is of the next node that names it, if there is one."""
+        gone = self._named.keys() - present
+        self._refused &= present
         for node in gone:
-            for user in self._users.pop(node):
-                del self._owner[user]
-        if gone or self._refused.keys() - present:
-            self._refused.clear()  # whom a node named that is gone, another one may name
+            del self._named[node]
+        if gone:
+            self._node_of = {user: node for node, users in reversed(self._named.items()) for user in users}
 
-    @staticmethod
-    def _tell(reasons: list[str], new: int) -> None:
-        for reason in reasons[:_MOST_TOLD]:
-            log.warning("fl-sim: %s; it takes no part", reason)
-        if len(reasons) > _MOST_TOLD:
-            log.warning("fl-sim: and %d more of %d nodes take no part", len(reasons) - _MOST_TOLD, new)
+
+def _tell(lines: list[str], others: str) -> None:
+    """Log a few lines, and how many ``others`` there are."""
+    for line in lines[:_MOST_TOLD]:
+        log.warning("fl-sim: %s", line)
+    if len(lines) > _MOST_TOLD:
+        log.warning("fl-sim: %s", others.format(len(lines) - _MOST_TOLD))

@@ -5,7 +5,7 @@ users it holds, and a *private round*, by which the server asks for the bounded 
 
 >>> user_number("partition-id 3") == user_number("partition-id 3") != user_number("partition-id 4")
 True
->>> asked = PrivateRound(server_round=1, users=(7, 9), clip_norm=1.0, forward_metrics=False)
+>>> asked = PrivateRound(server_round=1, users=(7, 9), seeds=(b"a", b"b"), clip_norm=1.0, forward_metrics=False)
 >>> PrivateRound.read(asked.record()) == asked
 True
 """
@@ -26,7 +26,7 @@ RECORD = "fl_sim.private"
 APP_METRICS = "fl_sim.unprotected"
 """The name of the record with the app's own metrics, which no noise protects, in a reply."""
 
-VERSION = 1
+VERSION = 2
 """Of these messages; server and nodes must agree."""
 
 _ENROL, _ROUND, _EVALUATION = "enrol", "round", "evaluation"
@@ -54,12 +54,14 @@ class PrivateRound:
     Attributes:
         server_round: the round, from 1.
         users: the numbers of the node's sampled users.
+        seeds: of each user, for the generators that the app draws from.
         clip_norm: C, the bound on one user's update.
         forward_metrics: whether the app's own metrics shall leave the node, unprotected.
     """
 
     server_round: int
     users: tuple[int, ...]
+    seeds: tuple[bytes, ...]
     clip_norm: float
     forward_metrics: bool
 
@@ -77,6 +79,7 @@ class PrivateRound:
                 "purpose": _ROUND,
                 "server-round": self.server_round,
                 "users": list(self.users),
+                "seeds": list(self.seeds),
                 "clip-norm": self.clip_norm,
                 "forward-metrics": self.forward_metrics,
             }
@@ -87,10 +90,26 @@ class PrivateRound:
         """Return the request of a :meth:`record`; ProtocolError if it is none."""
         values: dict[str, Any] = dict(record)
         try:
-            users = tuple(int(number) for number in values["users"])
-            return cls(values["server-round"], users, float(values["clip-norm"]), bool(values["forward-metrics"]))
+            users, seeds = tuple(map(int, values["users"])), tuple(map(bytes, values["seeds"]))
+            clip_norm, forward_metrics = float(values["clip-norm"]), bool(values["forward-metrics"])
+            asked = cls(values["server-round"], users, seeds, clip_norm, forward_metrics)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("the request of the private round is malformed") from error
+        if len(users) != len(seeds):
+            raise ProtocolError("the request of the private round is malformed")
+        return asked
+
+
+def user_seed(key: bytes, server_round: int, user: int) -> bytes:
+    """Return the seed of a user's generators in a round, which tells a node nothing of the key or of other users.
+
+    Args:
+        key: of the run, secret, at most 64 bytes.
+        server_round: the round, from 1.
+        user: the user's number.
+    """
+    content = f"{server_round} {user}".encode()
+    return hashlib.blake2b(content, key=key, digest_size=16, person=b"fl_sim seed").digest()
 
 
 def enrolment_request() -> RecordDict:

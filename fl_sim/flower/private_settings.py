@@ -12,7 +12,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import LEAST_NOISE
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.limits import check_delta, check_rate, require
@@ -20,6 +22,9 @@ from fl_sim.strategies.user_level import UserLevelDP
 
 USER = Adjacency()
 """The protected unit: one user, with any number of examples."""
+
+USER_METRIC, USER_UNIT = "user", ProtectedUnit(USER, robust=False)
+"""The same unit, with the name of its ε, for releases of several runs together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +83,12 @@ class PrivateSettings:
         """Return whether noise and samples come from the operating system."""
         return self.seed is None
 
-    def plan(self, rounds: int) -> PrivacyPlan:
+    def plan(self, rounds: int, earlier: Earlier | None = None) -> PrivacyPlan:
         """Return the plan of a training.
 
         Args:
             rounds: T, the number of rounds.
+            earlier: the releases on which the initial model rests, which a target includes; None for none.
 
         Raises:
             PrivacyError: no noise meets the target, or ``rounds`` is impossible.
@@ -90,7 +96,8 @@ class PrivateSettings:
         plan = PrivacyPlan(mechanism=self._mechanism(self.noise_multiplier or 1.0), rounds=rounds, delta=self.delta)
         if self.target_epsilon is None:
             return plan
-        return plan.with_noise(max(LEAST_NOISE, plan.noise_for(self.target_epsilon, USER)))
+        least = (earlier or Earlier()).noise_for(plan, self.target_epsilon, USER_METRIC, USER_UNIT)
+        return plan.with_noise(max(LEAST_NOISE, least))
 
     def warnings(self) -> list[str]:
         """Return what the owner of a run should know of its settings, one sentence each."""

@@ -16,7 +16,9 @@ one step.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,13 +36,14 @@ from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower import private_messages
 from fl_sim.flower.app_run import AppRun
 from fl_sim.flower.array_layout import ArrayLayout
+from fl_sim.flower.earlier_models import MODEL_DIGEST, earlier_of, earlier_of_record
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import PrivateRound
 from fl_sim.flower.private_settings import PrivateSettings
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
-from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest, noise_key
+from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -130,13 +133,18 @@ class UserLevelDifferentialPrivacy(Strategy):
         self.folder = _run_path(folder, seed)
         self.nodes = EnrolledNodes()
         self._sampling_seed = secrets.randbits(128) if seed is None else seed
+        # of the app's own generators: no function of the secret seed of samples, because nodes see what follows from it
+        self._app_key = secrets.token_bytes(16) if seed is None else hashlib.sha256(f"app {seed}".encode()).digest()
         self._timeout = 3600.0
         self._metrics: dict[str, float] = {}
         self._content = RecordDict()
         self._training: _Training | None = None
 
     def epsilon(self) -> float:
-        """Return ε of any user after all releases so far; 0 before the first."""
+        """Return ε of any user after all releases so far, with those of runs that trained the initial model.
+
+        It is 0 before :meth:`start`.
+        """
         return 0.0 if self._training is None else self._training.run.epsilon()
 
     @property
@@ -198,7 +206,8 @@ class UserLevelDifferentialPrivacy(Strategy):
         cohort = self.nodes.sampled(self._sampling_seed, server_round, settings.sampling_rate)
         requests, asked = [], {}
         for node, users in cohort.items():
-            request = PrivateRound(server_round, users, settings.clip_norm, settings.forward_metrics)
+            seeds = tuple(private_messages.user_seed(self._app_key, server_round, user) for user in users)
+            request = PrivateRound(server_round, users, seeds, settings.clip_norm, settings.forward_metrics)
             asked[node] = Asked(len(users), len(users), request.identity, turn=users[0])
             records = RecordDict({**content, private_messages.RECORD: request.record()})
             requests.append(Message(records, node, MessageType.TRAIN))
@@ -246,10 +255,11 @@ class UserLevelDifferentialPrivacy(Strategy):
         first, arrays = self._begin(initial_arrays, num_rounds, config)
         run, self._timeout, result = self._open.run, timeout, Result()
         result.arrays = arrays
-        if first == 1:
+        if first == 0:
             run.add_row(0, _measured(evaluate_fn, 0, arrays, result))
+            run.checkpoint(0, self._vector(arrays), self._step.state())
         stopped = "rounds"
-        for server_round in range(first, num_rounds + 1):
+        for server_round in range(max(first, 1), num_rounds + 1):
             if run.exceeds_budget():
                 stopped = "epsilon_budget"
                 break
@@ -260,6 +270,7 @@ class UserLevelDifferentialPrivacy(Strategy):
             seconds = time.monotonic() - began
             figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
             figures |= _measured(evaluate_fn, server_round, arrays, result)
+            figures[MODEL_DIGEST] = _model_digest(self._open.layout, arrays)
             run.add_row(server_round, self._counted(seconds) | figures)
             run.checkpoint(server_round, self._vector(arrays), self._step.state())
             log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
@@ -268,41 +279,49 @@ class UserLevelDifferentialPrivacy(Strategy):
         return result
 
     def _begin(self, initial: ArrayRecord, rounds: int, config: ConfigRecord) -> tuple[int, ArrayRecord]:
-        """Begin or resume the training; return its next round and the model before it."""
-        plan, layout = self.settings.plan(rounds), ArrayLayout.of(initial)
-        parts, checkpoint = self._computed_from(digest_of([layout.vector(initial)]), plan, config), None
+        """Begin or resume the training; return its next round, 0 for the initial model, and the model before it."""
+        layout, checkpoint = ArrayLayout.of(initial), None
         if self._resume:
-            run, checkpoint = AppRun.resume(self.folder, self.settings, plan, parts)
+            earlier = earlier_of_record(self.folder)
         else:
-            run = AppRun.begin(self.folder, self.settings, plan, parts)
-        self._training = _Training(run, layout, self._round_of(plan, noise_key(parts), run))
+            earlier = earlier_of(self.folder, _model_digest(layout, initial), self.settings.seed)
+        plan = self.settings.plan(rounds, earlier)
+        parts = self._computed_from(layout, initial, plan, config)
+        if self._resume:
+            run, checkpoint = AppRun.resume(self.folder, self.settings, plan, parts, earlier)
+        else:
+            run = AppRun.begin(self.folder, self.settings, plan, parts, earlier)
+        self._training = _Training(run, layout, self._round_of(plan, run))
         for warning in self._warnings():
             log.warning("fl-sim: %s", warning)
         log.info("fl-sim: results go to %s", self.folder)
         self._step.prepare(layout.size, rounds)
         if checkpoint is None:
-            return 1, initial
+            return 0, initial
         self._step.restore(checkpoint.optimizer)
         return checkpoint.server_round + 1, layout.arrays(checkpoint.vector)
 
-    def _round_of(self, plan: PrivacyPlan, key: str, run: AppRun) -> BoundedSumStrategy:
+    def _round_of(self, plan: PrivacyPlan, run: AppRun) -> BoundedSumStrategy:
         return BoundedSumStrategy(
             RoundParts(
                 plan=plan,
                 federation=Federation("", np.empty(0, np.int64), self._sampling_seed),
                 before_release=run.before_release,
                 secure_noise=self.settings.secure_noise,
-                noise_key=key,
+                noise_key=run.noise_key,
             )
         )
 
-    def _computed_from(self, initial_model: str, plan: PrivacyPlan, config: ConfigRecord) -> dict[str, Any]:
+    def _computed_from(
+        self, layout: ArrayLayout, initial: ArrayRecord, plan: PrivacyPlan, config: ConfigRecord
+    ) -> dict[str, Any]:
         """Return what the releases of the run are computed from, as far as the server knows it."""
         app = {f"train_config.{name}": value for name, value in config.items()}
         return {
             "settings": self.settings.record() | self._step.settings() | app | {"rounds": plan.rounds},
             "plan": plan.record(),
-            "initial_model": initial_model,
+            "initial_model": digest_of([layout.vector(initial)]),
+            "model_layout": hashlib.sha256(f"{layout}".encode()).hexdigest(),
             "code": {
                 "fl_sim": environment.version("fl-sim"),
                 "releases": RELEASE_FORMAT,
@@ -357,7 +376,15 @@ class UserLevelDifferentialPrivacy(Strategy):
         return ", ".join(words)
 
     def _warnings(self) -> list[str]:
-        warnings = self.settings.warnings()
+        warnings = [*self.settings.warnings(), *self._open.run.warnings()]
+        mechanism, size = self._open.run.plan.mechanism, self._open.layout.size
+        noise = math.sqrt(size) * mechanism.noise_std(mechanism.clip_norm) / mechanism.denominator
+        if noise > mechanism.clip_norm:
+            warnings.append(
+                f"The noise drowns the updates: it is z·C/(q·N) = {noise / math.sqrt(size):.3g} on each of {size} "
+                f"parameters, {noise / mechanism.clip_norm:.3g} times as long as their average can be. More users in a "
+                "round, a smaller model or a larger ε would help."
+            )
         if self.nodes.num_users > self.settings.population:
             warnings.append(
                 f"{self.nodes.num_users} users have enrolled, and population is {self.settings.population}: rounds sum "
@@ -372,6 +399,12 @@ def _run_path(folder: str | Path | None, seed: int | None) -> Path:
     if folder is None:
         return default_run_path(base, strategy="user_level", seed=seed)
     return base / Path(folder).expanduser()
+
+
+def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:
+    """Return a digest of a model by which a later run knows it, whatever type of floats it was kept in."""
+    with np.errstate(over="ignore"):  # a model that diverged
+        return digest_of([layout.vector(arrays, np.float32)])
 
 
 def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:

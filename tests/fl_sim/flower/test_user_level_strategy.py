@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,17 +31,19 @@ from scipy import stats
 import fl_sim
 from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
 from fl_sim.experiments.run_record import Record
-from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping
+from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping, UserLevelDifferentialPrivacy
 from fl_sim.flower.app_run import AppRun
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
-from fl_sim.flower.private_messages import ProtocolError, user_number
+from fl_sim.flower.private_messages import RECORD, ProtocolError, user_number
+from fl_sim.flower.server_step import OptimizerStep
 from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.ledger import Ledger, LedgerError
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.primitives.noise import grid_width
-from tests.fl_sim.flower.apps import NodesHere, as_task, client, model, moved, nodes_of, train, weights
+from fl_sim.strategies.primitives.sampling import sampled_numbers
+from tests.fl_sim.flower.apps import SETTINGS, NodesHere, as_task, client, model, moved, nodes_of, train, weights
 
 
 def _still(message: Message, context: Context) -> Message:
@@ -114,6 +117,17 @@ def test_the_same_seed_samples_the_same_users_whatever_the_ids_of_their_nodes(tm
     nodes = nodes_of(10, first=5_000)
     other, _ = train(tmp_path / "other", dict(reversed(list(nodes.items()))))
     assert (weights(one) == weights(other)).all()
+
+
+def test_updates_are_added_in_the_order_of_users_whatever_the_ids_of_their_nodes(tmp_path: Path) -> None:
+    def drawn(message: Message, context: Context) -> Message:
+        user = context.node_config["partition-id"]  # sizes that a sum of doubles rounds in each order differently
+        return moved(message, np.random.default_rng(user).normal(size=40) * 0.01 ** (user % 10))
+
+    app, changes = client(drawn), {"initial": model(40), "rounds": 1, "clip_norm": 100.0, "sampling_rate": 1.0}
+    one, _ = train(tmp_path / "one", {1000 - k: (app, {"partition-id": k}) for k in range(20)}, **changes)
+    other, _ = train(tmp_path / "other", nodes_of(20, app), **changes)
+    assert (weights(one) == weights(other)).all()  # another last bit of a sum would be another noise
 
 
 @pytest.mark.system
@@ -325,7 +339,7 @@ def test_a_user_is_one_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     nodes = nodes_of(2) | {999: (client(), {"partition-id": 1})}
     train(tmp_path / "r", nodes, rounds=1, sampling_rate=1.0)
     assert _rows(tmp_path / "r")[-1]["cohort_users"] == 2
-    assert "node 999 names a user of node 107; it takes no part" in caplog.text
+    assert "node 999 names 1 of other nodes' users, who count there alone" in caplog.text
 
 
 def test_metrics_of_nodes_stay_there_unless_they_are_asked_for(tmp_path: Path) -> None:
@@ -454,7 +468,7 @@ def test_a_round_in_which_every_node_fails_releases_nothing(tmp_path: Path) -> N
     def broken(message: Message, context: Context) -> Message:
         raise FileNotFoundError("data/mine.csv")
 
-    with pytest.raises(ValueError, match=r"all 3 nodes failed in this round: FileNotFoundError: data/mine.csv"):
+    with pytest.raises(ValueError, match=r"all 3 nodes failed in this round: FileNotFoundError \(the node's log has"):
         train(tmp_path / "r", nodes_of(3, client(broken)), sampling_rate=1.0)
     assert Ledger.read(tmp_path / "r").entries == ()
 
@@ -466,7 +480,7 @@ def test_a_round_in_which_every_node_fails_releases_nothing(tmp_path: Path) -> N
         ({"noise_multiplier": 2.0}, "plan is not that of the run's beginning"),
         ({"seed": 1}, "seed is 1; allowed: 0, as when the run began"),
         ({"wrapped": FedAdam()}, "strategy"),
-        ({"initial": ArrayRecord(dict(model(6)))}, "initial model is not that of the run's beginning"),
+        ({"initial": ArrayRecord(dict(model(6)))}, "model layout is not that of the run's beginning"),
     ],
 )  # fmt: skip
 def test_a_run_resumes_with_its_own_settings_alone(tmp_path: Path, changes: dict, message: str) -> None:
@@ -481,6 +495,193 @@ def test_a_run_resumes_with_its_own_settings_alone(tmp_path: Path, changes: dict
         train(tmp_path / "r", nodes_of(10), resume=True, **changes)
     assert message in str(refused.value) or "plan is not" in str(refused.value)
     assert (tmp_path / "r" / "ledger.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_an_app_that_begins_with_a_random_model_goes_on_from_its_first(tmp_path: Path, rounds: int) -> None:
+    def random_model(number: int) -> ArrayRecord:
+        weight = np.random.default_rng(number).normal(size=5).astype(np.float32)
+        return ArrayRecord({"weight": Array(weight), "scale": Array(np.zeros(()))})
+
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == rounds + 1:
+            raise KeyboardInterrupt
+
+    whole, reference = train(tmp_path / "whole", nodes_of(10), initial=random_model(1))
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(10), initial=random_model(1), evaluate_fn=killed)
+    resumed, strategy = train(tmp_path / "r", nodes_of(10), initial=random_model(2), resume=True)
+    assert (weights(whole) == weights(resumed)).all()
+    assert strategy.epsilon() == reference.epsilon()
+    assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2, 3]
+
+
+def test_doubles_lose_no_digit_when_a_run_goes_on(tmp_path: Path) -> None:
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+
+    changes = {"initial": ArrayRecord({"weight": Array(np.full(5, 0.1)), "scale": Array(np.zeros(()))})}
+    whole, _ = train(tmp_path / "whole", nodes_of(5), **changes)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(5), evaluate_fn=killed, **changes)
+    resumed, _ = train(tmp_path / "r", nodes_of(5), resume=True, **changes)
+    assert (weights(whole) == weights(resumed)).all()
+
+
+def test_a_run_asks_in_each_round_the_users_whom_seed_and_round_draw(tmp_path: Path) -> None:
+    grid, keys = NodesHere(nodes_of(12)), [f"{k}" for k in range(12)]
+    train(tmp_path / "r", grid, seed=3)
+    asked: dict[int, set[int]] = {1: set(), 2: set(), 3: set()}
+    for message in grid.sent:
+        record = message.content.config_records[RECORD]
+        if record.get("purpose") == "round":
+            asked[record["server-round"]] |= set(record["users"])
+    numbers = np.array(sorted(map(user_number, keys)))
+    for number, users in asked.items():
+        assert users == set(numbers[sampled_numbers(3, number, numbers, 0.5)].tolist())
+    assert len({frozenset(users) for users in asked.values()}) == 3
+
+
+def test_the_secret_seed_of_samples_is_of_128_bits_and_no_run_has_that_of_another(tmp_path: Path) -> None:
+    made = [UserLevelDifferentialPrivacy(FedAvg(), folder=tmp_path, **SETTINGS | {"seed": None}) for _ in range(8)]
+    assert len({one._sampling_seed for one in made}) == len({one._app_key for one in made}) == 8
+    assert 120 < max(one._sampling_seed.bit_length() for one in made) <= 128
+    assert {len(one._app_key) for one in made} == {16}
+    assert all(one._app_key != one._sampling_seed.to_bytes(16, order) for one in made for order in ("little", "big"))
+    bits = np.array([[one._sampling_seed >> bit & 1 for bit in range(128)] for one in made])
+    assert 0.35 < bits.mean() < 0.65
+
+
+def test_the_apps_own_generators_follow_from_seed_round_and_user_alone(tmp_path: Path) -> None:
+    def draws_of(name: str, nodes: dict, **changes: int | None) -> dict:
+        drawn.clear()
+        train(tmp_path / name, nodes, sampling_rate=1.0, rounds=2, **changes)
+        return dict(drawn)
+
+    def drawing(message: Message, context: Context) -> Message:
+        key = message.content["config"]["server-round"], context.node_config["partition-id"]
+        drawn[key] = float(np.random.rand())  # noqa: NPY002
+        return moved(message, np.zeros(5))
+
+    drawn: dict[tuple[int, int], float] = {}
+    one = draws_of("1", nodes_of(4, client(drawing)))
+    assert len(set(one.values())) == 8
+    assert draws_of("2", dict(reversed(list(nodes_of(4, client(drawing), first=900).items())))) == one
+    assert set(draws_of("3", nodes_of(4, client(drawing)), seed=1).values()).isdisjoint(one.values())
+    secret = draws_of("4", nodes_of(4, client(drawing)), seed=None)
+    assert set(draws_of("5", nodes_of(4, client(drawing)), seed=None).values()).isdisjoint(secret.values())
+
+
+def test_two_runs_of_a_seed_on_other_data_share_no_noise(tmp_path: Path) -> None:
+    def moving(by: float):  # type: ignore[no-untyped-def]
+        return client(lambda message, context: moved(message, np.full(5, by)))
+
+    def noise(name: str, by: float, **changes: object) -> np.ndarray:
+        result, _ = train(tmp_path / name, nodes_of(10, moving(by)), rounds=1, sampling_rate=1.0, **changes)
+        return weights(result)[:5] - by
+
+    one, again, other = noise("1", 0.1), noise("2", 0.1), noise("3", 0.2)
+    assert (one == again).all()
+    assert np.abs(one - other).min() > 1e-4
+    assert np.abs(one - noise("4", 0.1, clip_norm=1.5)).min() > 1e-4
+    with pytest.raises(LedgerError, match="has its samples from the same seed as"):
+        fl_sim.account_runs([tmp_path / "1", tmp_path / "3"])
+
+
+def test_noise_that_drowns_the_updates_is_told_before_the_first_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="flwr")
+    train(tmp_path / "few", nodes_of(3), rounds=1, initial=model(1370), population=20, sampling_rate=0.2)
+    told = [record.message for record in caplog.records]
+    warned = [
+        k for k, line in enumerate(told) if "The noise drowns the updates: it is z·C/(q·N) = 0.25 on each of" in line
+    ]
+    assert warned[0] < next(k for k, line in enumerate(told) if "round 1 of 1" in line)
+    assert "1371 parameters, 9.26 times as long" in told[warned[0]]
+    assert "drowns the updates" in " ".join(summary(RunFolder.open(tmp_path / "few")).split())
+    caplog.clear()
+    train(tmp_path / "many", nodes_of(3), rounds=1, initial=model(1370), population=200, sampling_rate=0.2)
+    assert "The noise drowns" not in caplog.text
+
+
+def test_an_account_of_an_apps_ledger_speaks_of_users_alone(tmp_path: Path) -> None:
+    _, strategy = train(tmp_path / "r", nodes_of(3), rounds=2)
+    account = fl_sim.account_runs([tmp_path / "r"])
+    assert set(account) == {"ledger", "releases", "noiseless_releases", "delta", "epsilon_user"}
+    assert account["epsilon_user"] == pytest.approx(strategy.epsilon(), rel=1e-3)
+    assert "releases_robust" not in fl_sim.account_runs([tmp_path / "r"], joined_at=2)
+    with pytest.raises(PrivacyError, match="a contribution bound is given for runs of Flower apps; allowed: none"):
+        fl_sim.account_runs([tmp_path / "r"], entity=(3, 1))
+
+
+def test_unprotected_metrics_are_means_over_users_of_their_own_round(tmp_path: Path) -> None:
+    def measuring(message: Message, context: Context) -> Message:
+        return moved(message, np.zeros(5), loss=float(message.content["config"]["server-round"]))
+
+    app = client(
+        measuring, UserLevelClipping(users=lambda context: [f"{context.node_config['first'] + k}" for k in (0, 1)])
+    )
+    nodes = {11: (app, {"first": 0}), 12: (app, {"first": 2})}
+    train(tmp_path / "r", nodes, forward_metrics=True, sampling_rate=1.0)
+    assert [row["unprotected-loss"] for row in _rows(tmp_path / "r")[1:]] == [1.0, 2.0, 3.0]
+
+
+def test_a_forged_metric_stays_out_unless_it_was_asked_for(tmp_path: Path) -> None:
+    class Talking(UserLevelClipping):
+        def _answer(self, message, context, call_next):  # type: ignore[no-untyped-def]
+            reply = super()._answer(message, context, call_next)
+            reply.content["fl_sim.unprotected"] = MetricRecord({"loss": 0.5})
+            return reply
+
+    train(tmp_path / "r", nodes_of(3, client(mod=Talking())), rounds=1, sampling_rate=1.0)
+    assert "unprotected-loss" not in _rows(tmp_path / "r")[-1]
+
+
+def test_a_reply_to_the_round_before_counts_as_zero(tmp_path: Path) -> None:
+    class Late(NodesHere):
+        def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+            replies = list(super().pull_messages(message_ids))
+            sums = [k for k, reply in enumerate(replies) if not reply.has_error() and reply.content.array_records]
+            for k in sums:
+                own = RecordDict(dict(replies[k].content))
+                replies[k].content, kept[0] = RecordDict(dict(kept[0] or own)), own
+            return replies
+
+    kept: list[RecordDict | None] = [None]
+    train(tmp_path / "r", Late(nodes_of(1)), rounds=3, sampling_rate=1.0, population=1)
+    assert [row.get("failed_other_request", 0) for row in _rows(tmp_path / "r")[1:]] == [0, 1, 1]
+
+
+def test_delta_and_the_expected_cohort_are_those_of_the_settings(tmp_path: Path) -> None:
+    result, strategy = train(tmp_path / "r", nodes_of(3), rounds=2, delta=1e-3)
+    mechanism = Ledger.read(tmp_path / "r").entries[0].terms.mechanism
+    assert (mechanism.denominator, mechanism.clip_norm, mechanism.noise_multiplier) == (5.0, 1.0, 1.0)
+    _, strict = train(tmp_path / "strict", nodes_of(3), rounds=2)
+    assert strategy.epsilon() < strict.epsilon()
+    first, last = (result.train_metrics_clientapp[number] for number in (1, 2))
+    assert (last["epsilon"], last["delta"]) == (strategy.epsilon(), 1e-3)
+    assert 0 < first["epsilon"] < last["epsilon"]
+
+
+def test_other_settings_of_the_app_are_another_computation(tmp_path: Path) -> None:
+    parts = []
+    for name, config in (("1", {"lr": 0.1}), ("2", {"lr": 0.2}), ("3", {"lr": 0.1})):
+        strategy = UserLevelDifferentialPrivacy(FedAvg(), folder=tmp_path / name, **SETTINGS)
+        with as_task():
+            strategy.start(NodesHere(nodes_of(2)), model(), num_rounds=1, train_config=ConfigRecord(config))
+        run = strategy._open.run
+        assert strategy._open.round._parts.noise_key == run.noise_key != ""
+        parts.append(run.noise_key)
+    assert parts[0] == parts[2] != parts[1]
+
+
+def test_the_learning_rate_of_our_optimizer_knows_the_number_of_rounds() -> None:
+    prepared: list[tuple] = []
+    with patch("fl_sim.flower.server_step.build_optimizer", lambda *arguments: prepared.append(arguments[1:])):
+        OptimizerStep(ServerOptimizerConfig()).prepare(12, 30)
+    assert prepared[-1] == (12, 30)
 
 
 def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""A training from the model of an earlier run counts that run's releases, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flwr.app import Array, ArrayRecord
+
+import fl_sim
+from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.flower.earlier_models import MODEL_DIGEST
+from fl_sim.flower.private_settings import USER_UNIT, PrivateSettings
+from fl_sim.reporting.report import report, summary
+from fl_sim.storage.run_folder import RunFolder, rows_of
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.primitives.limits import PrivacyError
+from tests.fl_sim.flower.apps import model, nodes_of, train
+
+
+def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", logger="flwr")
+    first, alone = train(tmp_path / "first", nodes_of(4), rounds=2)
+    _, second = train(tmp_path / "second", nodes_of(4), rounds=2, seed=1, initial=first.arrays)
+    assert "The initial model is that of an earlier run in this folder of runs: ε counts its 2 releases" in caplog.text
+    stated = fl_sim.account_runs([tmp_path / "second"])
+    assert stated["releases"] == 4
+    assert second.epsilon() == pytest.approx(stated["epsilon_user"], rel=1e-3)
+    assert second.epsilon() > 1.2 * alone.epsilon()
+    assert [head["run"] for head in Ledger.read(tmp_path / "second").ancestors] == [Ledger.read(tmp_path / "first").run]
+    rows = rows_of(tmp_path / "second", 2)
+    assert alone.epsilon() * 0.99 < rows[0]["epsilon_user"] < rows[1]["epsilon_user"] < rows[2]["epsilon_user"]
+    facts = report(RunFolder.open(tmp_path / "second"))
+    assert (facts["ledger"]["problem"], facts["epsilon"]["epsilon_user"]) == (None, second.epsilon())
+    assert "that of an earlier run" in " ".join(summary(RunFolder.open(tmp_path / "second")).split())
+
+
+def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    one, _ = train(tmp_path / "1", nodes_of(3), rounds=1)
+    two, _ = train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=one.arrays)
+
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "3", nodes_of(3), rounds=2, seed=2, initial=two.arrays, evaluate_fn=killed)
+    _, third = train(tmp_path / "3", nodes_of(3), rounds=2, seed=2, initial=two.arrays, resume=True)
+    stated = fl_sim.account_runs([tmp_path / "3"])
+    assert stated["releases"] == 4
+    assert third.epsilon() == pytest.approx(stated["epsilon_user"], rel=1e-3)
+
+
+def test_a_target_includes_the_releases_before() -> None:
+    class Known(Earlier):
+        def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: ProtectedUnit) -> float:
+            assert (plan.rounds, target, metric, unit) == (7, 3.0, "user", USER_UNIT)
+            return 3.25
+
+    settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, target_epsilon=3.0)
+    assert settings.plan(7, Known()).mechanism.noise_multiplier == 3.25
+
+
+def test_a_model_of_any_round_and_any_type_of_floats_is_known(tmp_path: Path) -> None:
+    models: list[ArrayRecord] = []
+    train(tmp_path / "1", nodes_of(3), rounds=2, evaluate_fn=lambda server_round, arrays: models.append(arrays))
+    singles = {name: Array(array.numpy().astype("float32")) for name, array in models[1].items()}
+    _, second = train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=ArrayRecord(singles))
+    assert len(Ledger.read(tmp_path / "2").ancestors) == 1
+    assert second.epsilon() > rows_of(tmp_path / "1", 2)[2]["epsilon_user"]
+
+
+def test_the_initial_model_of_another_run_is_as_public_as_before(tmp_path: Path) -> None:
+    train(tmp_path / "1", nodes_of(3), rounds=1)
+    train(tmp_path / "2", nodes_of(3), rounds=1, initial=model())
+    assert Ledger.read(tmp_path / "2").ancestors == ()
+    assert MODEL_DIGEST not in rows_of(tmp_path / "1", 0)[0]
+
+
+def test_the_seed_of_a_run_before_is_refused(tmp_path: Path) -> None:
+    first, _ = train(tmp_path / "1", nodes_of(3), rounds=1)
+    with pytest.raises(PrivacyError, match=r"seed is 0, which the run .*1 that trained the initial model also has"):
+        train(tmp_path / "2", nodes_of(3), rounds=1, initial=first.arrays)
+    assert not (tmp_path / "2").exists()

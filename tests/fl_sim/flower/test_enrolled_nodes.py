@@ -1,0 +1,133 @@
+"""Which node has which users: a user decides about nobody else's part, in whatever order nodes come and go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import pytest
+from flwr.app import Error, Message
+
+from fl_sim.flower.enrolled_nodes import EnrolledNodes
+from fl_sim.flower.private_messages import ProtocolError, enrolment_reply
+from tests.fl_sim.flower.apps import NodesHere, as_task
+
+TWICE = 3  # the user whom two nodes name
+
+
+class Named(NodesHere):
+    """Nodes that name users by their numbers."""
+
+    def __init__(self, users: dict[int, tuple[int, ...]]) -> None:
+        super().__init__({})
+        self.users = users
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.users)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            message.metadata.__dict__["_message_id"] = f"{node}"
+            yield Message(enrolment_reply(list(self.users[node])), reply_to=message)
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[None]:
+    with as_task():
+        yield
+
+
+def _orders() -> Iterator[list[list[int]]]:
+    """Yield who is there in each of four rounds: nodes join in any order, one leaves and comes back."""
+    for first, second, third in itertools.permutations((1, 2, 5)):
+        yield [[first], [first, second], [first, second, third], [second, third]]
+        yield [[first, second, third], [second, third], [third], [first, second, third]]
+
+
+@pytest.mark.parametrize("order", _orders(), ids=str)
+def test_with_and_without_a_user_whom_two_nodes_name_all_others_are_the_same(order: list[list[int]]) -> None:
+    holders = {1: (10, 11, TWICE), 2: (TWICE, 20, 21, 22), 5: (50,)}
+    without = {node: tuple(user for user in users if user != TWICE) for node, users in holders.items()}
+    both = [(EnrolledNodes(), Named({}), named) for named in (holders, without)]
+    for server_round, present in enumerate(order, start=1):
+        cohorts, enrolled = [], []
+        for nodes, grid, named in both:
+            grid.users = {node: named[node] for node in present}
+            nodes.enrol(grid, timeout=5)
+            for rate in (1.0, 0.5):
+                sampled = nodes.sampled(0, server_round, rate)
+                cohorts.append({node: [u for u in users if u != TWICE] for node, users in sampled.items()})
+            enrolled.append(nodes.num_users)
+        assert [{node: users for node, users in cohort.items() if users} for cohort in cohorts[:2]] == [
+            {node: users for node, users in cohort.items() if users} for cohort in cohorts[2:]
+        ]
+        assert enrolled[0] - enrolled[1] == any(TWICE in holders[node] for node in present)
+
+
+def test_a_user_is_of_the_first_node_that_names_it_and_of_the_next_when_that_is_gone() -> None:
+    nodes, grid = EnrolledNodes(), Named({1: (10, TWICE), 2: (TWICE, 20)})
+    nodes.enrol(grid, timeout=5)
+    assert nodes.sampled(0, 1, 1.0) == {1: (TWICE, 10), 2: (20,)}
+    grid.users = {2: (TWICE, 20)}
+    nodes.enrol(grid, timeout=5)
+    assert nodes.sampled(0, 2, 1.0) == {2: (TWICE, 20)}
+    grid.users = {1: (10, TWICE), 2: (TWICE, 20)}
+    nodes.enrol(grid, timeout=5)
+    assert nodes.sampled(0, 3, 1.0) == {2: (TWICE, 20), 1: (10,)}
+    assert grid.asked == [1, 2, 1]  # each node once, and again when it comes back
+    grid.users |= {5: (50,)}
+    nodes.enrol(grid, timeout=5)
+    del grid.users[5]
+    nodes.enrol(grid, timeout=5)  # a node of others that leaves moves nobody
+    assert nodes.sampled(0, 4, 1.0) == {2: (TWICE, 20), 1: (10,)}
+
+
+def test_a_node_whose_users_are_all_of_others_still_enrols() -> None:
+    nodes, grid = EnrolledNodes(), Named({1: (TWICE,), 2: (TWICE,)})
+    nodes.enrol(grid, timeout=5)
+    grid.users = {2: (TWICE,)}
+    nodes.enrol(grid, timeout=5)
+    assert nodes.sampled(0, 1, 1.0) == {2: (TWICE,)}
+
+
+def test_every_round_draws_another_cohort_by_round_and_number() -> None:
+    nodes = EnrolledNodes()
+    for number in range(200):
+        nodes.add(1000 + number, (number,))
+    cohorts = {k: {u for users in nodes.sampled(7, k, 0.3).values() for u in users} for k in range(1, 21)}
+    assert len({frozenset(cohort) for cohort in cohorts.values()}) == 20
+    grouped = EnrolledNodes()
+    grouped.add(1, range(200))
+    assert {k: set(grouped.sampled(7, k, 0.3)[1]) for k in cohorts} == cohorts
+
+
+def test_a_node_that_fails_to_answer_is_asked_again_and_one_without_the_mod_is_not() -> None:
+    class Failing(Named):
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+            for reply in super().send_and_receive(messages):
+                node, failing = reply.metadata.src_node_id, len(self.asked) <= 3
+                if node == 2 and failing:
+                    reply = Message(Error(2, "no memory"), reply_to=self._request(node))
+                elif node == 3:
+                    reply.content.config_records.clear()
+                yield reply
+
+        @staticmethod
+        def _request(node: int) -> Message:
+            request = Message(enrolment_reply([]), node, "train")
+            request.metadata.__dict__["_message_id"] = f"{node}"
+            return request
+
+    nodes, grid = EnrolledNodes(), Failing({1: (10,), 2: (20,), 3: (30,)})
+    nodes.enrol(grid, timeout=5)
+    nodes.enrol(grid, timeout=5)
+    assert grid.asked == [1, 2, 3, 2]
+    assert nodes.sampled(0, 1, 1.0) == {1: (10,), 2: (20,)}
+
+
+def test_no_node_at_all_ends_the_run() -> None:
+    with pytest.raises(ProtocolError, match="no node takes part: none is there"):
+        EnrolledNodes().enrol(Named({}), timeout=5)
