@@ -164,7 +164,6 @@ CAPS: dict[str, Callable[[Any], None]] = {
     ),
     "fl_sim.search.planner": cap_planner,
     "fl_sim.search.settings_search": capped("Search.__init__", trials=2, sentences=50),
-    "fl_sim.strategies.accounting.attack_success": capped("largest_true_positive_rate", deltas=(1e-5, 1e-2)),
 }
 """What is done to a module once it is imported."""
 
