@@ -45,7 +45,7 @@ def main(environment: str) -> int:
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "-e", ".[test]", "-c", constraints.name], cwd=ROOT, check=True
         )
-    return subprocess.run([python, "-m", "pytest", "-m", "not slow"], cwd=ROOT, check=False).returncode
+    return subprocess.run([python, "-m", "pytest"], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":
