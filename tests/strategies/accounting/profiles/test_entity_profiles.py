@@ -185,6 +185,14 @@ def test_reduction_joins_what_does_not_matter() -> None:
 def test_a_user_counts_for_twice_its_cap_at_most() -> None:
     always = EVENTS["everything"]
     assert own_epsilon(always, profile(400)) == own_epsilon(always, profile(4)) < own_epsilon(always, profile(4, 1))
+    assert own_epsilon(always, profile(3)) < own_epsilon(always, profile(4))
+
+
+def test_two_sampled_users_are_capped_twice() -> None:
+    """Each has far more sentences than its cap, so two of them cost what two at their caps cost."""
+    often = RoundEvent("uedp", 9.0, q_u=0.9, q_s=0.9, user_cap=2)
+    one, two = own_epsilon(often, profile(40)), own_epsilon(often, profile(40, 40))
+    assert two > 1.5 * one
 
 
 def test_a_fractional_cap_is_rounded_up() -> None:
