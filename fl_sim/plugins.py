@@ -77,8 +77,9 @@ class Registry:
         """
         if _IMPORT_PATH in name:
             return name
-        points = [point for point in _entry_points(self.group) if point.name == name]
-        claims = {point.value for point in points} | ({self.built_in[name]} if name in self.built_in else set())
+        claims = {point.value for point in self._named(name)} | (
+            {self.built_in[name]} if name in self.built_in else set()
+        )
         if len(claims) > 1:
             raise PluginError(
                 f"{self.kind} '{name}' is claimed by {' and '.join(sorted(claims))}; allowed: one of them"
@@ -102,10 +103,13 @@ class Registry:
 
     def origin(self, name: str) -> dict[str, str | None]:
         """Return what a run records of a part that does not ship: import path, and distribution with version if any."""
-        for point in (point for point in _entry_points(self.group) if point.name == name):
+        for point in self._named(name):
             if point.dist is not None:
                 return {"path": point.value, "distribution": point.dist.name, "version": point.dist.version}
         return {"path": self.path(name), "distribution": None, "version": None}
+
+    def _named(self, name: str) -> list[metadata.EntryPoint]:
+        return [point for point in _entry_points(self.group) if point.name == name]
 
     def _import(self, name: str, path: str) -> Any:
         module, _, attribute = path.partition(_IMPORT_PATH)

@@ -1,6 +1,7 @@
 """Write the outcome of a part of the nightly ring into docs/reliability.md.
 
 python scripts/record_nightly.py PART passed|failed SECONDS
+python scripts/record_nightly.py --commit    # print the commit whose mutations were last tried as a whole
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def recorded(page: str, row: tuple[str, ...]) -> str:
     table = _TABLE.search(page)
     if table is None:
         raise SystemExit(f"{PAGE}: has no table between <!-- nightly --> and <!-- /nightly -->")
-    *head, rows = table[0].split("---|\n", 1)
-    kept = {line.split("|")[1].strip(): line for line in rows.splitlines()}
+    head, line, rows = table[0].partition("---|\n")
+    kept = {old.split("|")[1].strip(): old for old in rows.splitlines()}
     kept[row[0]] = f"| {' | '.join(row)} |"
-    return _TABLE.sub(lambda _: "".join(head) + "---|\n" + "\n".join(kept[part] for part in sorted(kept)) + "\n", page)
+    return _TABLE.sub(lambda _: head + line + "\n".join(kept[part] for part in sorted(kept)) + "\n", page)
 
 
 def last_commit(page: str) -> str | None:

@@ -27,10 +27,6 @@ settings.load_profile("fl_sim")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# With ``--dist loadfile`` one worker runs all tests of a file. The longest files come first, so that none of them ends
-# last.
-LONGEST: tuple[str, ...] = ()
-
 _guard = Guard()
 
 
@@ -55,13 +51,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that is in two rings; put the longest files first and keep the order of the others."""
+    """Refuse a test that is in two rings."""
     rings.put_most_cases_into_nightly(items)
     for item in items:
         if len(found := rings.rings_of(item)) > 1:
             raise pytest.UsageError(f"{item.nodeid} is in the rings {', '.join(found)}; allowed: one (tests/rings.py)")
-    ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,7 @@ _MAKERS = (
     "strategies",
     "tests/tiny.py",
     "tests/e2e/small_runs.py",
-    "tests/made_once.py",
+    "tests/documented/small_size",
 )
 _KEPT_SECONDS = 24 * 3600
 

@@ -25,7 +25,7 @@ DEFAULT = "not system and not documented and not nightly"
 _WHOLE_FILE = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(RINGS)})\b", re.MULTILINE)
 _MARKED = re.compile(rf"^@pytest\.mark\.({'|'.join(RINGS)})$", re.MULTILINE)
 _TEST = re.compile(r"^def test_", re.MULTILINE)
-_PROGRAMS = ("python", "fl-sim", "flwr", "flower-", "ray", "raylet", "pytest", "pip", "mkdocs", "jupyter")
+_PROGRAMS = ("python", "fl-sim", "flwr", "flower-", "ray", "pytest", "pip", "mkdocs", "jupyter")
 
 
 class OutsideOfItsRing(RuntimeError):

@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import rings
-from tests.conftest import LONGEST, REPOSITORY
+from tests.conftest import REPOSITORY
 from tests.rings import OutsideOfItsRing
-
-
-def test_the_files_that_run_first_exist() -> None:
-    missing = [name for name in LONGEST if not (REPOSITORY / "tests" / name).is_file()]
-    assert missing == []
-    assert len(set(LONGEST)) == len(LONGEST)
 
 
 def test_pytest_alone_runs_on_all_cores_a_file_per_worker() -> None:
