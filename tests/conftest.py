@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Generator, Iterator
@@ -56,6 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if len(found := rings.rings_of(item)) > 1:
             raise pytest.UsageError(f"{item.nodeid} is in the rings {', '.join(found)}; allowed: one (tests/rings.py)")
+
+
+def pytest_collectstart() -> None:
+    """Collect no garbage while importing what the tests need, which makes a million objects that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of every later garbage collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

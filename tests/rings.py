@@ -47,7 +47,8 @@ def put_most_cases_into_nightly(items: list[pytest.Item]) -> None:
         (kept,) = own[0].get_closest_marker("sample").args
         chosen = {round((position + 0.5) * len(own) / kept - 0.5) for position in range(kept)}
         for number, item in enumerate(own):
-            if number not in chosen and not rings_of(item):
+            if number not in chosen:
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in RINGS]
                 item.add_marker(pytest.mark.nightly)
 
 

@@ -38,6 +38,7 @@ def mutations(gate: SimpleNamespace) -> list[Any]:
 # --- the list --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_every_entry_fits_the_code(gate: SimpleNamespace, mutations: list[Any]) -> None:
     """Its text occurs once, the changed module compiles, and its tests exist."""
     assert [line for mutation in mutations for line in gate.catalogue.problems(ROOT, mutation)] == []
@@ -113,7 +114,7 @@ def fault(gate: SimpleNamespace) -> Callable[..., Any]:
     return make
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_verdicts(gate: SimpleNamespace, tree: Path, tmp_path: Path, fault: Callable[..., Any]) -> None:
     copy = tmp_path / "copy"
     gate.copies.copy_tree(tree, copy)

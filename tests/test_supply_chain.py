@@ -47,6 +47,7 @@ def test_the_lock_names_no_index() -> None:
     assert "--index-url" not in text
 
 
+@pytest.mark.system
 def test_every_installed_dependency_is_under_an_allowed_licence(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_licences.main([]) == 0
     assert int(capsys.readouterr().out.split()[0]) > 100

@@ -218,6 +218,7 @@ _OTHERS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", _OTHERS)
 def test_other_architectures_can_be_split(name: str, split: EncodedSplit, tmp_path: Path) -> None:
     model = upper(_OTHERS[name])

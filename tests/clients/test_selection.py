@@ -141,6 +141,7 @@ def test_eligibility_has_the_stated_rates() -> None:
     assert not at_rate(eligible[:, 2], 0.6)
 
 
+@pytest.mark.nightly
 def test_entities_are_sampled_at_rates_near_one_too() -> None:
     eligible = many_selections(q_e=0.95, q_s=1.0)
     for sentence, entities in enumerate([1, 0, 2, 1, 0, 1]):
@@ -205,6 +206,7 @@ def test_a_sentence_is_sampled_at_its_rate_times_its_weight(q_s: float) -> None:
         assert not at_rate(kept[:, 0], min(q_s, 0.5))
 
 
+@pytest.mark.nightly
 def test_thinning_is_independent_of_the_sampling_and_between_sentences() -> None:
     weights = np.full(6, 0.5)
     sampled = np.zeros((4_000, 6))

@@ -82,6 +82,7 @@ def by_definition(model: LanguageModel, examples: Examples, rule: ClientRule) ->
     return total
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rule_of", [gradient_rule, normalised_rule])
 @pytest.mark.parametrize(("c", "cap"), [(1.0, 2.0), (0.01, 1.0), (0.5, 5.0), (100.0, 3.0), (2.0, 1000.0)])
 def test_gradients_are_the_definition(model, examples, selection, c: float, cap: float, rule_of: Callable) -> None:

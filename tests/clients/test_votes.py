@@ -98,6 +98,7 @@ def joint(rule: ClientRule, one: TrainReply, other: TrainReply) -> float:
     return rule.joint_norm(float(np.linalg.norm(one.vector - other.vector)), one.votes - other.votes)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("c", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize("cap", [1.0, 3.0, 1000.0])
 def test_a_sentence_moves_vector_and_votes_by_c_together(

@@ -148,7 +148,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return shown.err
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES)
 def test_prepare_refuses(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "source"

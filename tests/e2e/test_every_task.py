@@ -98,6 +98,7 @@ def test_a_noiseless_classifier_learns_its_corpus(topics: Path, bert: Path, tmp_
     np.testing.assert_array_equal(saved.get_vector(), small_runs.model_of(folder))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "tuning", [{"model__tune": "head"}, {"model__tune": "bias"}, {"model__lora_rank": 2}], ids=["head", "bias", "lora"]

@@ -20,8 +20,6 @@ import fl_sim
 from tests import tiny
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.system
-
 SOURCES = (
     "LICENSE",
     "MANIFEST.in",
@@ -118,6 +116,7 @@ def crowded(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_it_works_beside_folders_of_the_same_names(
     kind: str, request: pytest.FixtureRequest, sources: Path, crowded: Path, tmp_path: Path
@@ -135,6 +134,7 @@ def test_it_works_beside_folders_of_the_same_names(
     assert (result["rounds"], result["folder"]) == (1, str(crowded / "here"))
 
 
+@pytest.mark.system
 def test_the_wheel_has_files_and_all_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = archive.infolist()
@@ -146,6 +146,7 @@ def test_the_wheel_has_files_and_all_data(wheel: Path) -> None:
     assert {f"fl_sim/{path.as_posix()}" for path in checkout} <= names
 
 
+@pytest.mark.nightly
 def test_a_source_distribution_makes_the_same_wheel(
     built: Callable[..., Path], sources: Path, wheel: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def contents_of(archive: zipfile.ZipFile) -> dict[str, int]:
     return {file.filename: file.CRC for file in archive.infolist()}
 
 
+@pytest.mark.system
 def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
     program = environment(tmp_path / "environment", wheel) / "fl-sim"
     assert succeed(program, "--version", folder=tmp_path).strip() == f"fl-sim {fl_sim.__version__}"

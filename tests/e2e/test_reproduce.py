@@ -87,7 +87,7 @@ def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
     return ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_figure_is_made_once_continued_and_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -
 # One seed, one run
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:

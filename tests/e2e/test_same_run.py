@@ -164,6 +164,7 @@ def test_a_run_that_died_ends_as_if_it_had_not(way: str, every: int, run: Run, c
     assert _but_for_time(whole) == _but_for_time(resumed)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.system
 @pytest.mark.parametrize("way", ["uedp", "bounds, weights", "bounds, private graph"])
 def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(way: str, run: Run, tmp_path: Path) -> None:

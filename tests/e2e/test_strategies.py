@@ -48,6 +48,7 @@ def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -
         assert epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust) == pytest.approx(result[name], rel=1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.system
 @pytest.mark.parametrize("option", ["published", "published as coded", "adaptive sentences", "adaptive users"])
 def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_killed_sweep_continues(tmp_path: Path, corpus: Path, finished: Path) -> None:
     sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), shutil.copytree(finished, tmp_path / "out")
     whole = read_table(out)
@@ -148,7 +148,7 @@ def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Pat
     assert "engine.nodes is 999" in (out / "table.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def voting(votes_of: Callable[[np.ndarray], float]) -> Callable[[TrainRequest, n
     return lambda request, users: replace(zeros(request, users), votes=votes_of(users))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "secure"), [("user_level", False), ("sentences", False), ("users", False), ("sentences", True)]
 )

@@ -11,6 +11,7 @@ from fl_sim.clients.generation.token_sampling import Sampling, draw, probabiliti
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [

@@ -38,6 +38,7 @@ def normalised(gradients: list[NDArray[np.float64]], stability: float) -> NDArra
     return np.sum(terms, axis=0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
     model = build()

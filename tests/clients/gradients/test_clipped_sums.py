@@ -185,6 +185,7 @@ def test_nothing_to_predict_contributes_nothing(small: LanguageModel, sentences:
     assert (computed.sentences, computed.predictions, computed.loss_sum) == (len(sentences), 0, 0.0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("clip_norm", [0.5, math.inf])
 @pytest.mark.parametrize("wrong", [math.inf, math.nan, 3e38])
 def test_a_sentence_that_is_not_finite_counts_as_zero(clip_norm: float, wrong: float) -> None:

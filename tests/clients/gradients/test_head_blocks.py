@@ -60,7 +60,7 @@ def everything(model: LanguageModel) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 def test_blocks_give_what_all_scores_give(build: Callable[[], LanguageModel], small_blocks: None) -> None:
     model = build()

@@ -97,6 +97,7 @@ def assert_same(found: TrainReply, expected: TrainReply) -> None:
     assert found.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_batch_that_does_not_fit_is_computed_in_halves(model: LanguageModel, rule: str, error: str) -> None:
@@ -148,6 +149,7 @@ def test_another_error_is_no_lack_of_memory(model: LanguageModel) -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("rule", ["sentences clipped", "users", "users of clipped sentences", "nothing clipped"])
 @pytest.mark.parametrize("after", range(0, 16, 3))
 def test_memory_that_ends_amid_an_addition_adds_nothing_twice(

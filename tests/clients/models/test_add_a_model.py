@@ -68,7 +68,7 @@ def test_the_code_begins_with_its_file_name() -> None:
     assert f'name = "{NAME}"' in CONFIGURATION
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_fl_sim_run_trains_it(here: Path) -> None:
     command = [
         sys.executable,

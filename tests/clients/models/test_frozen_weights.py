@@ -48,7 +48,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     return model
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2, biases", "llama"])
 def test_it_is_the_model_of_the_rounded_weights(dtype: str, kind: str, folder: str) -> None:
@@ -68,6 +68,7 @@ def test_it_is_the_model_of_the_rounded_weights(dtype: str, kind: str, folder: s
     assert has_finite_scores(small)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_matrices_take_half_and_what_trains_is_float32(dtype: str, folder: str) -> None:
     model = adapted(name=folder, tokenizer="bundled", **LORA, frozen_precision=dtype, precision="bfloat16")

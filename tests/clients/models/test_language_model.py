@@ -57,7 +57,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert not np.array_equal(vectors[0, 11], vectors[1, 11])
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
     code = (
         "from fl_sim.clients.models.model_spec import ModelSpec;"

@@ -172,6 +172,7 @@ def test_adapters_name_the_model_and_load_on_another_machine(
     assert (loaded.bos_id, loaded.eos_id) == (0, 0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -23,7 +23,7 @@ def trained(seed: int) -> tuple[float, np.ndarray]:
     return perplexity, model.get_vector()
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_it_learns_and_is_reproducible() -> None:
     perplexity, vector = trained(0)
     assert perplexity < 100  # the untrained model's is the vocabulary's size, 4,096

@@ -104,6 +104,7 @@ number = 3
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -663,7 +663,7 @@ print([name for name in ("spacy", "torch", "presidio_analyzer", "phonenumbers") 
 # Processes
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.data_prep.taggers.parallel_tagger._TEXTS", 40)
     names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")

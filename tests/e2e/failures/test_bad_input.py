@@ -427,7 +427,7 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stderr == "fl-sim run: privacy.q_u is 2; allowed: a number in [1e-15, 1]\n"
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_hub_that_does_not_answer_is_given_up_soon(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -243,7 +243,7 @@ def test_runs_with_one_seed_and_other_settings_have_independent_noise(
 # --- a round with another sum ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_another_sum_gets_other_noise_and_another_entry(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
 ) -> None:

@@ -144,7 +144,7 @@ def test_every_reply_delivered_twice_counts_once(lie: Lie) -> None:
     assert (twice.result or {})["failed_nodes"] == {"duplicate": 2 * NODES}
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_silent_node_counts_as_zero_after_the_timeout(lie: Lie, allowed: float) -> None:
     honest, silent = lie(rounds=1), lie(rounds=1, grid=lying_nodes.LosingGrid, engine__timeout=4.0)
     assert 0 < moved_apart(honest, silent) <= allowed * SLACK
@@ -175,7 +175,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttendedGrid, "send_and_receive", limited)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatient")
 def test_lies_on_ray_count_as_zero_as_they_do_inline(lie: Lie) -> None:
     on_ray = lie(*LIES, engine__name="ray", engine__num_cpus=2)

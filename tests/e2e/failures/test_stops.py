@@ -57,6 +57,7 @@ def raise_after(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, *names
     monkeypatch.setattr(owner, method, raising)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("name", STATUS)
 def test_a_run_stops_after_its_round_and_resumes_to_the_same_end(
@@ -223,7 +224,7 @@ def ray_run(corpus: Path) -> list[str]:
     return ["run", "--quiet", *command_line(settings(corpus, Path("run"), **on_ray, **QUICK_TO_LOAD))]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @needs_proc
 def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path, place: Path, command: Any) -> None:
     """A closing terminal hangs up the whole group, Ray's processes included; a SIGTERM then is an echo."""
@@ -255,7 +256,7 @@ def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, pla
     assert not (place / "run").exists()
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @needs_proc
 def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> None:
     rows = ('{"user": "ann", "text": "Ada Smith left London on Monday."}\n') * 100_000
@@ -270,7 +271,7 @@ def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> N
     assert not list(place.glob("*corpus*"))
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @needs_proc
 def test_a_sweep_passes_the_signal_on_to_its_runs(corpus: Path, place: Path, command: Any) -> None:
     given = settings(corpus, place, rounds=1000, **QUICK_TO_LOAD)

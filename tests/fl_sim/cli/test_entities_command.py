@@ -80,6 +80,7 @@ def test_every_entity_has_the_epsilon_of_its_own_profile(training: Training) -> 
     assert found.user == epsilon(training.event, Adjacency(20), 10, 1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING, BOTH], ids=["sentences", "users", "both"])
 def test_by_default_no_figure_is_that_of_another_profile(training: Training) -> None:
@@ -246,6 +247,7 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
     assert message in printed.err
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -272,7 +274,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
     """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
     settings = {"privacy.mention_graph": "private", "privacy.population": 40, "privacy.user_sentences": 12}

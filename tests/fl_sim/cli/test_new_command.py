@@ -181,7 +181,7 @@ def test_the_bounds_of_which_the_event_speaks(model: LanguageModel, examples: Ex
 # --- it runs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "chats")]) == 0
     folder = tmp_path / "chats"

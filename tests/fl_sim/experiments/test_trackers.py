@@ -170,6 +170,7 @@ def tracked(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return simulation.run(configured(corpus, out, *installed())).path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_tracker_has_every_figure_of_every_round_once(tracker: str, tracked: Path) -> None:
@@ -275,7 +276,7 @@ def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, 
     check_read("tensorboard", tmp_path / "run")
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt):

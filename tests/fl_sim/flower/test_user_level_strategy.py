@@ -196,6 +196,7 @@ def test_a_lie_about_the_norm_counts_as_zero(tmp_path: Path) -> None:
     assert _rows(tmp_path / "r")[-1]["failed_too_large"] == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "wrapped",
     [FedAvg, lambda: FedAdam(eta=0.1), lambda: FedAvgM(server_momentum=0.9), lambda: FedProx(proximal_mu=0.1), None],

@@ -202,7 +202,7 @@ def test_a_target_out_of_reach_is_said() -> None:
         propose(bounds, units_of(bounds, "user"), Goal(1e-4, "user", 1e-90, 60, 10))
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @pytest.mark.usefixtures("narrow")
 def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")

@@ -81,6 +81,7 @@ def test_a_stop_while_the_attacker_trains_records_nothing(
     assert not out.exists()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_system_gives_a_record(method: str, small_adult: Path) -> None:
     record = run(configured(small_adult, method))
@@ -141,7 +142,7 @@ def test_stopping_early_is_the_beginning_of_going_on(small_adult: Path) -> None:
     assert run(configured(small_adult, **{"training.stop_after": 2}))["epochs"] == whole[:2]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_workers_of_ray_give_the_records_of_one_process(small_adult: Path) -> None:
     configs = [configured(small_adult, m, seed=s) for m in ("noise", "inlp") for s in (0, 1)]
     alone, seen = run_grid(configs), list[int]()

@@ -38,6 +38,7 @@ def one_each(users: int) -> ContributionBound:
     return ContributionBound(users, 1)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", json.loads((GOLDEN / "mixture_epsilon.json").read_text())["cases"])
 def test_epsilon_agrees_with_dp_accounting(case: dict) -> None:
     event = RoundEvent("uedp", case["z"], case["q_u"], case["q_e"], case["q_s"], case["user_cap"], case["clipping"])
@@ -51,6 +52,7 @@ def test_epsilon_agrees_with_dp_accounting(case: dict) -> None:
     assert epsilon(event, adjacency, case["rounds"], case["delta"]) <= computed * (1 + 1e-3)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("row", json.loads((GOLDEN / "design_epsilon.json").read_text())["rows"])
 def test_epsilon_meets_the_design_table(row: dict) -> None:
     event = RoundEvent("uedp", row["z"], row["q_u"], row["q_e"], row["q_s"], 15, row["clipping"])
@@ -58,6 +60,7 @@ def test_epsilon_meets_the_design_table(row: dict) -> None:
     assert epsilon(event, adjacency, row["rounds"], 1e-5) <= row["epsilon"] * 1.01
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("rates", "user_sentences", "users", "per_user", "cap", "z"),
     [
@@ -176,6 +179,7 @@ def test_no_proof_could_gain_much_with_a_sentence_clip(users: int, attained: flo
     assert of_attack < epsilon(USERS, Adjacency(math.inf, one_each(users)), 50, 1e-5) < of_attack * (1 + gap)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("q_u", [0.01, 0.2, 1.0])
 @pytest.mark.parametrize("z", [0.7, 1.5, 4.0])
 @pytest.mark.parametrize("rounds", [1, 30, 1000])

@@ -30,6 +30,7 @@ def p_value(draws: np.ndarray, law: np.ndarray) -> float:
     return float(stats.chisquare(observed, np.append(inner, 1 - inner.sum()) * len(draws)).pvalue)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("std", [1, 2, 7])
 def test_draws_have_the_exact_probabilities(std: int) -> None:
     draws = discrete_gaussian(std, DRAWS, seeded_words(0, "noise share", std))

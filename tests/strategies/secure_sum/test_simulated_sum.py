@@ -31,6 +31,7 @@ def opened_sum(design: ShareDesign, update: np.ndarray, survivors: range, server
     return total
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("survivors", [6, 8, 10])
 def test_the_sum_of_zeros_is_the_survivors_noise(survivors: int) -> None:
     """A share that is left out, or 5 % too small, fails here."""
@@ -58,6 +59,7 @@ def test_a_nodes_reply_to_nothing_is_one_share_of_exact_noise() -> None:
     assert fit(4.0) > 1e-3 > 1e-6 > max(fit(3.8), fit(4.2))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("survivors", [6, 8, 10])
 def test_released_noise_does_not_tell_how_many_survived(survivors: int) -> None:
     design = design_of(1 << 13)

@@ -91,7 +91,7 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     assert "arrow" not in json.dumps(record)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_an_honest_run_is_within_its_bound(with_canaries: Corpus, learned: LanguageModel) -> None:
     untrained = attack_canaries(attacked(with_canaries, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
     assert untrained["verdict"]["state"] == "within"

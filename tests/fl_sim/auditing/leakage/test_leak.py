@@ -121,7 +121,7 @@ def test_a_run_that_is_not_what_its_ledger_says_is_found(runs: Path, name: str, 
     assert facts["beyond"] == ([] if state == "within" else [f"{runs / name}: users", f"{runs / name}: sentences"])
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_results_are_kept_and_found_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
     files = sorted((tmp_path / "kept").iterdir())

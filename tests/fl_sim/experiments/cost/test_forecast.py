@@ -37,6 +37,7 @@ def planned(ownership: Any, **settings: Any) -> tuple[RunConfig, Planned]:
     return config, plan_run(config, ownership)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "settings",

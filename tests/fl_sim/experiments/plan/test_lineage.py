@@ -298,6 +298,7 @@ def test_the_seed_of_an_earlier_run_is_refused(
 # --- disjoint, as the owner states -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("fault", [None, "no lineage", "weights changed", "a release less"])
 def test_a_stated_disjoint_start_does_not_compose(

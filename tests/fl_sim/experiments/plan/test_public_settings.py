@@ -120,7 +120,7 @@ def differing(users: Users, **privacy: Any) -> list[str]:
 CASES = [("public", name) for name in SETTINGS] + [("private", name) for name in PRIVATE]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("graph", "settings"), CASES)
 def test_no_public_term_depends_on_the_corpus(settings: str, graph: str) -> None:
     """N is given; with a public graph even this graph sets nothing but the selection of sentences."""
@@ -134,7 +134,7 @@ def test_the_budgets_above_end_their_runs(settings: str) -> None:
     assert 0 < planned < last
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_equal_graphs_need_no_given_number_of_users(settings: str) -> None:
     """The neighbour of a public graph has the same graph, and so the same N; its sentences are null."""
@@ -194,6 +194,7 @@ def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any)
     return run, [{key: v for key, v in json.loads(line).items() if key not in chain} for line in lines]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_population_scales_the_denominator_and_not_epsilon() -> None:
 BOUNDED = {"entity_bound": 10, "entity_users": 5, "user_sentences": 12}
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("unit", "bounds", "name"),
     [

@@ -149,6 +149,7 @@ def test_extremes_of_the_plain_gaussian_are_exact(z: float, rounds: int, delta: 
     assert exact <= epsilon(RoundEvent("user_level", z), Adjacency(), rounds, delta) <= exact * 1.0006
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "case", EXTREMES, ids=lambda case: f"{case['q_u']}-{case['z']}-{case['rounds']}-{case['delta']}"
 )
@@ -170,6 +171,7 @@ def test_a_tiny_delta_is_that_of_a_simulation(q_u: float, z: float, rounds: int,
     assert abs(simulated - delta) < 4 * deviation
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-14])
 @pytest.mark.parametrize("rounds", [1, 30, 5000, 10**6])

@@ -201,7 +201,7 @@ OPPOSED = (
 )
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("at", [0.0, 0.4, 1.5])
 @pytest.mark.parametrize("seed", [None, *range(6)])
 @pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7), ALL])

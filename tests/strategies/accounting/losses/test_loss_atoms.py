@@ -51,6 +51,7 @@ def hockey_stick(loss: LossAtoms | GridLoss, epsilon: float) -> float:
     return float((loss.masses[beyond] * -np.expm1(epsilon - losses[beyond])).sum()) + loss.infinite + loss.round_off
 
 
+@pytest.mark.sample(5)
 @every_active
 @pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_atoms_dominate_both_ways_and_closely(active: GaussianMixturePair, rate: float) -> None:

@@ -90,6 +90,7 @@ def convolved(distribution: dict[float, float], more: list[tuple[float, float]])
     return result
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ["sentence sampling", "fractional cap", "user sampling", "everything"])
 @pytest.mark.parametrize("counts", [(1,), (3, 1), (12, 5, 1, 1), (30,)])
 def test_epsilon_is_that_of_every_set_of_sampled_users(name: str, counts: tuple[int, ...]) -> None:
@@ -110,6 +111,7 @@ def test_user_sampling_reveals_the_sentences_of_those_sampled() -> None:
         )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ["sentence sampling", "fractional cap", "user sampling", "everything", "both"])
 @pytest.mark.parametrize("counts", [(1,), (3, 1), (12, 5, 1)])
 def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[int, ...]) -> None:
@@ -221,7 +223,7 @@ def test_many_profiles_together_have_the_epsilon_of_each_alone(event: RoundEvent
     assert together.robust().epsilons(profiles) == pytest.approx(missed, rel=1e-12)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("rounds", "counts"), [(1, (3, 1)), (30, (2,) * 20 + (1,) * 30), (1000, (3, 1))])
 @pytest.mark.parametrize("name", ["sentence sampling", "user sampling", "both", "user level"])
 def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int, counts: tuple[int, ...]) -> None:

@@ -64,7 +64,7 @@ def attacked(runs: Path, capsys: Capture, *flags: str) -> dict[str, Any]:
     return attacks
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_what_a_model_learnt_of_a_name_is_beside_one_that_never_saw_it(runs: Path, capsys: Capture) -> None:
     words = (str(runs / "plain"), "--entity", "zubin", "--without", str(runs / "entity"))
     record = attacked(runs, capsys, *words)["entity"]
